@@ -14,14 +14,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archive.inputs import BLOCK_BYTES, WHOLE, File, Format, Part, Records, opened, read_as, read_records, unreadable
+from archive.inputs import (
+    BLOCK_BYTES,
+    WHOLE,
+    InputFile,
+    InputFormat,
+    InputRecords,
+    Part,
+    opened,
+    read_as,
+    read_records,
+    unreadable,
+)
 from archive.layout import time_name
 from matching.batch import Int64Array
 from matching.checked import Checked, arrow_checked, shown_rows, texts_checked
 from matching.csv_records import texts_of
 from matching.json_rows import JsonRows, names_of
 from matching.types import arrow_type, duckdb_type
-from matching.values import UNITS, Finer, Rules
+from matching.value_types import UNITS, Finer, Rules
 from query.errors import DataError, first_line, nearest
 from query.language.duck import quiet_connection
 from query.schema import Field, Schema
@@ -82,11 +93,11 @@ Origin: TypeAlias = InFile | InJson | InPath | Nowhere
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileReadPlan:
     """Plan for reading one file. origins: the origin of each declared column. width: number of CSV fields. delimiter:
     of CSV. ignored: undeclared columns."""
 
-    file: File
+    file: InputFile
     origins: tuple[Origin, ...]
     width: int = 0
     delimiter: str = ","
@@ -113,15 +124,15 @@ class CheckedRecords:
 # ---- how a file is read
 
 
-def plan_reading(file: File, schema: Schema, options: Options) -> Reading:
+def plan_reading(file: InputFile, schema: Schema, options: Options) -> FileReadPlan:
     """Plans how to read a file from its beginning. Raises DataError if the file cannot be read, lacks a declared
     column, has a column of a type that cannot be cast, or has undeclared columns with extra="error"."""
     match file.format:
-        case Format.csv:
+        case InputFormat.csv:
             return _plan_csv(file, schema, options)
-        case Format.ndjson:
+        case InputFormat.ndjson:
             return _plan_ndjson(file, schema, options)
-        case Format.parquet:
+        case InputFormat.parquet:
             return _plan_parquet(file, schema, options)
         case _:
             assert_never(file.format)
@@ -141,10 +152,10 @@ def check_options(schema: Schema, options: Options) -> None:
             raise DataError(f"invalid timestamp format {form!r}: {message}", hint) from None
 
 
-def _plan_csv(file: File, schema: Schema, options: Options) -> Reading:
+def _plan_csv(file: InputFile, schema: Schema, options: Options) -> FileReadPlan:
     line = _first_record(file)
     if line is None:
-        return Reading(file, tuple(Nowhere() for _ in schema.fields), len(schema.fields), options.delimiter or ",")
+        return FileReadPlan(file, tuple(Nowhere() for _ in schema.fields), len(schema.fields), options.delimiter or ",")
     if not options.header:
         delimiter = options.delimiter or max(_DELIMITERS, key=line.count)
         width = len(_fields(line, delimiter))
@@ -168,10 +179,10 @@ def _plan_csv(file: File, schema: Schema, options: Options) -> Reading:
     found: dict[str, Origin] = {name: InFile(f"f{i}") for i, name in enumerate(names)}
     _once(file, names, schema)
     origins, ignored = _origins(file, schema, options, found)
-    return Reading(file, origins, len(names), delimiter, ignored)
+    return FileReadPlan(file, origins, len(names), delimiter, ignored)
 
 
-def _first_record(file: File) -> str | None:
+def _first_record(file: InputFile) -> str | None:
     """Returns the first record of a CSV file, or None if it is empty."""
     system, inner = opened(file.path, file.store)
     try:
@@ -203,7 +214,7 @@ def _fields(line: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter), [""])
 
 
-def _plan_ndjson(file: File, schema: Schema, options: Options) -> Reading:
+def _plan_ndjson(file: InputFile, schema: Schema, options: Options) -> FileReadPlan:
     first = next(read_records(file, WHOLE), None)
     lines: list[bytes] = [] if first is None else first.columns.column(0).slice(0, _SAMPLE_LINES).to_pylist()
     lines = [line for line in lines if not line.isspace()]
@@ -217,12 +228,12 @@ def _plan_ndjson(file: File, schema: Schema, options: Options) -> Reading:
             "rewrite the array with one object per line" if start[:1] == "[" else "check the format",
         )
     if not lines:
-        return Reading(file, tuple(InJson() for _ in schema.fields))
+        return FileReadPlan(file, tuple(InJson() for _ in schema.fields))
     origins, ignored = _origins(file, schema, options, dict(sorted(found.items())))
-    return Reading(file, origins, ignored=ignored)
+    return FileReadPlan(file, origins, ignored=ignored)
 
 
-def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
+def _plan_parquet(file: InputFile, schema: Schema, options: Options) -> FileReadPlan:
     system, inner = opened(file.path, file.store)
     try:
         columns = pq.read_schema(inner, filesystem=system)
@@ -243,7 +254,7 @@ def _plan_parquet(file: File, schema: Schema, options: Options) -> Reading:
             )
         found[column.name] = InFile(column.name)
     origins, ignored = _origins(file, schema, options, found)
-    return Reading(file, origins, ignored=ignored)
+    return FileReadPlan(file, origins, ignored=ignored)
 
 
 def _castable(type: pa.DataType, field: Field, timestamp_format: str | None) -> bool:
@@ -281,7 +292,7 @@ def _kind(type: pa.DataType) -> str:
     return "boolean" if t.is_boolean(type) else "nested" if t.is_nested(type) else str(type)
 
 
-def _once(file: File, names: Sequence[str], schema: Schema) -> None:
+def _once(file: InputFile, names: Sequence[str], schema: Schema) -> None:
     lowered = [name.lower() for name in names]
     for field in schema.fields:
         if lowered.count(field.name.lower()) > 1:
@@ -293,7 +304,7 @@ def _lowered(hive: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _origins(
-    file: File, schema: Schema, options: Options, found: dict[str, Origin]
+    file: InputFile, schema: Schema, options: Options, found: dict[str, Origin]
 ) -> tuple[tuple[Origin, ...], tuple[str, ...]]:
     """Returns the origin of each declared column, and the names of the ignored ones."""
     declared = {field.name.lower(): field.name for field in schema.fields}
@@ -310,11 +321,11 @@ def _origins(
             origins.append(Nowhere() if null else InPath(in_path[name]))
         elif options.missing == "null" and field.name != time_name(schema):
             # A later JSON object may have it.
-            origins.append(InJson() if file.format is Format.ndjson else Nowhere())
+            origins.append(InJson() if file.format is InputFormat.ndjson else Nowhere())
         else:
             near = nearest(field.name, ignored)
             hint = near or f"it has {', '.join(found)}"
-            if file.format is Format.csv and not set(by_name) & set(declared):
+            if file.format is InputFormat.csv and not set(by_name) & set(declared):
                 hint += "; without a header: --no-header"
             raise DataError(f"{file.path} has no column {field.name}", hint)
     if ignored and options.extra == "error":
@@ -327,18 +338,18 @@ def _origins(
 # ---- the rows of a file
 
 
-def read_checked(reading: Reading, part: Part, schema: Schema, options: Options) -> Iterator[CheckedRecords]:
+def read_checked(reading: FileReadPlan, part: Part, schema: Schema, options: Options) -> Iterator[CheckedRecords]:
     """Yields the checked rows of a part of a file in batches, in the order of the file. Raises DataError if the file
     cannot be read."""
     file = reading.file
     columns = tuple(dict.fromkeys(o.name for o in reading.origins if isinstance(o, InFile)))
-    header = file.format is Format.csv and options.header
-    if file.format is Format.csv and all(isinstance(o, Nowhere) for o in reading.origins):
+    header = file.format is InputFormat.csv and options.header
+    if file.format is InputFormat.csv and all(isinstance(o, Nowhere) for o in reading.origins):
         return  # an empty file
     rules = rules_of(options)
     fixed = {i: None if isinstance(o, Nowhere) else o.text for i, o in enumerate(reading.origins)
              if isinstance(o, InPath | Nowhere)}  # fmt: skip
-    objects = JsonRows(schema, rules, fixed) if file.format is Format.ndjson else None
+    objects = JsonRows(schema, rules, fixed) if file.format is InputFormat.ndjson else None
     for records in read_records(
         file, part, width=reading.width, delimiter=reading.delimiter, nulls=options.nulls, columns=columns
     ):
@@ -354,7 +365,7 @@ def rules_of(options: Options) -> Rules:
     return Rules(options.timestamp_format or "iso", options.missing, options.finer)
 
 
-def _of_lines(records: Records, objects: JsonRows) -> CheckedRecords:
+def _of_lines(records: InputRecords, objects: JsonRows) -> CheckedRecords:
     lines: list[bytes] = records.columns.column(0).to_pylist()
     blank = [i for i, line in enumerate(lines) if line.isspace()]
     numbers = records.numbers
@@ -367,7 +378,7 @@ def _of_lines(records: Records, objects: JsonRows) -> CheckedRecords:
     return _checked(found, numbers, records, [raw[i] for i, _ in found.bad], len(blank))
 
 
-def _of_columns(records: Records, reading: Reading, schema: Schema, rules: Rules) -> CheckedRecords:
+def _of_columns(records: InputRecords, reading: FileReadPlan, schema: Schema, rules: Rules) -> CheckedRecords:
     n = len(records.numbers)
     table = records.columns
     columns: list[pa.Array | None] = []
@@ -379,7 +390,7 @@ def _of_columns(records: Records, reading: Reading, schema: Schema, rules: Rules
                 columns.append(pa.repeat(pa.scalar(text), n))
             case _:
                 columns.append(None)
-    if reading.file.format is Format.csv:
+    if reading.file.format is InputFormat.csv:
         found = texts_checked(schema, columns, n, rules)
         raw = texts_of(table, [i for i, _ in found.bad], reading.delimiter)
     else:
@@ -388,7 +399,7 @@ def _of_columns(records: Records, reading: Reading, schema: Schema, rules: Rules
     return _checked(found, records.numbers, records, raw, records.blank)
 
 
-def _checked(found: Checked, numbers: Int64Array, records: Records, raw: list[str], blank: int) -> CheckedRecords:
+def _checked(found: Checked, numbers: Int64Array, records: InputRecords, raw: list[str], blank: int) -> CheckedRecords:
     bad = [(number, reason, text) for number, reason, text in records.broken]
     bad += [(int(numbers[i]), reason, text) for (i, reason), text in zip(found.bad, raw)]
     at, reasons, texts = zip(*bad) if bad else ((), (), ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from archive import head, ingested
-from archive.head import LogFault
 from archive.layout import OFFSET, SEQ, SOURCE, events_in_words, stored_schema, time_name
 from archive.recent import FILES, KeyRange
 from archive.sorting import MEMORY_LIMIT, sorting
 from archive.sums import Damaged, inspect, said
-from archive.table import Table, TableSnapshot
+from archive.table import Table
+from archive.table_snapshot import TableSnapshot
 from query.errors import DataError, first_line
 
 #: The offset of a row of an input file is (file number << RECORD_BITS) + record number.
@@ -54,9 +54,6 @@ class ListFault:
     """A fault of the list of archived input files."""
 
     message: str
-
-
-Fault: TypeAlias = LogFault | FileFault | LostRows | ListFault
 
 
 def data_faults(table: Table, snapshot: TableSnapshot) -> Iterator[FileFault]:

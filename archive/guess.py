@@ -11,20 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archive.checks import Options
-from archive.inputs import File, Format, opened, read_as, unreadable
+from archive.inputs import InputFile, InputFormat, opened, read_as, unreadable
 from archive.layout import storable
 from matching.types import arrow_type, duckdb_type
 from query.errors import DataError, first_line
+from query.language.duck import connect
 
 _SAMPLE_BYTES = 4 << 20
 #: Preferred names of the time column, in order, if several columns are times.
 _TIME_NAMES = ("ts", "time", "timestamp", "event_time", "datetime", "date")
 
 
-def guess_columns(file: File, options: Options) -> dict[str, str]:
+def guess_columns(file: InputFile, options: Options) -> dict[str, str]:
     """Returns column -> DuckDB type, from the first 4 MB of text or from the Parquet schema. Types that cannot be
     archived become VARCHAR. Raises DataError."""
-    if file.format is Format.parquet:
+    if file.format is InputFormat.parquet:
         system, inner = opened(file.path, file.store)
         try:
             columns = pq.read_schema(inner, filesystem=system)
@@ -57,7 +58,7 @@ def _kept(type: str) -> str:
     return type if storable(arrow_type(type)) else "VARCHAR"
 
 
-def _sniffed(file: File, options: Options) -> dict[str, str]:
+def _sniffed(file: InputFile, options: Options) -> dict[str, str]:
     system, inner = opened(file.path, file.store)
     try:
         with system.open_input_stream(inner, compression="detect") as stream:
@@ -66,13 +67,13 @@ def _sniffed(file: File, options: Options) -> dict[str, str]:
         raise unreadable(file, error) from error
     if len(data) == _SAMPLE_BYTES:
         data = data[: data.rfind(b"\n") + 1]
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     with tempfile.TemporaryDirectory() as folder:
         # DuckDB reads its sample from a file.
         path = os.path.join(folder, "sample")
         with open(path, "wb") as sample:
             sample.write(data)
-        if file.format is Format.csv:
+        if file.format is InputFormat.csv:
             call = "read_csv($path, header=$header, sample_size=-1, null_padding=true, ignore_errors=true"
             values = {"path": path, "header": options.header}
             if options.delimiter is not None:

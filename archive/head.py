@@ -39,7 +39,7 @@ _ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """A file of the log. copy: its bytes; None for a checkpoint, whose copy is a separate file beside the head."""
 
     name: str
@@ -60,7 +60,7 @@ class Head:
     """The entries of a log at one version."""
 
     version: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
     @property
     def checkpoint(self) -> int:
@@ -145,21 +145,21 @@ def needed(directory: Place) -> dict[str, bytes]:
         if HINT in found and _hinted(found[HINT]) != checkpoint:
             del found[HINT]
         return found
-    raise DataError(f"the log of {directory} changes faster than it can be read", "try again when less is written")
+    raise DataError(f"the log of {directory} changes faster than it can be read", "run it again under less load")
 
 
 def _is_needed(version: int, kind: str, checkpoint: int) -> bool:
     return version > checkpoint if kind == "json" else version == checkpoint
 
 
-def _entry(directory: Place, name: str) -> Entry:
+def _entry(directory: Place, name: str) -> LogEntry:
     data = (directory / LOG / name).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if name.endswith(".json"):
-        return Entry(name, digest, data)
+        return LogEntry(name, digest, data)
     (directory / LOG / name).sync()  # Delta does not sync it
     _put(directory / HEAD, name, data)
-    return Entry(name, digest, None)
+    return LogEntry(name, digest, None)
 
 
 def _packed(head: Head) -> bytes:
@@ -205,7 +205,7 @@ def _readable(directory: Place, broken: list[str] | None = None) -> Iterator[Hea
             continue
         state = json.loads(body)
         rows = ((n, d, None if c is None else base64.b64decode(c)) for n, d, c in state["entries"])
-        yield Head(state["version"], tuple(Entry(*row) for row in rows))
+        yield Head(state["version"], tuple(LogEntry(*row) for row in rows))
 
 
 def faults(directory: Place) -> list[LogFault]:
@@ -279,7 +279,7 @@ def _content(log: Place, name: str) -> bytes | None:
         return None
 
 
-def _copy(directory: Place, entry: Entry) -> bytes | None:
+def _copy(directory: Place, entry: LogEntry) -> bytes | None:
     """Returns the original bytes of an entry, or None if its copy is missing or damaged."""
     data = _content(directory / HEAD, entry.name) if entry.copy is None else entry.copy
     return data if data is not None and hashlib.sha256(data).hexdigest() == entry.sha256 else None

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.place import Place, place_of
-from archive.recent import BoolArray, Piece, RBuffer, fresh_rows, joined, next_offsets, piece_of
+from archive.recent import BoolArray, EventChunk, RBuffer, fresh_rows, joined, next_offsets, piece_of
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
@@ -24,7 +24,8 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.log import Contents, Log, Policy
-    from archive.table import Table, TableSnapshot
+    from archive.table import Table
+    from archive.table_snapshot import TableSnapshot
 
 #: Default limit of buffered rows; the append that reaches it flushes.
 MEMORY_ROWS_MAX = 100_000
@@ -76,7 +77,7 @@ class History:
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._recent = RBuffer()
-        self._sealed: tuple[Piece, ...] = ()
+        self._sealed: tuple[EventChunk, ...] = ()
         # Buffered bytes, and the arrival of the oldest buffered event (time.monotonic).
         self._bytes = 0
         self._oldest_s: float | None = None
@@ -149,13 +150,13 @@ class History:
 
     def _take_in(self, found: Contents) -> None:
         """Appends the entries of a log to the buffer."""
-        from archive.log import Rows
+        from archive.log import LoggedRows
 
         for message in found.dropped:
             warnings.warn(message, HybridWarning, stacklevel=2)
         self.logged_watermark_us, self.skipped = found.watermark_us, found.skipped
         for entry in found.entries:
-            if isinstance(entry, Rows):
+            if isinstance(entry, LoggedRows):
                 self._keep(entry.batch, entry.late)
 
     @property
@@ -510,7 +511,7 @@ def check_there(directory: Path, stream: str) -> None:
         raise DataError(message, REPAIR)
 
 
-def _widened(piece: Piece, schema: Schema) -> Piece:
+def _widened(piece: EventChunk, schema: Schema) -> EventChunk:
     """Returns the piece with nulls in its missing columns."""
     batch, columns = piece.batch, arrow_schema(schema)
     missing = [pa.nulls(len(batch), field.type) for field in list(columns)[batch.columns.num_columns :]]

@@ -37,14 +37,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archive.checks import CheckedRecords, Options, Reading, check_options, plan_reading, read_checked
+from archive.checks import CheckedRecords, FileReadPlan, Options, check_options, plan_reading, read_checked
 from archive.ingested import BAD_ROWS, LISTED, QUARANTINE, publish, read_list, tidy, write_list
 from archive.inputs import (
     BLOCK_BYTES,
     WHOLE,
     Chunk,
-    File,
-    Format,
+    InputFile,
+    InputFormat,
     chunks_of,
     find_files,
     fingerprint,
@@ -93,7 +93,7 @@ class Job:
     schema: Schema
     directory: Place
     inputs: tuple[str, ...]
-    format: Format | None = None
+    format: InputFormat | None = None
     options: Options = field(default_factory=Options)
     changed: Literal["error", "add"] = "error"
     max_bad: int | None = None
@@ -112,7 +112,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IngestReport:
     """Result of a job. files: number of newly archived files. known: number of skipped files, which are in the archive
     or twice among the inputs. rows, bad: numbers of archived and of quarantined rows. blank: number of empty records.
     quarantine: the table of bad rows. messages: notes for the user."""
@@ -131,7 +131,7 @@ class Todo:
     """A file to archive. number: its number in the stream. chunks: as found by `scan`."""
 
     number: int
-    reading: Reading
+    reading: FileReadPlan
     fingerprint: str
     chunks: tuple[Chunk, ...]
 
@@ -162,12 +162,12 @@ class Written:
 
 Told = Callable[[Progress], None]
 #: Scans all chunks of files.
-Scan = Callable[[Sequence[Reading], Told], list[tuple[Chunk, ...]]]
+Scan = Callable[[Sequence[FileReadPlan], Told], list[tuple[Chunk, ...]]]
 #: Reads, checks, sorts and writes the rows of files. The last argument is the number of the job.
 Write = Callable[[Job, Sequence[Todo], Told, int], Written]
 
 
-def ingest(job: Job, told: Told = lambda progress: None) -> Report:
+def ingest(job: Job, told: Told = lambda progress: None) -> IngestReport:
     """Archives the new files among the inputs in one commit; in this process, in bounded memory.
 
     Idempotent, also after a crash. Raises DataError and changes nothing if a file cannot be read or lacks the declared
@@ -176,13 +176,13 @@ def ingest(job: Job, told: Told = lambda progress: None) -> Report:
     return run(job, told, scan, write)
 
 
-def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
+def run(job: Job, told: Told, scan: Scan, write: Write) -> IngestReport:
     """Runs `ingest` with the given scan and write steps (Spark)."""
     check_options(job.schema, job.options)
     files, left_out = find_files(job.inputs, job.format, job.directory.options)
     own = f"{job.directory}/"
     files = [file for file in files if not file.path.startswith(own)]
-    planned: dict[str, Reading] = {}
+    planned: dict[str, FileReadPlan] = {}
     if not (job.directory / "_delta_log").exists():
         # All files are new: errors in their columns are reported before a table is created.
         planned = {file.path: plan_reading(file, job.schema, job.options) for file in files}
@@ -197,7 +197,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             known = len(files) - len(todo)
             messages = _messages(todo, left_out)
             if not todo:
-                return Report(0, known, 0, 0, 0, quarantine, messages)
+                return IngestReport(0, known, 0, 0, 0, quarantine, messages)
             number = 1 if mark is None else (mark >> 32) + 1
             written = write(job, todo, told, number)
             total = sum(written.counts.values(), NONE)
@@ -210,7 +210,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
             if table.ingest(written.files, mark, next_mark) is not None:
                 publish(quarantine, next_mark, written.quarantined)
                 tidy(job.directory, next_mark)
-                return Report(len(todo), known, total.rows, total.bad, total.blank, quarantine, messages)
+                return IngestReport(len(todo), known, total.rows, total.bad, total.blank, quarantine, messages)
     except (OSError, duckdb.Error, pa.ArrowException) as error:
         why = first_line(error)
         message = f"the archive of {job.schema.name} in {job.directory} cannot be written: {why}"
@@ -218,12 +218,12 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> Report:
     raise DataError(f"other jobs were always faster in {job.directory}", "run it again when they have ended")
 
 
-def format_of(name: str | None) -> Format | None:
+def format_of(name: str | None) -> InputFormat | None:
     """Returns the format of that name. Raises DataError for an unknown one."""
     try:
-        return None if name is None else Format(name)
+        return None if name is None else InputFormat(name)
     except ValueError:
-        raise DataError(f"unknown file format {name!r}", f"available: {', '.join(Format)}") from None
+        raise DataError(f"unknown file format {name!r}", f"available: {', '.join(InputFormat)}") from None
 
 
 def _messages(todo: Sequence[Todo], left_out: int) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") ->
 
 
 def _choose(
-    job: Job, files: Sequence[File], planned: dict[str, Reading], listed: pa.Table, told: Told, scan: Scan
+    job: Job, files: Sequence[InputFile], planned: dict[str, FileReadPlan], listed: pa.Table, told: Told, scan: Scan
 ) -> list[Todo]:
     """Returns the files to archive: those whose fingerprint is not in the list. planned: path -> reading, extended by
     the files that are opened here."""
@@ -288,7 +288,7 @@ def _unchanged(todo: Sequence[Todo]) -> None:
             raise DataError(message, "archive only files that are complete")
 
 
-def scan(readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
+def scan(readings: Sequence[FileReadPlan], told: Told) -> list[tuple[Chunk, ...]]:
     """Scans all chunks of files in up to four threads: hashing releases the interpreter lock."""
     places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
     total = sum(end - start for _, start, end, _ in places)

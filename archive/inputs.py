@@ -44,7 +44,7 @@ _MARK = b"\xef\xbb\xbf"
 _PARQUET_BATCH_ROWS = 1 << 16
 
 
-class Format(StrEnum):
+class InputFormat(StrEnum):
     """Format of an input file."""
 
     csv = "csv"
@@ -53,21 +53,21 @@ class Format(StrEnum):
 
 
 _SUFFIXES = {
-    ".csv": Format.csv, ".tsv": Format.csv, ".ndjson": Format.ndjson, ".jsonl": Format.ndjson, ".json": Format.ndjson,
-    ".parquet": Format.parquet, ".pq": Format.parquet,
+    ".csv": InputFormat.csv, ".tsv": InputFormat.csv, ".ndjson": InputFormat.ndjson, ".jsonl": InputFormat.ndjson,
+    ".json": InputFormat.ndjson, ".parquet": InputFormat.parquet, ".pq": InputFormat.parquet,
 }  # fmt: skip
 _COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class InputFile:
     """One input file. path: absolute, or a URL. size: bytes. modified_us: time of the last change, 0 if unknown. hive:
     (name, value) of directories `name=value` in the path. store: options of an S3-compatible store (archive.place)."""
 
     path: str
     size: int
     modified_us: int
-    format: Format
+    format: InputFormat
     compressed: bool
     hive: tuple[tuple[str, str], ...]
     store: StoreOptions = ()
@@ -102,7 +102,7 @@ WHOLE = Part()
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class InputRecords:
     """A batch of n records, and the unreadable ones.
 
     columns: CSV fields as texts, null for an unquoted null text; one binary column `line` for NDJSON; typed columns for
@@ -120,15 +120,15 @@ class Records:
 
 
 def find_files(
-    inputs: Sequence[str], format: Format | None, store: StoreOptions = ()
-) -> tuple[list[File], int]:
+    inputs: Sequence[str], format: InputFormat | None, store: StoreOptions = ()
+) -> tuple[list[InputFile], int]:
     """Returns the files named by inputs, sorted by path without duplicates, and the number of files skipped for their
     suffix. inputs: files, directories (recursive) and globs, as local paths or URLs.
 
     format: None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, each optionally followed by .gz .zst .bz2
     .lz4. Skips names that begin with a dot or an underscore below directories and globs. Raises DataError if an input
     does not exist or no file is found."""
-    found: dict[str, File] = {}
+    found: dict[str, InputFile] = {}
     left_out = 0
     for text in inputs:
         for path, info, named in _listed(str(text), store):
@@ -142,9 +142,9 @@ def find_files(
             compressed = os.path.splitext(path)[1].lower() in _COMPRESSED
             one = format or known
             assert one is not None
-            if compressed and one is Format.parquet:
+            if compressed and one is InputFormat.parquet:
                 raise DataError(f"{path} is compressed as a whole", "Parquet is compressed internally: unpack the file")
-            found[path] = File(path, info.size, modified, one, compressed, _hive(path), store)
+            found[path] = InputFile(path, info.size, modified, one, compressed, _hive(path), store)
     if not found:
         what = ", ".join(map(str, inputs)) or "nothing"
         hint = f"files end in {', '.join(_SUFFIXES)}; for others give --format" if left_out else "check the path"
@@ -208,7 +208,7 @@ def _near(path: str) -> str:
     return nearest(name, os.listdir(folder)) if os.path.isdir(folder) else "check the path"
 
 
-def _format_of(path: str) -> Format | None:
+def _format_of(path: str) -> InputFormat | None:
     stem, suffix = os.path.splitext(path.lower())
     return _SUFFIXES.get(os.path.splitext(stem)[1] if suffix in _COMPRESSED else suffix)
 
@@ -221,12 +221,12 @@ def _hive(path: str) -> tuple[tuple[str, str], ...]:
 # ---- what is in them
 
 
-def chunks_of(file: File) -> list[tuple[int, int]]:
+def chunks_of(file: InputFile) -> list[tuple[int, int]]:
     """Returns the chunks of a file as [start, end) in bytes."""
     return [(start, min(start + CHUNK_BYTES, file.size)) for start in range(0, file.size, CHUNK_BYTES)]
 
 
-def scan_chunk(file: File, start: int, end: int, delimiter: str = ",") -> Chunk:
+def scan_chunk(file: InputFile, start: int, end: int, delimiter: str = ",") -> Chunk:
     """Scans one chunk, at several 100 MB/s. delimiter: of CSV. Raises DataError if it cannot be read."""
     before = min(start, 1)
     data = read_range(file, start - before, end + 1)
@@ -236,9 +236,9 @@ def scan_chunk(file: File, start: int, end: int, delimiter: str = ",") -> Chunk:
     if len(data) < end - start:
         raise DataError(f"{file.path} was truncated while it was read", "archive only files that are complete")
     digest = hashlib.blake2b(data, digest_size=32).digest()
-    if file.format is Format.parquet or file.compressed:
+    if file.format is InputFormat.parquet or file.compressed:
         return Chunk(digest)
-    if file.format is Format.ndjson:
+    if file.format is InputFormat.ndjson:
         lines = data.count(b"\n")
         return Chunk(digest, 0, (lines, lines), (True, True))
     carriage = data.count(b"\r") - data.count(b"\r\n") - (data.endswith(b"\r") and right == b"\n")
@@ -283,7 +283,7 @@ def fingerprint(size: int, digests: Sequence[bytes]) -> str:
     return hashlib.blake2b(b"".join([size.to_bytes(8, "big"), *digests]), digest_size=16).hexdigest()
 
 
-def read_range(file: File, start: int, end: int) -> bytes:
+def read_range(file: InputFile, start: int, end: int) -> bytes:
     """Returns the bytes [start, end) of a file, fewer at its end. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
@@ -294,7 +294,7 @@ def read_range(file: File, start: int, end: int) -> bytes:
         raise unreadable(file, error) from error
 
 
-def is_as_it_was(file: File) -> bool:
+def is_as_it_was(file: InputFile) -> bool:
     """Returns True if size and time of change are as when the file was found. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
@@ -305,7 +305,7 @@ def is_as_it_was(file: File) -> bool:
     return (info.size, modified_us) == (file.size, file.modified_us)
 
 
-def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
+def parts_of(file: InputFile, chunks: Sequence[Chunk]) -> list[Part]:
     """Returns the parts of a CSV or NDJSON file; the whole file if it cannot be cut exactly (a compressed file, or CSV
     with quotes in the middle of values). For Parquet see row_groups."""
     parts = []
@@ -319,7 +319,7 @@ def parts_of(file: File, chunks: Sequence[Chunk]) -> list[Part]:
     return parts if len(parts) > 1 else [WHOLE]
 
 
-def row_groups(file: File, rows: int) -> list[Part]:
+def row_groups(file: InputFile, rows: int) -> list[Part]:
     """Returns the parts of a Parquet file, each with at least `rows` rows but the last. Raises DataError."""
     system, inner = opened(file.path, file.store)
     try:
@@ -342,9 +342,9 @@ def row_groups(file: File, rows: int) -> list[Part]:
 
 
 def read_records(
-    file: File, part: Part, *, width: int = 0, delimiter: str = ",", nulls: Sequence[str] = ("",),
+    file: InputFile, part: Part, *, width: int = 0, delimiter: str = ",", nulls: Sequence[str] = ("",),
     columns: Sequence[str] = (),
-) -> Iterator[Records]:
+) -> Iterator[InputRecords]:
     """Yields the records of a part in batches, in the order of the file.
 
     width, delimiter, nulls: of CSV: number of fields, separator, and texts that mean null. A quoted value may contain a
@@ -352,17 +352,17 @@ def read_records(
     the file cannot be read."""
     try:
         match file.format:
-            case Format.csv:
+            case InputFormat.csv:
                 yield from _csv(file, part, width, delimiter, nulls)
-            case Format.ndjson:
+            case InputFormat.ndjson:
                 yield from _ndjson(file, part)
-            case Format.parquet:
+            case InputFormat.parquet:
                 yield from _parquet(file, part, columns)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise unreadable(file, error) from error
 
 
-def unreadable(file: File, error: BaseException) -> DataError:
+def unreadable(file: InputFile, error: BaseException) -> DataError:
     """Returns the error for a file that cannot be read."""
     message = first_line(error)
     hint = "check that it is complete and has the format of its suffix"
@@ -371,7 +371,7 @@ def unreadable(file: File, error: BaseException) -> DataError:
     return DataError(f"{file.path} cannot be read: {message}", hint)
 
 
-def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[Records]:
+def _csv(file: InputFile, part: Part, width: int, delimiter: str, nulls: Sequence[str]) -> Iterator[InputRecords]:
     source, number = _source(file, part)
     rest, long = b"", None  # long: the beginning of a line that is too long, until its end is found
     while source is not None:
@@ -397,11 +397,11 @@ def _csv(file: File, part: Part, width: int, delimiter: str, nulls: Sequence[str
             long, rest = rest[:EXCERPT_BYTES], b""
         for i, (text, too_long) in enumerate(parts):
             if too_long:
-                yield Records(_nothing(width), np.zeros(0, np.int64), (_too_long(number, text),))
+                yield InputRecords(_nothing(width), np.zeros(0, np.int64), (_too_long(number, text),))
                 number += 1
                 continue
             found = csv_records.read_records(text, width, delimiter, nulls, number, last and i == len(parts) - 1)
-            yield Records(found.fields, found.numbers, found.broken, found.blank)
+            yield InputRecords(found.fields, found.numbers, found.broken, found.blank)
             number += found.count
         if last:
             return
@@ -415,7 +415,7 @@ def _too_long(number: int, data: bytes) -> tuple[int, str, str]:
     return number, TOO_LONG, data[:EXCERPT_BYTES].decode(errors="backslashreplace").rstrip("\r\n")
 
 
-def _ndjson(file: File, part: Part) -> Iterator[Records]:
+def _ndjson(file: InputFile, part: Part) -> Iterator[InputRecords]:
     source, number = _source(file, part)
     rest, long = b"", None  # long: the beginning of a line that is too long, until its end is found
     while source is not None:
@@ -439,7 +439,7 @@ def _ndjson(file: File, part: Part) -> Iterator[Records]:
                 whole = pc.less_equal(pc.binary_length(lines), RECORD_BYTES_MAX + 1).to_numpy(zero_copy_only=False)
                 broken += [_too_long(int(numbers[i]), lines[int(i)].as_py()) for i in np.flatnonzero(~whole)]
                 lines, numbers = lines.filter(pa.array(whole)), numbers[whole]
-            yield Records(pa.table({"line": lines}), numbers, tuple(broken))
+            yield InputRecords(pa.table({"line": lines}), numbers, tuple(broken))
         if not block:
             return
 
@@ -453,7 +453,7 @@ def _lines(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _source(file: File, part: Part) -> tuple[Any, int]:
+def _source(file: InputFile, part: Part) -> tuple[Any, int]:
     """Returns a stream of a part without byte order mark, and the number of its first record; None as stream if the
     part is empty."""
     if part.end is None:
@@ -463,7 +463,7 @@ def _source(file: File, part: Part) -> tuple[Any, int]:
     before = min(part.start, 1)
     data = read_range(file, part.start - before, part.end)
     data, left, number = data[before:], data[:before], part.first
-    quoting = file.format is Format.csv
+    quoting = file.format is InputFormat.csv
     if part.start and (part.quoted or left != b"\n"):
         # Skips the rest of a record that begins before the part.
         ends = _ends(data, part.quoted, quoting)
@@ -531,7 +531,7 @@ def _without_mark(stream: Any) -> Any:
     return pa.PythonFile(_Peeked(head, stream), mode="r")
 
 
-def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records]:
+def _parquet(file: InputFile, part: Part, columns: Sequence[str]) -> Iterator[InputRecords]:
     system, inner = opened(file.path, file.store)
     number = part.first
     with system.open_input_file(inner) as source:
@@ -541,7 +541,7 @@ def _parquet(file: File, part: Part, columns: Sequence[str]) -> Iterator[Records
         batches = (reader.iter_batches(_PARQUET_BATCH_ROWS, row_groups=[i], columns=list(columns)) for i in groups)
         for batch in itertools.chain.from_iterable(batches):
             numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
-            yield Records(pa.Table.from_batches([batch]), numbers)
+            yield InputRecords(pa.Table.from_batches([batch]), numbers)
             number += batch.num_rows
 
 

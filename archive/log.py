@@ -33,7 +33,7 @@ from archive.log_frames import (
     SUFFIX,
     Buffer,
     Frame,
-    Rows,
+    LoggedRows,
     Segment,
     count,
     head,
@@ -60,7 +60,6 @@ from query.schema import Schema
 #: fsync: the log is forced to disk before a push returns, and survives a power failure. os: it survives the end of the
 #: process; after a power failure, as far as the operating system has written it.
 Policy = Literal["fsync", "os"]
-POLICIES: tuple[Policy, ...] = ("fsync", "os")
 #: Suffixes of files set aside: an unreadable end of a log, and damaged segments.
 TORN, DAMAGED = ".torn", ".damaged"
 REPAIR = "hybrid archive repair sets damaged segments aside and keeps all readable events; or restore from a copy"
@@ -188,7 +187,7 @@ class Log:
     def _write(self, file: int, parts: list[Buffer]) -> None:
         with self._told():
             try:
-                length = _write_all(file, parts)
+                length = write_all(file, parts)
                 if self._policy == "fsync":
                     os.fsync(file)
             except BaseException:
@@ -222,7 +221,7 @@ class Log:
                 if self._policy == "fsync":
                     place_of(self._directory).sync()
                 if before is not None:
-                    _write_all(before, next_frame(first, number))
+                    write_all(before, next_frame(first, number))
             except OSError:
                 pass  # optional: the log is valid without it
             self._segment, self._first, self._next, self._file, self._length, self._used, self._begun = (
@@ -267,7 +266,7 @@ def write_segment(path: Path, number: int, first: int, following: int, parts: li
     file = open_private(part, os.O_WRONLY | os.O_TRUNC)
     try:
         begun = head(number, first)
-        length = _write_all(file, [begun[:COUNT_AT], count(following), *parts])
+        length = write_all(file, [begun[:COUNT_AT], count(following), *parts])
         os.fsync(file)  # a segment without a head counts as emptied, a fault
         _name(part, path)
     except BaseException:
@@ -290,7 +289,7 @@ def _name(part: Path, path: Path) -> None:
         os.rename(part, path)
 
 
-def _write_all(file: int, parts: list[Buffer]) -> int:
+def write_all(file: int, parts: list[Buffer]) -> int:
     """Writes all parts without copying them; returns the number of bytes."""
     left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     length = sum(part.nbytes for part in left)
@@ -340,7 +339,7 @@ class Contents:
     end. torn: the file and the byte where the unreadable end begins, or None. segment: number of the last segment.
     next_frame: number of the next frame. watermark_us: the last watermark, or None."""
 
-    entries: list[Rows | int | Fault] = field(default_factory=list)
+    entries: list[LoggedRows | int | Fault] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     torn: tuple[Path, int] | None = None
@@ -494,7 +493,7 @@ class _Reading:
         else:
             self._fault(segment, frame.at, f"unknown frame tag {frame.tag!r}")
 
-    def _rows(self, segment: Segment, frame: Frame, rows: Rows) -> None:
+    def _rows(self, segment: Segment, frame: Frame, rows: LoggedRows) -> None:
         batch = rows.batch
         self._follows(segment, frame, int(batch.seq.min()), "its events do not follow those of the archive")
         if self._before:

@@ -103,7 +103,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LoggedRows:
     """Events of one frame, in order of arrival. late: bool (n,)."""
 
     batch: EventBatch
@@ -312,7 +312,7 @@ def said_of(payload: memoryview) -> tuple[dict[str, Any], int]:
     return json.loads(bytes(payload[4 : 4 + length])), (4 + length + 7) // 8 * 8
 
 
-def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
+def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> LoggedRows:
     """Returns the events of a frame. columns: the columns of its segment; missing declared columns are null."""
     if found.number is None:
         return _rows_0(found, columns, schema)
@@ -347,14 +347,14 @@ def rows_of(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
         ts_us = numbers("", _TS)
     else:
         ts_us = np.asarray(own.column(time_name(schema)).view(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
-    return Rows(EventBatch(own, ts_us, code, numbers("offset", OFFSET), numbers("seq", SEQ), sources), late)
+    return LoggedRows(EventBatch(own, ts_us, code, numbers("offset", OFFSET), numbers("seq", SEQ), sources), late)
 
 
-def _rows_0(found: Frame, columns: pa.Schema, schema: Schema) -> Rows:
+def _rows_0(found: Frame, columns: pa.Schema, schema: Schema) -> LoggedRows:
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(found.payload), columns)])
     for field in arrow_schema(schema):
         if field.name not in rows.column_names:  # declared later
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     sources = tuple(dict.fromkeys(rows.column(SOURCE).to_pylist()))
     batch = from_stored_rows(rows, arrow_schema(schema), time_name(schema), sources)
-    return Rows(batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_))
+    return LoggedRows(batch, np.asarray(rows.column(LATE).to_numpy(), np.bool_))

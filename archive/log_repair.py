@@ -17,7 +17,7 @@ from archive.log import DAMAGED, Fault, read, write_segment
 from archive.log_frames import (
     SUFFIX,
     Buffer,
-    Rows,
+    LoggedRows,
     lost_frame,
     mark_frame,
     rows_frame,
@@ -32,7 +32,7 @@ from query.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairedLog:
     """Result of a repair. faults: the faults with the missing events. aside: the renamed original segments. events:
     number of events that were kept."""
 
@@ -49,7 +49,7 @@ def faults(table: Path, must_be: bool) -> list[Fault]:
     return missing or read(table / LOG, schema, next_seq, offsets).faults
 
 
-def repair(table: Path, must_be: bool) -> Repaired:
+def repair(table: Path, must_be: bool) -> RepairedLog:
     """Repairs the log; does nothing without faults. Parameters and errors as in `faults`; also raises OSError. The
     database must not be open. An interrupted repair can be repeated."""
     schema, next_seq, offsets = _expected(table)
@@ -58,14 +58,14 @@ def repair(table: Path, must_be: bool) -> Repaired:
     found = read(directory, schema, next_seq, offsets)
     wrong = (_missing(directory) if must_be else []) or found.faults
     if not wrong:
-        return Repaired((), (), 0)
+        return RepairedLog((), (), 0)
     directory.mkdir(parents=True, exist_ok=True)
     number = first = found.next_frame
     parts: list[Buffer] = [*schema_frame(number, schema)]
     events = 0
     for entry in found.entries or wrong:
         number += 1
-        if isinstance(entry, Rows):
+        if isinstance(entry, LoggedRows):
             parts += rows_frame(number, entry.batch, entry.late, tells_time(schema))
             events += len(entry.batch)
         elif isinstance(entry, Fault):
@@ -81,7 +81,7 @@ def repair(table: Path, must_be: bool) -> Repaired:
     place_of(directory).sync()
     aside = tuple(one.rename(f"{one}{DAMAGED}") for one in old)
     place_of(directory).sync()
-    return Repaired(tuple(wrong), aside, events)
+    return RepairedLog(tuple(wrong), aside, events)
 
 
 def _missing(directory: Path) -> list[Fault]:

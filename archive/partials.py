@@ -19,7 +19,7 @@ import numpy as np
 from archive.place import Place, open_private
 from matching.batch import Int64Array
 from matching.records import WORD, frame, unframe
-from query.errors import DataError, first_line
+from query.errors import DataError
 
 #: Directory of the segments, in the directory of a database.
 PARTIALS = "_partials"
@@ -60,7 +60,7 @@ class PartialStore:
         segment = self._writable()
         begin = self._sizes[segment]
         try:
-            _write_all(self._files[segment], framed)
+            write_all(self._files[segment], framed)
         except OSError:
             self._give_up(segment)
             raise
@@ -188,7 +188,7 @@ class PartialStore:
         file = open_private(self._path(number), os.O_RDWR | os.O_TRUNC | os.O_APPEND)
         self._next = number + 1
         try:
-            _write_all(file, np.frombuffer(MAGIC, np.uint8))
+            write_all(file, np.frombuffer(MAGIC, np.uint8))
         except OSError:
             os.close(file)
             self._path(number).unlink(missing_ok=True)
@@ -249,34 +249,7 @@ class PartialStore:
         return DataError(message, "restore the file, or remove the newest checkpoint to start from the one before")
 
 
-def _write_all(file: int, data: np.ndarray) -> None:
+def write_all(file: int, data: np.ndarray) -> None:
     view = memoryview(data.data)
     while len(view):
         view = view[os.write(file, view) :]
-
-
-def check(directory: str | os.PathLike[str]) -> list[str]:
-    """Checks all frames of the segments in a directory; returns texts about the faults. A torn end is not a fault,
-    because no manifest needs it."""
-    from matching.kernels.records import checksum
-
-    found = []
-    for path in sorted(Path(directory).glob(f"*{SUFFIX}")):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            found.append(f"{path}: {first_line(error)}")
-            continue
-        if not data.startswith(MAGIC):
-            found.append(f"{path}: not a segment of partial matches")
-            continue
-        words = np.frombuffer(data[: len(data) // WORD * WORD], np.int64)
-        at = len(MAGIC) // WORD
-        while at < len(words):
-            length = int(words[at]) & 0xFFFFFFFF
-            if at + 1 + length > len(words):
-                break
-            if checksum(words, at + 1, at + 1 + length) != (int(words[at]) >> 32) & 0xFFFFFFFF:
-                found.append(f"{path}: the record at byte {at * WORD} is damaged")
-            at += 1 + length
-    return found

@@ -27,7 +27,7 @@ PATIENCE = {"timeout": "30s", "connect_timeout": "5s", "max_retries": "3", "retr
 Options = tuple[tuple[str, str], ...]
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """A file: path relative to the place, size in bytes, and time of the last change in microseconds UTC."""
 
     path: str
@@ -68,7 +68,7 @@ class Place:
     @property
     def filesystem(self) -> FileSystem:
         """Arrow's file system, in which `key` is the path of the place."""
-        return _filesystem(self.on_disk, self.options)
+        return filesystem_of(self.on_disk, self.options)
 
     @property
     def key(self) -> str:
@@ -121,7 +121,7 @@ class Place:
         """Returns the time of a file's last change, in microseconds UTC."""
         return int(self.filesystem.get_file_info(self.key).mtime_ns) // 1000
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[FileEntry]:
         """Yields all files below, recursively, sorted by path; none if the place does not exist."""
         from pyarrow.fs import FileSelector, FileType
 
@@ -129,7 +129,7 @@ class Place:
         below = self.key.rstrip("/") + "/"
         for info in sorted(found, key=lambda info: info.path):
             if info.type == FileType.File:
-                yield Entry(info.path.removeprefix(below), info.size, info.mtime_ns // 1000)
+                yield FileEntry(info.path.removeprefix(below), info.size, info.mtime_ns // 1000)
 
     def names(self) -> list[str]:
         """Returns the sorted names of files and directories directly in it."""
@@ -216,7 +216,7 @@ def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] |
 
 
 @cache
-def _filesystem(on_disk: bool, options: Options) -> FileSystem:
+def filesystem_of(on_disk: bool, options: Options) -> FileSystem:
     from pyarrow import fs
 
     if on_disk:

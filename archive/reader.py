@@ -30,6 +30,15 @@ class RangeRequest:
     late: bool = False
     columns: Collection[str] | None = None
 
+    @property
+    def end_us(self) -> int | None:
+        """The first time after the range; None: unbounded."""
+        return None if self.high_us is None else int(self.high_us) + self.closed
+
+
+#: All on-time events.
+WHOLE = RangeRequest()
+
 
 def positions_in(ts_us: np.ndarray, request: RangeRequest) -> tuple[int, int]:
     """Returns start and stop of a range in ascending times. ts_us: int64 (n,)."""

@@ -100,7 +100,7 @@ def window_names(columns: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResolvedRequest:
     """A resolved request to a history: low_us <= time < end_us, and one of the values in each column of `keys` (null
     matches null).
 
@@ -122,7 +122,7 @@ class Wanted:
         """True if it has conditions other than the time range and late."""
         return bool(self.keys) or self.where is not None or self.span is not None or self.windows is not None
 
-    def between(self, low_us: int | None, end_us: int | None) -> Wanted:
+    def between(self, low_us: int | None, end_us: int | None) -> ResolvedRequest:
         """Returns the same request with another time range."""
         return replace(self, low_us=low_us, end_us=end_us)
 
@@ -134,7 +134,7 @@ def columns_schema(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EventChunk:
     """Events in order of arrival, immutable. late: bool (n,), or None if no event is late. min_us, max_us: of all
     rows."""
 
@@ -154,10 +154,10 @@ class Piece:
         return int(on_time.min()) if len(on_time) else None
 
 
-def piece_of(batch: EventBatch, late: BoolArray) -> Piece:
+def piece_of(batch: EventBatch, late: BoolArray) -> EventChunk:
     """Makes a piece of at least one event. Holds both arguments by reference: do not write to them again."""
     ts_us = batch.ts_us
-    return Piece(batch, late if late.any() else None, int(ts_us.min()), int(ts_us.max()))
+    return EventChunk(batch, late if late.any() else None, int(ts_us.min()), int(ts_us.max()))
 
 
 class RBuffer:
@@ -168,14 +168,14 @@ class RBuffer:
 
     def __init__(self) -> None:
         # Sealed pieces, then pieces joined of FAN_OUT small ones, then small pieces: this is the order of arrival.
-        self._levels: tuple[list[Piece], list[Piece], list[Piece]] = ([], [], [])
-        self._pieces: tuple[Piece, ...] | None = ()
+        self._levels: tuple[list[EventChunk], list[EventChunk], list[EventChunk]] = ([], [], [])
+        self._pieces: tuple[EventChunk, ...] | None = ()
         self.row_count = 0
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: EventChunk) -> None:
         """Appends a piece; changes nothing if it raises."""
         sealed, middle, small = self._levels
-        more: list[Piece] = []  # of sealed ones
+        more: list[EventChunk] = []  # of sealed ones
         if len(piece) >= SEALED_ROWS:
             if middle or small:
                 more.append(joined([*middle, *small]))
@@ -196,7 +196,7 @@ class RBuffer:
             del sealed[whole:]
             raise
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[EventChunk, ...]:
         """Returns all pieces in order of arrival. O(number of pieces) after an append, else O(1)."""
         if self._pieces is None:
             sealed, middle, small = self._levels
@@ -204,7 +204,7 @@ class RBuffer:
         return self._pieces
 
 
-def joined(pieces: Iterable[Piece]) -> Piece:
+def joined(pieces: Iterable[EventChunk]) -> EventChunk:
     """Joins pieces into one, in order (one copy)."""
     pieces = tuple(pieces)
     if len(pieces) == 1:
@@ -212,7 +212,7 @@ def joined(pieces: Iterable[Piece]) -> Piece:
     late: BoolArray | None = None
     if any(piece.late is not None for piece in pieces):
         late = np.concatenate([np.zeros(len(p), np.bool_) if p.late is None else p.late for p in pieces])
-    return Piece(
+    return EventChunk(
         EventBatch.concat([piece.batch for piece in pieces]),
         late,
         min(piece.min_us for piece in pieces),
@@ -220,7 +220,7 @@ def joined(pieces: Iterable[Piece]) -> Piece:
     )
 
 
-def select(piece: Piece, asked: Wanted) -> tuple[EventBatch | None, int]:
+def select(piece: EventChunk, asked: ResolvedRequest) -> tuple[EventBatch | None, int]:
     """Returns the wanted events of a piece in order of arrival, or None; and the number of late ones left out. Does not
     copy if the whole piece is wanted, or if a time range selects from events in time order."""
     low_us, end_us = asked.low_us, asked.end_us

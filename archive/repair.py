@@ -1,7 +1,7 @@
 """Repairs a damaged table: sets damaged files aside, restores copies and readable rows, and reports the lost events.
 
-Each fault (archive.faults) has one repair, which is reported as a `Repaired`. Nothing is deleted: damaged files are
-moved to `_aside`, which vacuum ignores. Opening a table changes nothing, so a table can be opened before a repair.
+Each fault (archive.faults) has one repair, reported as a `RepairedFault`. Nothing is deleted: damaged files are moved
+to `_aside`, which vacuum ignores. Opening a table changes nothing, so a table can be opened before a repair.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AGAIN = "unless restored below, write them to a file and archive it: hybrid arc
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairedFault:
     """The repair of one fault. path: relative to the table. done: the repair, in words. missing: the lost events, in
     words, or empty. again: how to archive these again."""
 
@@ -54,7 +54,7 @@ class Repaired:
         return f"{self.path} {self.done}{missing}{self.again and '; ' + self.again}"
 
 
-def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
+def repair(directory: Place, schema: Schema | None = None) -> list[RepairedFault]:
     """Repairs the table in a directory as far as possible; returns the repairs. schema: the declaration of the stream,
     if known, needed if the log is lost. No other process may write to the table meanwhile.
 
@@ -76,15 +76,15 @@ def repair(directory: Place, schema: Schema | None = None) -> list[Repaired]:
     for one in head.copies_damaged(directory):
         aside(directory, one.path)
         head.copy_again(directory, one.path)
-        done.append(Repaired(one.path, f"was {one.what} and was rewritten"))
+        done.append(RepairedFault(one.path, f"was {one.what} and was rewritten"))
     head.advance(directory)
     return done
 
 
-def _gap(low: int, high: int) -> Repaired:
+def _gap(low: int, high: int) -> RepairedFault:
     count = high - low + 1
     missing = f"{count:,} event{'s' if count > 1 else ''}, ingest sequences {low:,} to {high:,}"
-    return Repaired("the table", "lacks events that were archived; the gap is recorded", missing)
+    return RepairedFault("the table", "lacks events that were archived; the gap is recorded", missing)
 
 
 def aside(directory: Place, path: str) -> str:
@@ -106,7 +106,7 @@ def aside(directory: Place, path: str) -> str:
 
 
 
-def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
+def _log(directory: Place, schema: Schema | None) -> Iterator[RepairedFault]:
     faults = head.faults(directory)
     lost = [fault for fault in faults if fault.needed and fault.copy is None]
     if lost or not head.has_log(directory):
@@ -119,13 +119,13 @@ def _log(directory: Place, schema: Schema | None) -> Iterator[Repaired]:
             (directory / head.LOG).sync()
         moved = f"moved to {where}, " if where else ""
         put = "restored from its copy" if fault.copy is not None else "nothing is lost without it"
-        yield Repaired(fault.path, f"was {fault.what}: {moved}{put}")
+        yield RepairedFault(fault.path, f"was {fault.what}: {moved}{put}")
     if any(fault.path.startswith(head.LOG) for fault in faults):
         yield from _log(directory, schema)  # repairs a hint that names an incomplete checkpoint
     head.advance(directory)
 
 
-def _anew(directory: Place, schema: Schema | None, lost: Sequence[str]) -> Repaired:
+def _anew(directory: Place, schema: Schema | None, lost: Sequence[str]) -> RepairedFault:
     """Replaces a log with lost entries by a new one, to which `_orphans` then adds the data files."""
     if schema is None:
         raise DataError(f"the log of {directory} and the stream's declaration are lost", "restore one from a copy")
@@ -136,17 +136,17 @@ def _anew(directory: Place, schema: Schema | None, lost: Sequence[str]) -> Repai
         Table.open(directory).ingest([], None, mark)
     what = ", ".join(lost) or head.LOG
     old = f"the log was moved to {' and '.join(moved)}, and" if moved else "there was no log, and"
-    return Repaired(what, f"was lost without a copy: {old} a new one was begun")
+    return RepairedFault(what, f"was lost without a copy: {old} a new one was begun")
 
 
-def _list(table: Table, fault: ListFault) -> Repaired:
+def _list(table: Table, fault: ListFault) -> RepairedFault:
     path = ingested.restore_list(table.directory, table.ingest_mark(), lambda path: aside(table.directory, path))
     if path is None:
         raise DataError(fault.message, "restore it from a backup: its copy in the archive is lost too")
-    return Repaired(path, "was damaged: it was restored from its copy")
+    return RepairedFault(path, "was damaged: it was restored from its copy")
 
 
-def _data_file(table: Table, fault: FileFault) -> Repaired:
+def _data_file(table: Table, fault: FileFault) -> RepairedFault:
     """Removes a damaged file from the table and writes its intact row groups to another file."""
     snapshot = table.snapshot()
     written: list[DataFile] = []
@@ -165,10 +165,10 @@ def _data_file(table: Table, fault: FileFault) -> Repaired:
     what, _, missing = fault.message.partition(", with ")
     so = "removed from the table" if what == "is missing" else f"moved to {where}"
     more = f", its other {kept:,} events written to another file" if kept else ""
-    return Repaired(fault.path, f"{what}: {so}{more}", missing, _AGAIN)
+    return RepairedFault(fault.path, f"{what}: {so}{more}", missing, _AGAIN)
 
 
-def _orphans(table: Table, waiting: bool) -> Iterator[Repaired]:
+def _orphans(table: Table, waiting: bool) -> Iterator[RepairedFault]:
     """Adds the events that only uncommitted files have."""
     for fault, rows in lost_rows(table, waiting):
         place = table.directory / fault.path
@@ -179,10 +179,10 @@ def _orphans(table: Table, waiting: bool) -> Iterator[Repaired]:
         else:
             files = write_files(rows, table.directory, table.schema)
         table.take_in(files, rows)
-        yield Repaired(fault.path, f"was not in the table: {span(rows)} were added from it")
+        yield RepairedFault(fault.path, f"was not in the table: {span(rows)} were added from it")
 
 
-def _incomplete(table: Table) -> list[Repaired]:
+def _incomplete(table: Table) -> list[RepairedFault]:
     """Removes all rows of input files with lost rows, so that these files can be archived again."""
     mark = table.ingest_mark()
     if mark is None:
@@ -216,4 +216,4 @@ def _incomplete(table: Table) -> list[Repaired]:
         raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
     done = "is an input file with lost events: its other events were removed"
     again = "archive it again: hybrid archive ingest"
-    return [Repaired(row["path"], done, f"all of its {row['rows']:,} events", again) for row in torn]
+    return [RepairedFault(row["path"], done, f"all of its {row['rows']:,} events", again) for row in torn]

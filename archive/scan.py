@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from archive import sums
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
-from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, Wanted, columns_schema
-from archive.table import TableSnapshot
+from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, ResolvedRequest, columns_schema
+from archive.table_snapshot import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
-from query.language.duck import hide_progress, lent
+from query.language.duck import connect, hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -47,7 +47,7 @@ CHECKED = ds.ParquetFileFormat(
 
 
 @cache
-def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
+def database_of(store: Place | None) -> duckdb.DuckDBPyConnection:
     """Returns the DuckDB database for reads from disk or from a store, one each per process. Each read uses its own
     cursor, because threads that share a connection get each other's rows. Files never change, so cached footers stay
     valid."""
@@ -57,18 +57,19 @@ def _database(store: Place | None) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _connect(store: Place | None) -> duckdb.DuckDBPyConnection:
+def _connect(
+    store: Place | None, memory_limit: str | None = None, spill: str | None = None
+) -> duckdb.DuckDBPyConnection:
     """Opens a new DuckDB database that reads from disk or from a store."""
-    database = duckdb.connect(":memory:")
-    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL parquet_metadata_cache=true")
-    hide_progress(database)
+    database = connect(memory_limit=memory_limit, spill=spill)
+    database.execute("SET GLOBAL parquet_metadata_cache=true")
     if store is not None:
         database.register_filesystem(_readable(store))
     return database
 
 
 def _cursor(directory: Place | None) -> duckdb.DuckDBPyConnection:
-    cursor = _database(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
+    cursor = database_of(None if directory is None or directory.on_disk else Place(SCHEME, directory.options)).cursor()
     hide_progress(cursor)
     return cursor
 
@@ -97,7 +98,7 @@ def _let_go(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def scan(
-    directory: Place, table: TableSnapshot, schema: Schema, wanted: Wanted, sources: tuple[str, ...]
+    directory: Place, table: TableSnapshot, schema: Schema, wanted: ResolvedRequest, sources: tuple[str, ...]
 ) -> tuple[EventBatch | None, int]:
     """Returns the wanted archived events in undefined order, or None; and the number of late ones left out.
 
@@ -125,7 +126,7 @@ def scan(
     return EventBatch.concat(events, sources) if events else None, sum(left_out for _, left_out in found)
 
 
-def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wanted: Wanted) -> BoolArray:
+def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wanted: ResolvedRequest) -> BoolArray:
     """Returns for each file at `index` True if all its events are in the wanted range: Arrow reads these in half the
     time of DuckDB."""
     if wanted.filtered or table.added or not directory.on_disk:
@@ -133,7 +134,7 @@ def _read_whole(directory: Place, table: TableSnapshot, index: Int64Array, wante
     return _inside(table.min_us[index], table.max_us[index], wanted)
 
 
-def _inside(first_us: Int64Array, last_us: Int64Array, wanted: Wanted) -> BoolArray:
+def _inside(first_us: Int64Array, last_us: Int64Array, wanted: ResolvedRequest) -> BoolArray:
     """Returns for each time range [first, last] True if it is inside the wanted range."""
     inside = np.ones(len(first_us), np.bool_)
     if wanted.low_us is not None:
@@ -143,7 +144,7 @@ def _inside(first_us: Int64Array, last_us: Int64Array, wanted: Wanted) -> BoolAr
     return inside
 
 
-def _whole_file(path: Place, schema: Schema, wanted: Wanted, with_source: bool) -> pa.Table | None:
+def _whole_file(path: Place, schema: Schema, wanted: ResolvedRequest, with_source: bool) -> pa.Table | None:
     """Returns the rows of a file; None if its columns differ from the stored types, which DuckDB converts."""
     stored, names = stored_schema(schema), _read_columns(wanted, with_source)
     with pq.ParquetFile(path.key) as file:
@@ -169,13 +170,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _read_columns(wanted: Wanted, with_source: bool) -> tuple[str, ...]:
+def _read_columns(wanted: ResolvedRequest, with_source: bool) -> tuple[str, ...]:
     return (*wanted.columns, *([SOURCE] if with_source else []), OFFSET, SEQ, *([] if wanted.late else [LATE]))
 
 
 def _asked(
-    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted, source: str | None,
-    sources: tuple[str, ...],
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: ResolvedRequest,
+    source: str | None, sources: tuple[str, ...],
 ) -> tuple[EventBatch | None, int]:  # fmt: skip
     """Reads the wanted events of the files at `index` through DuckDB; see `scan`."""
     registers = wanted.windows is not None or any(len(v) > _VALUES_IN_TEXT_MAX for v in wanted.keys.values())
@@ -192,7 +193,7 @@ def _asked(
 
 
 def scan_in_order(
-    directory: Place, table: TableSnapshot, schema: Schema, wanted: Wanted, sources: tuple[str, ...], rows: int
+    directory: Place, table: TableSnapshot, schema: Schema, wanted: ResolvedRequest, sources: tuple[str, ...], rows: int
 ) -> Iterator[tuple[EventBatch | None, int]]:
     """Yields the result of `scan` in the total order, in batches of about `rows` rows. DuckDB sorts any number of rows
     within SORT_MEMORY and spills to the directory for temporary files."""
@@ -201,10 +202,9 @@ def scan_in_order(
         return
     source = table.only_source(index)
     with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as spill:
-        database = _connect(None if directory.on_disk else Place(SCHEME, directory.options))
+        store = None if directory.on_disk else Place(SCHEME, directory.options)
+        database = _connect(store, SORT_MEMORY, spill)
         try:
-            database.execute(f"SET memory_limit='{SORT_MEMORY}'")
-            database.execute("SET temp_directory=$spill", {"spill": spill})
             found = _query(database, directory, table, index, schema, wanted, source is None, in_order=True)
             with found.to_arrow_reader(rows) as reader:
                 for batch in reader:
@@ -219,7 +219,8 @@ def scan_in_order(
 
 
 def _events(
-    directory: Place, schema: Schema, wanted: Wanted, rows: pa.Table, source: str | None, sources: tuple[str, ...]
+    directory: Place, schema: Schema, wanted: ResolvedRequest, rows: pa.Table, source: str | None, sources: tuple[str,
+    ...]
 ) -> tuple[EventBatch | None, int]:
     """Returns stored rows as events, without late ones unless wanted, and the number of late ones left out. source: the
     source of all rows, if known."""
@@ -238,7 +239,7 @@ def _events(
         raise DataError(f"the archive of {schema.name} in {directory}: {error.message}", error.hint) from None
 
 
-def _by_hand(table: TableSnapshot, index: Int64Array, wanted: Wanted) -> Wanted:
+def _by_hand(table: TableSnapshot, index: Int64Array, wanted: ResolvedRequest) -> ResolvedRequest:
     """Returns the request without its time range if that is cheaper to apply to the result: DuckDB's comparison of
     times takes a quarter of a read of few keys, and saves little if most rows read are in the range."""
     if not wanted.keys or (wanted.low_us is None and wanted.end_us is None):
@@ -322,7 +323,7 @@ def row_groups(
 
 
 def count(
-    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted,
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: ResolvedRequest,
     conditions: list[Expression],
 ) -> list[int]:  # fmt: skip
     """Returns the number of wanted events in the files at `index`, then the numbers that meet each condition."""
@@ -339,7 +340,8 @@ def count(
 
 
 def key_cuts(
-    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array, parts: int
+    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: ResolvedRequest, recent: pa.Array,
+    parts: int
 ) -> list[Any]:
     """Returns ascending values that cut a column into at most `parts` ranges with about equally many rows.
 
@@ -357,7 +359,7 @@ def key_cuts(
 
 
 def distinct(
-    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array
+    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: ResolvedRequest, recent: pa.Array
 ) -> int:
     """Returns the approximate number of distinct values of a column. wanted, recent: as in key_cuts."""
     text = "SELECT approx_count_distinct(value) FROM ({rows})"
@@ -365,7 +367,8 @@ def distinct(
 
 
 def _of_values(
-    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: Wanted, recent: pa.Array, text: str
+    directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: ResolvedRequest, recent: pa.Array,
+    text: str
 ) -> list[tuple[Any, ...]]:
     """Returns the rows of a SELECT over the values of a column. text: SQL with {rows} in the place of their SQL."""
     (column,) = (quote(name) for name in wanted.columns)
@@ -385,7 +388,7 @@ def _of_values(
 
 def _query(
     cursor: duckdb.DuckDBPyConnection, directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema,
-    wanted: Wanted, with_source: bool, in_order: bool = False,
+    wanted: ResolvedRequest, with_source: bool, in_order: bool = False,
 ) -> duckdb.DuckDBPyRelation:  # fmt: skip
     """Returns a DuckDB relation of the wanted rows of the files at `index`, in stored types."""
     checked(directory, table, index, schema, wanted)
@@ -477,7 +480,7 @@ def declared_sql(schema: Schema, name: str) -> str:
 
 
 def checked(
-    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: Wanted | None
+    directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: ResolvedRequest | None
 ) -> None:
     """Raises DataError, with the missing events, if a file was removed or is damaged in row groups that the request may
     touch (None: in any). Each row group is checked once per process, at about 3 GB/s."""
@@ -504,7 +507,7 @@ def scan_since(
     """Returns the events in the files at `index` with low <= ingest sequence < end, sorted by it, and for each True if
     it is late."""
     stored = stored_schema(schema)
-    columns = Wanted(None, None, {}, True, (), span=KeyRange(SEQ, low, end))
+    columns = ResolvedRequest(None, None, {}, True, (), span=KeyRange(SEQ, low, end))
     checked(directory, table, index, schema, columns)
     try:
         keys = [(directory / table.paths[i]).key for i in index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from archive.place import Place
-from archive.reader import RangeRequest, Values
+from archive.reader import WHOLE, RangeRequest, Values
 from archive.recent import (
     SEALED_ROWS,
     BoolArray,
+    EventChunk,
     KeyRange,
-    Piece,
-    Wanted,
+    ResolvedRequest,
     Windows,
     columns_schema,
     joined,
@@ -33,7 +33,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.scan import RowGroups
-    from archive.table import TableSnapshot
+    from archive.table_snapshot import TableSnapshot
 
 #: Default limit of rows in a batch of HistorySnapshot.batches; and of the batches that DuckDB sorts for them.
 BATCH_ROWS_MAX = 1 << 18
@@ -58,7 +58,7 @@ class HistorySnapshot:
     def __init__(
         self,
         schema: Schema,
-        pieces: tuple[Piece, ...],
+        pieces: tuple[EventChunk, ...],
         sources: tuple[str, ...],
         directory: Place | None = None,
         table: TableSnapshot | None = None,
@@ -82,73 +82,59 @@ class HistorySnapshot:
         pieces in time order are sliced without a search per row.
         Raises DataError if a column does not exist, if values do not fit its type, or if a file was removed.
         """
-        return self._read(self._asked(request, where))
-
-    def _asked(self, request: RangeRequest, where: Expression | None = None) -> Wanted:
-        low_us, high_us = request.low_us, request.high_us
-        return self._wanted(low_us, high_us, request.closed, request.keys, request.late, request.columns, where)
+        return self._read(self._wanted(request, where))
 
     def read_ranges(
-        self,
-        low_us: Sequence[int] | np.ndarray,
-        high_us: Sequence[int] | np.ndarray,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Values] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
+        self, low_us: Sequence[int] | np.ndarray, high_us: Sequence[int] | np.ndarray, request: RangeRequest = WHOLE,
         where: Expression | None = None,
-    ) -> list[EventBatch]:
+    ) -> list[EventBatch]:  # fmt: skip
         """Returns the result of `read` for each range. Ranges that overlap, or whose gap costs less to read than a
-        separate read (gap_us), are read together and are slices of one batch."""
+        separate read (gap_us), are read together and are slices of one batch. request: of each range, apart from its
+        bounds."""
         low = np.asarray(low_us, np.int64)
-        last = np.asarray(high_us, np.int64) - (not closed)
-        empty = _nothing(self.schema, self._sources, self._columns(columns))
+        last = np.asarray(high_us, np.int64) - (not request.closed)
+        empty = _nothing(self.schema, self._sources, self._columns(request.columns))
         found = [empty] * len(low)
         for group in merged(low, last, self.gap_us()):
             first, end = int(low[group].min()), int(last[group].max())
-            batch = self._read(self._wanted(first, end, True, keys, late, columns, where))
+            batch = self.read(replace(request, low_us=first, high_us=end, closed=True), where)
             starts = np.searchsorted(batch.ts_us, low[group], "left")
             stops = np.searchsorted(batch.ts_us, last[group], "right")
             for i, start, stop in zip(group, starts, stops):
                 found[i] = batch.slice(int(start), int(stop))
         return found
 
-    def read_times(
-        self, ts_us: np.ndarray, *, late: bool = False, columns: Collection[str] | None = None
-    ) -> EventBatch:
-        """Returns the events at these times, in the total order. Reads the ranges that contain them. columns: as in
-        `read`."""
+    def read_times(self, ts_us: np.ndarray, request: RangeRequest = WHOLE) -> EventBatch:
+        """Returns the events at these times, in the total order. Reads the ranges that contain them. request: of each
+        range, apart from its bounds."""
         times = np.unique(np.asarray(ts_us, np.int64))
         found: list[EventBatch] = []
         for group in merged(times, times, self.gap_us()):
             low_us, last_us = int(times[group[0]]), int(times[group[-1]])
-            for batch in self.batches(low_us, last_us, closed=True, late=late, columns=columns):
+            for batch in self.batches(replace(request, low_us=low_us, high_us=last_us, closed=True)):
                 at = np.minimum(np.searchsorted(times, batch.ts_us), len(times) - 1)
                 found.append(batch.take(np.flatnonzero(times[at] == batch.ts_us)))
-        return self._together(self._wanted(0, 0, False, None, late, columns, None), found)
+        return self._together(self._wanted(request), found)
 
-    def key_cuts(
-        self, column: str, parts: int, low_us: int | None = None, high_us: int | None = None, *, late: bool = False
-    ) -> list[Any]:
+    def key_cuts(self, column: str, parts: int, request: RangeRequest = WHOLE) -> list[Any]:
         """Returns ascending values that cut a column of strings or integers into at most `parts` ranges with about
-        equally many events. Reads that column."""
+        equally many events of the request. Reads that column."""
         from archive.scan import key_cuts
 
         name = self._column(column)
-        wanted = self._wanted(low_us, high_us, False, None, late, [name], None)
+        wanted = self._wanted(replace(request, columns=[name]))
         recent = self._recent(wanted).columns.column(name)
         only = replace(wanted, columns=(name,))
         return key_cuts(self._directory, self._table, self.schema, only, recent, parts)
 
     def count_where(
-        self, conditions: Sequence[Expression], low_us: int | None, high_us: int | None, *, late: bool = False,
-        files_max: int | None = None,
-    ) -> tuple[int, list[int]]:  # fmt: skip
+        self, conditions: Sequence[Expression], request: RangeRequest = WHOLE, files_max: int | None = None
+    ) -> tuple[int, list[int]]:
         """Returns the number of events in a range, and of those that meet each condition. conditions: on single events,
-        raising for none. files_max: counts in at most so many files and in the buffer, for an estimate."""
+        raising for none. Reads only their columns. files_max: counts in at most so many files and in the buffer, for an
+        estimate."""
         columns = {e.name for c in conditions for e in walk(c) if isinstance(e, Column)}
-        wanted = self._wanted(low_us, high_us, False, None, late, columns, None)
+        wanted = self._wanted(replace(request, columns=columns))
         recent = self._recent(wanted)
         counts = np.array([len(recent), *(int(meets(recent.columns, c).sum()) for c in conditions)])
         if self._table is not None and self._directory is not None:
@@ -161,9 +147,9 @@ class HistorySnapshot:
                 counts += count(self._directory, self._table, index, self.schema, wanted, list(conditions))
         return int(counts[0]), counts[1:].tolist()
 
-    def count_in(self, windows: Windows, low_us: int | None, high_us: int | None, *, late: bool = False) -> int:
+    def count_in(self, windows: Windows, request: RangeRequest = WHOLE) -> int:
         """Returns the number of events of a range inside the windows. Reads the columns of the windows and the time."""
-        wanted = replace(self._wanted(low_us, high_us, False, None, late, windows.columns, None), windows=windows)
+        wanted = replace(self._wanted(replace(request, columns=windows.columns)), windows=windows)
         found = len(self._recent(wanted))
         if self._table is not None and self._directory is not None:
             from archive.scan import count
@@ -178,7 +164,7 @@ class HistorySnapshot:
         from archive.scan import distinct
 
         name = self._column(column)
-        wanted = replace(self._wanted(None, None, False, None, True, [name], None), columns=(name,))
+        wanted = replace(self._wanted(RangeRequest(late=True, columns=[name])), columns=(name,))
         recent = self.recent(late=True).columns.column(name)
         return distinct(self._directory, self._table, self.schema, wanted, recent)
 
@@ -199,7 +185,7 @@ class HistorySnapshot:
         recent = self.recent(late=True)
         if len(recent) > events:
             return int(recent.ts_us[-events])
-        wanted = self._wanted(None, None, False, None, True, None, None)
+        wanted = self._wanted(RangeRequest(late=True))
         stretches = [(low, rows) for low, _, rows in self._stretches(wanted, 0)]
         left = events - len(recent)
         for low, rows in reversed(stretches):
@@ -215,7 +201,7 @@ class HistorySnapshot:
         self, spans: Sequence[KeyRange], low_us: int | None = None, high_us: int | None = None
     ) -> int:
         """Returns the number of archived rows scanned by reading each of these ranges of one column."""
-        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        wanted = self._wanted(RangeRequest(low_us, high_us, late=True))
         if self._table is None or not spans:
             return 0
         index = self._table.select(wanted.low_us, wanted.end_us, {})
@@ -226,7 +212,7 @@ class HistorySnapshot:
 
     def stretch_rows(self, low_us: int | None = None, high_us: int | None = None) -> tuple[int, int]:
         """Returns upper bounds: of the events in a range, and of those in files of it that overlap in time."""
-        wanted = self._wanted(low_us, high_us, False, None, True, None, None)
+        wanted = self._wanted(RangeRequest(low_us, high_us, late=True))
         stretches = [rows for _, _, rows in self._stretches(wanted, 0)]
         return sum(stretches) + len(self._recent(wanted)), max(stretches, default=0)
 
@@ -254,7 +240,7 @@ class HistorySnapshot:
     def newest_first(self, low_us: int, last_us: int, events: int) -> Iterator[tuple[int, int]]:
         """Cuts [low_us, last_us] between files; yields the parts, newest first. The first has at least `events` events,
         each following one GROWTH times as many, as far as there are cuts."""
-        found, wanted = 0, self._wanted(low_us, last_us, True, None, True, None, None)
+        found, wanted = 0, self._wanted(RangeRequest(low_us, last_us, closed=True, late=True))
         for begin_us, _, rows in reversed(self._stretches(wanted, 0)):
             found += rows
             if begin_us is not None and found >= events and low_us < begin_us <= last_us:
@@ -270,7 +256,7 @@ class HistorySnapshot:
 
     def recent(self, late: bool = False) -> EventBatch:
         """Returns the buffered events in the total order. late: includes late ones."""
-        return self._recent(self._wanted(None, None, False, None, late, None, None))
+        return self._recent(self._wanted(RangeRequest(late=late)))
 
     def since(self, seq: int) -> Generator[tuple[EventBatch, BoolArray]]:
         """Yields (events, late) with ingest sequences from `seq` on, in order of arrival. late: bool (n,). Leaves out
@@ -323,20 +309,9 @@ class HistorySnapshot:
         return (high_us - low_us) * GAP_ROWS // max(rows, 1)
 
     def batches(
-        self,
-        low_us: int | None,
-        high_us: int | None,
-        *,
-        closed: bool = False,
-        keys: Mapping[str, Values] | None = None,
-        late: bool = False,
-        columns: Collection[str] | None = None,
-        where: Expression | None = None,
-        span: KeyRange | None = None,
-        windows: Windows | None = None,
-        rows_max: int | None = None,
-        sorted_max: int | None = None,
-    ) -> Generator[EventBatch]:
+        self, request: RangeRequest = WHOLE, *, where: Expression | None = None, span: KeyRange | None = None,
+        windows: Windows | None = None, rows_max: int | None = None, sorted_max: int | None = None,
+    ) -> Generator[EventBatch]:  # fmt: skip
         """Yields the result of `read` in non-empty batches, in the total order: for more events than fit into memory.
         All events of one instant are in one batch. A batch has at most rows_max rows (None: BATCH_ROWS_MAX), unless a
         single instant has more. span: the range of values of one column. windows: events must lie in one of them.
@@ -345,14 +320,15 @@ class HistorySnapshot:
         time, with memory for twice these rows. DuckDB sorts larger ones within archive.scan.SORT_MEMORY, spilling to
         the directory for temporary files. Otherwise memory holds a few batches. Closing or dropping the iterator frees
         all of it."""
-        wanted = self._wanted(low_us, high_us, closed, keys, late, columns, where)
         wanted = replace(
-            wanted, span=None if span is None else replace(span, column=self._column(span.column)), windows=windows
+            self._wanted(request, where),
+            span=None if span is None else replace(span, column=self._column(span.column)),
+            windows=windows,
         )
         rows_max = rows_max or BATCH_ROWS_MAX
         return self._batches(wanted, rows_max, max(rows_max, sorted_max or 0))
 
-    def _batches(self, wanted: Wanted, rows_max: int, sorted_max: int) -> Generator[EventBatch]:
+    def _batches(self, wanted: ResolvedRequest, rows_max: int, sorted_max: int) -> Generator[EventBatch]:
         recent = self._recent(wanted)
         at = 0  # rows of `recent` already yielded
         for low_us, end_us, rows in self._stretches(wanted, rows_max):
@@ -378,7 +354,7 @@ class HistorySnapshot:
             at = stop
         yield from _cut(recent.slice(at, len(recent)), rows_max)
 
-    def _stretches(self, wanted: Wanted, rows_max: int) -> list[tuple[int | None, int | None, int]]:
+    def _stretches(self, wanted: ResolvedRequest, rows_max: int) -> list[tuple[int | None, int | None, int]]:
         """Cuts the range between files; returns (low, end, upper bound of rows) per stretch. Files that overlap in time
         are in one stretch; small stretches are merged up to rows_max."""
         table = self._table
@@ -407,7 +383,7 @@ class HistorySnapshot:
         edges = [wanted.low_us, *(int(min_us[begins[cut]]) for cut in cuts[1:]), wanted.end_us]
         return [(low, end, int(n)) for low, end, n in zip(edges[:-1], edges[1:], np.add.reduceat(sizes, cuts))]
 
-    def _row_groups(self, wanted: Wanted) -> RowGroups:
+    def _row_groups(self, wanted: ResolvedRequest) -> RowGroups:
         assert self._table is not None
         assert self._directory is not None
         assert wanted.span is not None
@@ -422,10 +398,10 @@ class HistorySnapshot:
             self._groups[asked] = known
         return known
 
-    def _read(self, wanted: Wanted) -> EventBatch:
+    def _read(self, wanted: ResolvedRequest) -> EventBatch:
         return self._together(wanted, [self._archived(wanted), self._recent(wanted)])
 
-    def _archived(self, wanted: Wanted) -> EventBatch | None:
+    def _archived(self, wanted: ResolvedRequest) -> EventBatch | None:
         """Returns the wanted events in files, in undefined order."""
         if self._table is None or self._directory is None:
             return None
@@ -435,7 +411,7 @@ class HistorySnapshot:
         self._leave_out(left_out)
         return part
 
-    def _sorted(self, wanted: Wanted, rows: int) -> Iterator[EventBatch]:
+    def _sorted(self, wanted: ResolvedRequest, rows: int) -> Iterator[EventBatch]:
         """Yields the wanted events in files, in the total order."""
         assert self._table is not None
         assert self._directory is not None
@@ -446,7 +422,7 @@ class HistorySnapshot:
             if part is not None:
                 yield part
 
-    def _recent(self, wanted: Wanted) -> EventBatch:
+    def _recent(self, wanted: ResolvedRequest) -> EventBatch:
         """Returns the wanted events in memory, in the total order."""
         parts = []
         pieces = self._pieces
@@ -461,7 +437,7 @@ class HistorySnapshot:
                 parts.append(part)
         return self._together(wanted, parts)
 
-    def _together(self, wanted: Wanted, parts: Sequence[EventBatch | None]) -> EventBatch:
+    def _together(self, wanted: ResolvedRequest, parts: Sequence[EventBatch | None]) -> EventBatch:
         """Joins parts of the wanted events, in the total order."""
         some = [part for part in parts if part is not None and len(part)]
         if not some:
@@ -473,14 +449,10 @@ class HistorySnapshot:
             with self._counting:
                 self.late_left_out += count
 
-    def _wanted(
-        self, low_us: int | None, high_us: int | None, closed: bool, keys: Mapping[str, Values] | None, late: bool,
-        columns: Collection[str] | None, where: Expression | None,
-    ) -> Wanted:  # fmt: skip
-        wanted = {self._column(name): self._values(name, values) for name, values in (keys or {}).items()}
-        low_us = None if low_us is None else int(low_us)
-        end_us = None if high_us is None else int(high_us) + closed
-        return Wanted(low_us, end_us, wanted, late, self._columns(columns), where)
+    def _wanted(self, request: RangeRequest, where: Expression | None = None) -> ResolvedRequest:
+        keys = {self._column(name): self._values(name, values) for name, values in (request.keys or {}).items()}
+        low_us = None if request.low_us is None else int(request.low_us)
+        return ResolvedRequest(low_us, request.end_us, keys, request.late, self._columns(request.columns), where)
 
     def _columns(self, columns: Collection[str] | None) -> tuple[str, ...]:
         """Returns column names in declared order, with the time and the tie columns."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import duckdb
 
 from archive.layout import SEQ, Unit, key_names, time_name
-from query.language.duck import hide_progress
+from query.language.duck import connect
 from query.plan.expression import quote
 from query.schema import Schema
 
@@ -18,10 +18,8 @@ MEMORY_LIMIT = "1GB"
 @contextmanager
 def sorting(scratch: str, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens a separate DuckDB that sorts within a memory limit and spills into the directory `scratch`."""
-    connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "temp_directory": scratch})
+    connection = connect(memory_limit=memory_limit, spill=scratch)
     try:
-        connection.execute("SET TimeZone='UTC'")
-        hide_progress(connection)
         yield connection
     finally:
         connection.close()

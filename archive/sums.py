@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archive.place import Place
-from archive.recent import BoolArray, Wanted
+from archive.recent import BoolArray, ResolvedRequest
 from matching.batch import Int64Array
 
 SUMS = "hybrid.sums"
@@ -86,7 +86,7 @@ def has_sums(path: str) -> bool:
 
 
 #: A request that matches no row group: checks only that the files exist with their original footers.
-FOOTERS = Wanted(2**62, -(2**62), {}, True, ())
+FOOTERS = ResolvedRequest(2**62, -(2**62), {}, True, ())
 
 
 class Damaged(Exception):
@@ -139,7 +139,7 @@ class Sums:
     bounds: Mapping[str, Bounds]
     whole: BoolArray = field(repr=False)
 
-    def may_hold(self, wanted: Wanted, time: str) -> BoolArray:
+    def may_hold(self, wanted: ResolvedRequest, time: str) -> BoolArray:
         """Returns for each row group True if a read of the request may touch it."""
         found = np.ones(len(self.crcs), np.bool_)
         if time in self.bounds and (wanted.low_us is not None or wanted.end_us is not None):
@@ -170,7 +170,7 @@ _KNOWN_MAX = 20_000
 _known: dict[str, tuple[tuple[int, int, int], Sums | None]] = {}
 
 
-def check(directory: Place, files: Iterable[tuple[str, int]], wanted: Wanted | None, time: str) -> None:
+def check(directory: Place, files: Iterable[tuple[str, int]], wanted: ResolvedRequest | None, time: str) -> None:
     """Checks files before a read; raises Damaged for the first missing or damaged one. Does nothing for a store.
 
     files: (path relative to the directory, size). wanted: the request; only row groups that it may touch are checked

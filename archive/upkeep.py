@@ -48,7 +48,8 @@ from archive.place import Place
 from archive.recent import KeyRange
 from archive.scan import CHECKED, checked
 from archive.sorting import MEMORY_LIMIT, sorted_by, sorting
-from archive.table import Table, TableSnapshot
+from archive.table import Table
+from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array
 from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema

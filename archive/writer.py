@@ -38,7 +38,7 @@ BESIDE = "close it there, or open it for reading: hybrid.connect(path, read_only
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class WriterClaim:
     """Contents of the file WRITER. process: the process id. run: unique to one process, whose id may be reused. token:
     unique to one opening. released: the writer has closed the database."""
 
@@ -74,15 +74,15 @@ class Holder:
         return f"{where} since {self.since}"
 
 
-class Locked(DataError):
+class WriterLocked(DataError):
     """Another opening of the database has the right to write. mine: it is one of this process."""
 
     mine = False
 
 
-def _locked(place: Place, holder: Holder | None) -> Locked:
+def _locked(place: Place, holder: WriterClaim | None) -> WriterLocked:
     said = "another process" if holder is None else str(holder)
-    error = Locked(f"{place} is open for writing in {said}", BESIDE)
+    error = WriterLocked(f"{place} is open for writing in {said}", BESIDE)
     error.mine = holder is not None and holder.is_me
     return error
 
@@ -90,12 +90,12 @@ def _locked(place: Place, holder: Holder | None) -> Locked:
 class Writer:
     """The right to write a database, until `release` or the end of the process. Threads may share it."""
 
-    def __init__(self, place: Place, holder: Holder, file: int | None) -> None:
+    def __init__(self, place: Place, holder: WriterClaim, file: int | None) -> None:
         self._place = place
         self._holder = holder
         self._file = file  # the descriptor that holds the lock
         self._stopping = threading.Event()
-        self._lost: Holder | None = None
+        self._lost: WriterClaim | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -168,8 +168,8 @@ class Writer:
 
 
 def claim(place: Place, tables: Sequence[Place]) -> Writer:
-    """Acquires the right to write the database at a place. tables: the places of its tables. Raises Locked if another
-    opening has it, and DataError if it cannot be acquired."""
+    """Acquires the right to write the database at a place. tables: the places of its tables. Raises WriterLocked if
+    another opening has it, and DataError if it cannot be acquired."""
     try:
         return _lock(place, tables) if place.on_disk else _lease(place, tables)
     except OSError as error:
@@ -235,7 +235,7 @@ def _lease(place: Place, tables: Sequence[Place]) -> Writer:
     return writer
 
 
-def _give_back(place: Place, holder: Holder) -> None:
+def _give_back(place: Place, holder: WriterClaim) -> None:
     """Releases the lease if this writer still has it."""
     try:
         found = _read(place / WRITER)
@@ -245,11 +245,11 @@ def _give_back(place: Place, holder: Holder) -> None:
         pass  # the lease expires
 
 
-def _released(holder: Holder) -> Holder:
-    return Holder(**{**asdict(holder), "released": True})
+def _released(holder: WriterClaim) -> WriterClaim:
+    return WriterClaim(**{**asdict(holder), "released": True})
 
 
-def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
+def _claimed(holder: WriterClaim, tables: Sequence[Place]) -> WriterClaim:
     """Claims the tables with an epoch above theirs; returns the holder with it."""
     from archive.table import Table, is_table
 
@@ -258,16 +258,16 @@ def _claimed(holder: Holder, tables: Sequence[Place]) -> Holder:
     for table in opened:
         table.epoch = epoch
         table.claim()
-    return Holder(**{**asdict(holder), "epoch": epoch})
+    return WriterClaim(**{**asdict(holder), "epoch": epoch})
 
 
-def _mine(last: int) -> Holder:
+def _mine(last: int) -> WriterClaim:
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     epoch = max(last + 1, time.time_ns() // 1_000_000)
-    return Holder(epoch, os.getpid(), socket.gethostname(), since, _RUN, uuid.uuid4().hex)
+    return WriterClaim(epoch, os.getpid(), socket.gethostname(), since, _RUN, uuid.uuid4().hex)
 
 
-def _say(file: int, holder: Holder) -> None:
+def _say(file: int, holder: WriterClaim) -> None:
     text = json.dumps(asdict(holder)).encode()
     try:
         os.pwrite(file, text.ljust(512), 0)
@@ -275,20 +275,20 @@ def _say(file: int, holder: Holder) -> None:
         pass  # the disk is full: the lock holds, but the file does not name its holder
 
 
-def _read(where: Place) -> Holder | None:
+def _read(where: Place) -> WriterClaim | None:
     try:
         return _parsed(where.read_bytes())
     except FileNotFoundError:
         return None
 
 
-def _write(place: Place, holder: Holder) -> None:
+def _write(place: Place, holder: WriterClaim) -> None:
     (place / WRITER).write_text(json.dumps(asdict(holder)))
 
 
-def _parsed(data: bytes) -> Holder | None:
+def _parsed(data: bytes) -> WriterClaim | None:
     try:
         said = json.loads(data)
-        return Holder(**{name: said[name] for name in Holder.__slots__})
+        return WriterClaim(**{name: said[name] for name in WriterClaim.__slots__})
     except (ValueError, TypeError, KeyError):
         return None

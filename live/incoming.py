@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from matching.batch import TIME_END_US, Int64Array
 from matching.checked import BEYOND, shown_value, types_of
 from matching.types import arrow_schema, duckdb_type
-from matching.values import Type, exact_cast, family, is_chosen, not_chosen
+from matching.value_types import Type
+from matching.values import exact_cast, family, is_chosen, not_chosen
 from query.errors import DataError, nearest
 from query.schema import Schema
 

@@ -1,4 +1,4 @@
-"""What goes into a Matcher and what comes out: event batches and matches, as arrays."""
+"""The input and output of a Matcher: event batches and matches, as arrays."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ TIME_END_US = 2**62
 class EventBatch:
     """n events of one input.
 
-    columns: the declared columns, n rows, no hidden ones; where only some were asked for, those.
-    ts_us: int64 (n,), event time in microseconds UTC (zeros for an input without time).
-    source: int32 (n,), index into `sources`; offset: int64 (n,), position in its source. (stream, source, offset) is
-    the identity of an event. seq: int64 (n,), ingest sequence: marks the seam between memory and files, and finds the
-    event again for evidence.
-    Rows handed to a Matcher stand in the total order of the input: (time, tie columns, source name, offset).
+    columns: the declared columns, n rows, no hidden ones; a subset of them if only that was requested. ts_us: int64
+    (n,), event time in microseconds UTC (zeros for an input without time). source: int32 (n,), index into `sources`;
+    offset: int64 (n,), position in its source. (stream, source, offset) is the identity of an event. seq: int64 (n,),
+    ingest sequence: marks the seam between memory and files, and locates the event for evidence. Rows handed to a
+    Matcher are in the total order of the input: (time, tie columns, source name, offset).
     """
 
     columns: pa.RecordBatch
@@ -56,8 +55,8 @@ class EventBatch:
 
     @staticmethod
     def concat(batches: Sequence[EventBatch], sources: tuple[str, ...] | None = None) -> EventBatch:
-        """The rows of one batch or more, one after the other; a single batch of these very sources is returned as it
-        is. sources: what the result names, which are all that the batches have rows of (None: all that they name)."""
+        """Concatenates one batch or more; a single batch with exactly these sources is returned unchanged. sources: of
+        the result, a superset of those of all rows (None: all names in the batches)."""
         if sources is None:
             sources = tuple(dict.fromkeys(name for batch in batches for name in batch.sources))
         if len(batches) == 1 and batches[0].sources == sources:
@@ -84,8 +83,8 @@ class EventBatch:
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The ends of n matches, from which their events can be found again. first_seq, last_seq: int64 (n,), the ingest
-    sequences of the first and the last event of each match. low_us, high_us: times of the first and the last event of
-    all matches."""
+    sequences of the first and the last event of each match. low_us, high_us: the earliest first and the latest last
+    event time of all matches."""
 
     first_seq: Int64Array
     last_seq: Int64Array
@@ -98,12 +97,11 @@ class Matches:
     """n matches in order of emission, with the output rows and the evidence.
 
     rows: the output rows: partition columns then measures (ONE ROW PER MATCH); partition, order, measures, remaining
-    columns (ALL ROWS PER MATCH). row_match: int64, for each output row the index of its match.
-    number: int64 (n,), MATCH_NUMBER; where the plan does not read it, it begins anew with a key that was idle.
-    first_us, last_us: int64 (n,) times of the first and last matched event (of the start row, for an empty match).
-    Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
-    an index into `variables`.
-    ends: replaces times and evidence; see matching.engines.engine.Purpose.FOUND_AGAIN.
+    columns (ALL ROWS PER MATCH). row_match: int64, for each output row the index of its match. number: int64 (n,),
+    MATCH_NUMBER; if the plan does not read it, it restarts after a key was idle. first_us, last_us: int64 (n,) times of
+    the first and last matched event (of the start row, for an empty match). Evidence: the matched events of match i are
+    event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is an index into `variables`. ends: replaces
+    times and evidence; see matching.engines.engine.Purpose.FOUND_AGAIN.
     """
 
     rows: pa.Table
@@ -129,11 +127,12 @@ class Matches:
 class Matcher(Protocol):
     """Finds the matches of one plan in one input. Not thread safe.
 
-    push takes the next events of the total order and returns the matches decided by them. advance says that no event
-    with time < watermark_us can still come (None: the input has ended) and returns the matches decided by that: runs
-    expire when watermark_us > first + WITHIN. snapshot is all that is needed to go on elsewhere; fits says whether it
-    can be restored: it is of the same plan, and of a release that gives its numbers the same meaning.
-    stuck: matches from which AFTER MATCH SKIP TO would not have moved on; only a lenient matcher lives through one.
+    push takes the next events of the total order and returns the matches decided by them. advance announces that no
+    event with time < watermark_us can still come (None: the input has ended) and returns the matches decided by that:
+    runs expire when watermark_us > first + WITHIN. snapshot is the state that another matcher needs to continue; fits
+    is True if it can be restored: it is of the same plan, and of a release that gives its numbers the same meaning.
+    stuck: number of matches from which AFTER MATCH SKIP TO would not have moved on; only a lenient matcher continues
+    after one.
     """
 
     stuck: int

@@ -1,8 +1,8 @@
-"""State by bucket: what matchers have become, taken apart by a hash of the key, and put together again.
+"""State by bucket: the state of matchers, split by a hash of the key, and joined again.
 
 The buckets of one state, or of several, may go to any number of matchers of the same plan, here or in another process:
-each then goes on with the keys of its buckets, and together they find what one matcher would. What moves is what leaves
-memory, too: partitions, as records (matching.spilled).
+each continues with the keys of its buckets, and together they find the same matches as one matcher. The parts consist
+of partitions as records, as in spilling (matching.spilled).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATE_VERSION = 1
 
 
 def bucket_of(columns: Sequence[pa.Array], rows: int, buckets: int) -> Int64Array:
-    """The bucket of the key of each row, int64 (rows,), from 0; the same in every process. columns: of PARTITION BY."""
+    """Returns the bucket of each row's key, int64 (rows,), from 0; equal in every process. columns: of PARTITION BY."""
     return _bucket(hashes(columns, [c.type for c in columns], rows), buckets)
 
 
@@ -36,8 +36,8 @@ def _bucket(hashed: Int64Array, buckets: int) -> Int64Array:
 
 
 def split(kernels: Sequence[KernelMatcher], buckets: int) -> list[bytes]:
-    """The state of matchers over the same rows, a part for each bucket. They may go on, and have found what they were
-    pushed. Raises DataError where partitions cannot be told apart."""
+    """Returns the state of matchers over the same rows, a part for each bucket. They must have emitted their matches,
+    and may continue. Raises DataError if partitions cannot be separated."""
     rows = kernels[0].rows
     _refuse(rows)
     rows.bring_all()
@@ -55,7 +55,7 @@ def split(kernels: Sequence[KernelMatcher], buckets: int) -> list[bytes]:
 def join(kernels: Sequence[KernelMatcher], parts: Sequence[bytes]) -> None:
     """Adds the keys of these parts to matchers of the same plans, in the order of `split`, over rows of their own. They
     must not have had an event of these keys, and their watermark must be that of the parts. Raises DataError for parts
-    of other plans or releases, and for a key that they know already."""
+    of other plans or releases, and for a key that they have already."""
     _refuse(kernels[0].rows)
     for part in parts:
         _take_in(kernels, part)
@@ -63,11 +63,11 @@ def join(kernels: Sequence[KernelMatcher], parts: Sequence[bytes]) -> None:
 
 def _refuse(rows: Rows) -> None:
     if rows.why is not None:
-        raise DataError(f"this state cannot be cut by key: {rows.why}", "let one matcher go on with all of it")
+        raise DataError(f"this state cannot be split by key: {rows.why}", "let one matcher keep the whole state")
 
 
 def _part(kernels: Sequence[KernelMatcher], ids: Int64Array, keep: np.ndarray) -> bytes:
-    """The partitions `ids`, of which the rows to keep have been marked."""
+    """Returns the part of partitions `ids`, whose rows to keep have been marked."""
     rows = kernels[0].rows
     store, place = rows.store, np.full(len(rows.keys), -1, np.int64)
     place[ids] = np.arange(len(ids))
@@ -85,7 +85,7 @@ def _part(kernels: Sequence[KernelMatcher], ids: Int64Array, keep: np.ndarray) -
 
 
 def _renamed(name: str, numbers: Mapping[str, str]) -> str:
-    """The name of a block of a matcher with another number for it; those of rows have none."""
+    """Returns the name of a matcher's block with another number for the matcher; blocks of rows have none."""
     number, slash, rest = name.partition("/")
     return f"{numbers[number]}/{rest}" if slash and number in numbers else name
 
@@ -96,11 +96,11 @@ def _heads(kernels: Sequence[KernelMatcher]) -> list[list[object]]:
 
 def _take_in(kernels: Sequence[KernelMatcher], part: bytes) -> None:
     if unpack_head(part).get("version") != STATE_VERSION:
-        raise DataError(f"this part of a state is of another version than {STATE_VERSION}", "cut the state anew")
+        raise DataError(f"this part of a state has another version than {STATE_VERSION}", "split the state again")
     head, arrays = unpacked(part)
     for kernel, (*meaning, tag, sources) in zip(kernels, head["kernels"], strict=True):
         if meaning != [*kernel.meaning]:
-            raise DataError("this part of a state is of another plan or release", "join parts of one query")
+            raise DataError("this part of a state belongs to another plan or release", "join parts of one query")
         kernel.take_over(tag, tuple(sources))
     rows = kernels[0].rows
     keys = [read_array(arrays[f"key.{i}"]) for i in range(len(rows.partition_by))]
@@ -120,11 +120,11 @@ def _take_in(kernels: Sequence[KernelMatcher], part: bytes) -> None:
 
 
 def _new_ids(rows: Rows, keys: Sequence[pa.Array]) -> Int64Array:
-    """Partition ids for keys that the rows do not know."""
+    """Returns partition ids for keys that are new to the rows."""
     used = np.ones(len(rows.keys), np.bool_)
     used[rows.keys.free] = False
     ids = rows.keys.encode(keys, len(keys[0]))
     known = ids[ids < len(used)]
     if used[known].any():
-        raise DataError("a key of this part of a state is here already", "join the parts of disjoint buckets")
+        raise DataError("a key of this part of a state already exists", "join the parts of disjoint buckets")
     return ids

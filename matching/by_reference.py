@@ -1,4 +1,4 @@
-"""A Matcher that runs the reference again and again: exact for every plan, slow, the fallback without a kernel."""
+"""A Matcher that reruns the reference over the kept rows: exact for every plan, slow, the fallback without a kernel."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from query.plan.fingerprint import fingerprint
 from query.plan.output import Outcome, output_columns
 from query.plan.pattern import anchors, negated, variables
 from query.plan.plan import Plan
-from query.reference import Found, Resume, find, match_rows, next_start, partition_key
+from query.reference import ReferenceMatch, Resume, find, match_rows, next_start, partition_key
 
 #: Version of ReferenceMatcher.snapshot; restore refuses others.
 STATE_VERSION = 3
 _MAGIC = b"HREF"
-#: Values of expressions that are kept, so that the same row is not sent to DuckDB twice.
+#: Number of cached values of expressions, so that no row is sent to DuckDB twice.
 _VALUES_MAX = 100_000
 _INTEGERS = ("HUGEINT", "UHUGEINT")  # Arrow has them as decimals
 
 
 @dataclass(slots=True)
 class _Progress:
-    """values: of PARTITION BY. start: index of the first kept row at which an attempt may still give a match. number:
-    matches given that begin before it. emitted: matches given that do not. covered: kept rows before this index are in
-    a match that was given (SQL's scan only)."""
+    """Progress of a partition. values: of PARTITION BY. start: index of the first kept row at which an attempt may
+    still match. number: emitted matches that begin before it. emitted: emitted matches that begin later. covered: kept
+    rows before this index belong to an emitted match (SQL's scan only)."""
 
     values: tuple[Any, ...]
     start: int = 0
@@ -49,7 +49,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Kept:
-    """The rows kept, as Python values and as they came."""
+    """The rows kept, as Python values and as received."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     ts_us: list[int] = field(default_factory=list)
@@ -67,11 +67,11 @@ class _Kept:
 class ReferenceMatcher:
     """Matcher (matching.batch) by `query.reference.find` over the rows kept so far.
 
-    A push costs what the reference needs for all rows kept: rows are dropped once WITHIN has passed them and no match,
-    PREV or negation can use them, and never without WITHIN in modes that give overlapping matches. Since rows come in
-    the total order, time is known to have reached the last one; so how rows are cut into batches changes nothing, the
-    order across partitions included. Raises QueryError HQ600 and DataError as the reference does, and HQ601 unless
-    lenient. stuck: how many matches have come out from which AFTER MATCH SKIP TO would not have moved on.
+    A push costs as much as the reference over all rows kept: rows are dropped once WITHIN has passed them and no match,
+    PREV or negation can use them, and never without WITHIN in modes with overlapping matches. Since rows come in the
+    total order, time has reached the last one; so batching changes nothing, including the order across partitions.
+    Raises QueryError HQ600 and DataError as the reference does, and HQ601 unless lenient. stuck: number of emitted
+    matches from which AFTER MATCH SKIP TO would not have moved on.
     """
 
     def __init__(self, plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False) -> None:
@@ -88,7 +88,7 @@ class ReferenceMatcher:
         self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
         offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
-        # a row before another shows that this is not the first of its partition, one behind it that it is not the last
+        # an earlier row proves that a row is not the first of its partition, a later one that it is not the last
         anchored = anchors(plan.pattern)
         self._back = max([int(True in anchored), *(-o for o in offsets)])
         self._ahead = max([int(False in anchored), *offsets])
@@ -99,12 +99,12 @@ class ReferenceMatcher:
         return self._emit(ended=False)
 
     def keep(self, batch: EventBatch) -> None:
-        """A push that looks for no matches: they come out with the next one, or with `advance`."""
+        """Takes events without searching: their matches come with the next push, or with `advance`."""
         self.sources = batch.sources
         kept = self._kept
         names = [f.name for f in self.plan.schema.fields]
         there = {name: batch.columns.column(name) for name in batch.columns.schema.names}
-        # a column that the plan does not read may be missing
+        # a column that the plan does not read may be absent
         columns = [
             to_python(there[f.name], f.type) if f.name in there else [None] * len(batch)
             for f in self.plan.schema.fields
@@ -152,7 +152,7 @@ class ReferenceMatcher:
         return _MAGIC + b"".join(struct.pack("<q", len(part)) + part for part in parts)
 
     def fits(self, state: bytes) -> bool:
-        """Whether it can go on from a snapshot: whether it is of the same plan."""
+        """True if it can restore a snapshot: that is of the same plan."""
         try:
             known = json.loads(_split(state)[0])
         except (ValueError, struct.error):
@@ -160,15 +160,15 @@ class ReferenceMatcher:
         return (known["version"], known["plan"]) == (STATE_VERSION, fingerprint(self.plan))
 
     def restore(self, state: bytes) -> None:
-        """Goes on from a snapshot of the same plan. Raises DataError for any other state."""
+        """Restores a snapshot of the same plan. Raises DataError for any other state."""
         try:
             found, rows, keys = _split(state)
             known = json.loads(found)
             arrays, values = _from_ipc(rows), _from_ipc(keys)
             if known["version"] != STATE_VERSION or known["plan"] != fingerprint(self.plan):
-                raise ValueError("it is of another query or version")
+                raise ValueError("it belongs to another query or version")
         except (pa.ArrowException, OSError, KeyError, ValueError, struct.error) as error:
-            raise DataError(f"this is no saved state of the query: {error}", "start from the archive") from None
+            raise DataError(f"the saved state of the query is invalid: {error}", "start from the archive") from None
         fields = self.plan.schema.fields
         columns = [to_python(array, f.type) for array, f in zip(arrays, fields)]
         kept_rows = [dict(zip((f.name for f in fields), cells)) for cells in zip(*columns)]
@@ -201,7 +201,7 @@ class ReferenceMatcher:
             resume={key: Resume(p.start, p.number, p.covered) for key, p in self._progress.items()},
             lenient=self.lenient,
         )
-        by_key: dict[tuple[object, ...], list[Found]] = {}
+        by_key: dict[tuple[object, ...], list[ReferenceMatch]] = {}
         fresh = []
         for match in decided:
             key = partition_key(self.plan, kept.rows[match.start])
@@ -214,7 +214,7 @@ class ReferenceMatcher:
         self._forget(by_key)
         return matches
 
-    def _matches(self, found: Sequence[Found]) -> Matches:
+    def _matches(self, found: Sequence[ReferenceMatch]) -> Matches:
         kept = self._kept
         output = match_rows(self.plan, kept.rows, kept.ts_us, found, self._evaluate)
         rows = [row for of_match in output for row in of_match]
@@ -242,10 +242,10 @@ class ReferenceMatcher:
             outcome=np.array([match.outcome for match in found], np.int8) if self._has_outcomes else None,
         )
 
-    # ---- what is not needed any more
+    # ---- rows and attempts that are no longer needed
 
-    def _forget(self, decided: Mapping[tuple[object, ...], Sequence[Found]]) -> None:
-        """Moves each partition's start past the attempts that are over, and drops the rows that nothing needs."""
+    def _forget(self, decided: Mapping[tuple[object, ...], Sequence[ReferenceMatch]]) -> None:
+        """Moves each partition's start past the finished attempts, and drops the rows that nothing needs."""
         kept, plan = self._kept, self.plan
         index: dict[tuple[object, ...], list[int]] = {key: [] for key in self._progress}
         for i, row in enumerate(kept.rows):
@@ -266,7 +266,7 @@ class ReferenceMatcher:
             used = rows[max(0, self._used_from(rows, start)) :]
             needed += used
             oldest = min([oldest, *used[:1]])
-        if plan.selection is Selection.STRICT:  # which rows are neighbours must stay known
+        if plan.selection is Selection.STRICT:  # neighbourhood of rows must be preserved
             needed = list(range(oldest, len(kept.rows)))
         if 2 * len(needed) > len(kept.rows):
             return
@@ -277,8 +277,8 @@ class ReferenceMatcher:
             progress.start = int(before[progress.start])
             progress.covered = int(before[progress.covered])
 
-    def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[Found]) -> int:
-        """The first position of a partition at which an attempt may still give a match that is not out yet."""
+    def _first_open(self, rows: Sequence[int], begin: int, found: Sequence[ReferenceMatch]) -> int:
+        """Returns the first position of a partition at which an attempt may still give a new match."""
         plan = self.plan
         skip_till = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
         overlapping = skip_till or plan.after.kind is AfterMatchKind.NO_SKIP
@@ -294,7 +294,7 @@ class ReferenceMatcher:
         while start < len(rows) and self._is_over(rows, start):
             start += 1
         if disjoint:
-            # a match that is out keeps its rows from others: it is forgotten only when no later start can touch it
+            # an emitted match keeps its rows from others: it is dropped only when no later start can reach it
             for match in sorted(found, key=lambda m: -m.start):
                 if position[match.start] < start <= position[match.labels[-1][1]]:
                     start = position[match.start]
@@ -314,7 +314,8 @@ class ReferenceMatcher:
         return len(ahead) == self._ahead and all(self._kept.ts_us[i] > deadline_us for i in ahead)
 
     def _used_from(self, rows: Sequence[int], start: int) -> int:
-        """The first position that attempts from `start` on may read: as a negation before the match, or PREV of one."""
+        """Returns the first position that attempts from `start` on may read, for example as a negation before the
+        match, or PREV."""
         first = start
         within = self.plan.within
         if within is not None and negated(self.plan.pattern):
@@ -369,7 +370,7 @@ class DuckEvaluation:
 
 
 def _is_fixed(expression: Expression) -> bool:
-    """Whether it has the same value at every row."""
+    """True if it has the same value at every row."""
     below = children(expression)
     return all(map(_is_fixed, below)) if below else isinstance(expression, Constant | Opaque)
 
@@ -382,7 +383,7 @@ def to_python(array: pa.Array, type: str) -> list[Any]:
         try:
             micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
         except pa.ArrowInvalid:
-            raise DataError("a time is no whole number of microseconds", "round it to microseconds") from None
+            raise DataError("a time is not a whole number of microseconds", "round it to microseconds") from None
         return list(micros.to_pylist())
     values = array.to_pylist()
     if type in _INTEGERS:
@@ -410,7 +411,7 @@ def _days(micros: int) -> pa.MonthDayNano:
 
 
 def _to_ipc(arrays: Sequence[pa.Array]) -> bytes:
-    """Columns without names: found again by their place."""
+    """Columns without names, identified by position."""
     return to_ipc(pa.RecordBatch.from_arrays(list(arrays), names=[str(i) for i in range(len(arrays))]))
 
 
@@ -420,12 +421,12 @@ def _from_ipc(data: bytes) -> list[pa.Array]:
 
 def _split(state: bytes) -> list[bytes]:
     if state[:4] != _MAGIC:
-        raise ValueError("it does not begin as one")
+        raise ValueError("the header is missing")
     parts, at = [], 4
     while at < len(state):
         (length,) = struct.unpack_from("<q", state, at)
         parts.append(state[at + 8 : at + 8 + length])
         at += 8 + length
     if len(parts) != 3 or at != len(state):
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return parts

@@ -1,4 +1,4 @@
-"""Rows against the declaration of a stream: what fits becomes an event, what does not is bad, with its reasons."""
+"""Rows checked against the declaration of a stream: valid rows become events, others are bad, with reasons."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import TIME_END_US, Int64Array
+from matching.time_texts import times_us
 from matching.types import arrow_schema
-from matching.values import ABSENT, UNITS, Rules, Type, member, read_arrow, read_python, times_us, type_of
+from matching.value_types import UNITS, Rules, Type, type_of
+from matching.values import ABSENT, member, read_arrow, read_python
 from query.errors import DataError, nearest
 from query.language.duck import quiet_connection
 from query.schema import Schema
@@ -27,8 +29,8 @@ _MICROSECOND = {"s": -6, "ms": -3, "us": 0, "ns": 3}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """rows: those that fit, in the declared Arrow types; ts_us: int64 (n,), their times; indices: int64 (n,), which
-    ones of those given they are, ascending; bad: (index, reason) of the others, ascending."""
+    """rows: the valid rows, in the declared Arrow types; ts_us: int64 (n,), their times; indices: int64 (n,), their
+    indices among the given rows, ascending; bad: (index, reason) of the others, ascending."""
 
     rows: pa.RecordBatch
     ts_us: Int64Array
@@ -42,7 +44,7 @@ def types_of(schema: Schema) -> tuple[Type, ...]:
 
 
 def time_of(schema: Schema) -> int:
-    """The place of the time column."""
+    """Returns the index of the time column."""
     name = (schema.time or "").lower()
     return next(i for i, field in enumerate(schema.fields) if field.name.lower() == name)
 
@@ -51,8 +53,8 @@ def check(
     schema: Schema, columns: Sequence[tuple[pa.Array, np.ndarray | None]], shown: Callable[[int, int], str],
     wrong: Mapping[int, str], rules: Rules,
 ) -> Checked:
-    """Columns in their declared types, each with the values that are bad, null there: bool (n,) or None. shown: the
-    text of what was given in a column and a row; wrong: what else is wrong with rows, by index."""
+    """Checks columns in their declared types, each with its bad values, null there: bool (n,) or None. shown: returns
+    the given text of a column and row; wrong: other errors of rows, by index."""
     at = time_of(schema)
     times = times_us(columns[at][0])
     n = len(times)
@@ -82,7 +84,7 @@ def _why(
     if not time[row].is_valid and (some is None or not some[row]):
         found.append(f"{schema.fields[at].name} is null")
     elif time[row].is_valid and times_us(time.slice(row, 1))[0] == TIME_END_US:
-        found.append(f"{schema.fields[at].name}: {quoted(shown(at, row))} is no time that can be kept")
+        found.append(f"{schema.fields[at].name}: {quoted(shown(at, row))} is a time out of range")
     for i, (field, (_, some)) in enumerate(zip(schema.fields, columns)):
         if some is not None and some[row]:
             text = shown(i, row)
@@ -94,7 +96,7 @@ def _more(text: str, type: Type, rules: Rules) -> str:
     if type.kind in ("timestamp", "time") and _FINER.search(text):
         return ": it is finer than a microsecond; `finer` may cut it"
     if type.kind in ("timestamp", "date") and rules.times == "iso" and _NUMBER.fullmatch(text):
-        return ": say its unit, if it is a time since 1970"
+        return ": set `times` to its unit if it is a time since 1970"
     if type.kind in ("timestamp", "date") and rules.times in UNITS and _NUMBER.fullmatch(text):
         # By its digits, as it may have thousands of them.
         whole, _, part = text.partition(".")
@@ -102,7 +104,7 @@ def _more(text: str, type: Type, rules: Rules) -> str:
         if type.kind == "timestamp" and zeros - len(part) < _MICROSECOND[rules.times]:
             return f": in {rules.times} since 1970 it is finer than a microsecond; `finer` may cut it"
         day = " of a whole day" if type.kind == "date" else ""
-        return f": it is no time{day} in {rules.times} since 1970 that can be kept; is `times` another unit?"
+        return f": no valid time{day} in {rules.times} since 1970; is `times` another unit?"
     return ""
 
 
@@ -112,8 +114,8 @@ def quoted(text: str) -> str:
 
 
 def texts_checked(schema: Schema, columns: Sequence[pa.Array | None], count: int, rules: Rules) -> Checked:
-    """Fields of CSV, a column of texts for each declared one, or None for nulls. An empty text is no value but of a
-    VARCHAR."""
+    """Checks fields of CSV, a column of texts for each declared one, or None for nulls. An empty text is a value for
+    VARCHAR only."""
     found: list[tuple[pa.Array, np.ndarray | None]] = []
     for texts, type in zip(columns, types_of(schema)):
         if texts is None:
@@ -136,7 +138,7 @@ def _with_bad(texts: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array, np.n
 
 
 def arrow_checked(schema: Schema, columns: Sequence[pa.Array | None], count: int, rules: Rules) -> Checked:
-    """Columns of Arrow, one for each declared one, or None for nulls."""
+    """Checks Arrow columns, one for each declared one, or None for nulls."""
     found: list[tuple[pa.Array, np.ndarray | None]] = []
     for column, type in zip(columns, types_of(schema)):
         if column is None:
@@ -152,7 +154,7 @@ def arrow_checked(schema: Schema, columns: Sequence[pa.Array | None], count: int
 
 
 def objects_checked(schema: Schema, objects: Sequence[Mapping[str, Any]], rules: Rules) -> Checked:
-    """Objects of Python values, such as records of Avro."""
+    """Checks objects of Python values, such as records of Avro."""
     at = time_of(schema)
     wrong: dict[int, str] = {}
     given: list[list[Any]] = []
@@ -174,12 +176,12 @@ def objects_checked(schema: Schema, objects: Sequence[Mapping[str, Any]], rules:
     return check(schema, found, lambda i, row: str(given[i][row]), wrong, rules)
 
 
-#: What Arrow and Python raise where a value is beyond what Python has: the year 17036, nanoseconds without pandas.
+#: Errors of Arrow and Python for values beyond Python's range: the year 17036, nanoseconds without pandas.
 BEYOND = (ValueError, OverflowError, ArithmeticError, TypeError, ImportError, pa.ArrowException)
 
 
 def shown_value(value: pa.Scalar) -> str:
-    """The text of a value of Arrow, whatever it is."""
+    """Returns the text of any Arrow value."""
     try:
         return str(value.cast(pa.string()).as_py() if pa.types.is_temporal(value.type) else value.as_py())
     except BEYOND:
@@ -191,7 +193,7 @@ def shown_value(value: pa.Scalar) -> str:
 
 
 def shown_rows(table: pa.Table, at: Sequence[int]) -> list[str]:
-    """Some rows of Arrow as JSON, as DuckDB writes it; as text where it cannot."""
+    """Returns rows of Arrow as JSON, as DuckDB writes it; as text if DuckDB cannot."""
     if not at:
         return []
     some = table.take(pa.array(at, pa.int64()))
@@ -207,15 +209,15 @@ def shown_rows(table: pa.Table, at: Sequence[int]) -> list[str]:
 
 
 def by_name(names: Sequence[str], schema: Schema, rules: Rules) -> list[int | None]:
-    """Where each declared column is among some names, which compare without case; None for one that is missing and may
-    be. Raises DataError for one that is missing or there twice."""
+    """Returns the index of each declared column among the names, which compare without case; None for one that is
+    missing and may be. Raises DataError for one that is required and missing, and for one that occurs twice."""
     lowered = [name.lower() for name in names]
     found: list[int | None] = []
     at = time_of(schema)
     for i, field in enumerate(schema.fields):
         count = lowered.count(field.name.lower())
         if count > 1:
-            raise DataError(f"there are two columns {field.name}", "names compare without case")
+            raise DataError(f"column {field.name} occurs twice", "names compare without case")
         if count:
             found.append(lowered.index(field.name.lower()))
         elif rules.missing == "null" and i != at:

@@ -1,8 +1,8 @@
-"""Records of CSV: where they end, and their fields, each with whether it was quoted.
+"""Records of CSV: their ends, and their fields, each with whether it was quoted.
 
-Fields may be quoted, with "" for a quote and line ends inside. A quote in the middle of a field is a quote, and what
-stands behind the closing one belongs to the field, as Arrow has it, which reads them. An empty field without quotes is
-no value; "" is an empty text.
+Fields may be quoted, with "" for a quote and line ends inside. As in Arrow, which reads them, a quote in the middle of
+a field is a quote, and text after the closing quote belongs to the field. An empty field without quotes is null; "" is
+an empty text.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import pyarrow.csv
 from matching.batch import Int64Array
 from query.errors import DataError, first_line
 
-#: A longer record of CSV or NDJSON is bad, and so much of it is kept.
+#: A longer record of CSV or NDJSON is bad, and this many bytes of it are kept.
 RECORD_BYTES_MAX, EXCERPT_BYTES = 1 << 24, 1000
 _BEGINNING = 1 << 12
-TOO_LONG = f"the record is longer than {RECORD_BYTES_MAX >> 20} MB; this is how it begins"
+TOO_LONG = f"the record is longer than {RECORD_BYTES_MAX >> 20} MB; its beginning"
 _OPEN = "a quote is open at the end of the file"
 _NO_UTF8 = "the row is not UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRecords:
-    """Whole records. fields: a column of texts for each field, null where an unquoted one means no value; numbers:
-    int64 (n,), of these records; broken: (number, reason, text) of those that are none; blank: how many have nothing in
-    them, which are left out; count: of all of these together."""
+    """Whole records. fields: a column of texts for each field, null for unquoted null texts; numbers: int64 (n,), of
+    these records; broken: (number, reason, text) of invalid ones; blank: number of empty ones, which are left out;
+    count: the sum of all three."""
 
     fields: pa.Table
     numbers: Int64Array
@@ -44,7 +44,7 @@ class CsvRecords:
 
 
 def cut(data: bytes, delimiter: str) -> int:
-    """The place behind the last whole record of data that begins with one."""
+    """Returns the position after the last whole record of data that begins with one."""
     end = b"\n" if b"\n" in data else b"\r"
     if b'"' not in data:
         at = data.rfind(end) + 1
@@ -54,7 +54,7 @@ def cut(data: bytes, delimiter: str) -> int:
 
 
 def ends_of(data: bytes, delimiter: str, end: bytes = b"\n") -> Int64Array:
-    """The places behind the whole records of data that begins with one. end: what ends lines in it."""
+    """Returns the positions after the whole records of data that begins with one. end: the line end in it."""
     if well_quoted(data, delimiter):
         return record_ends(data, end) + 1
     torn = (b"", b"\r") if end == b"\n" else (b"",)
@@ -65,9 +65,10 @@ def ends_of(data: bytes, delimiter: str, end: bytes = b"\n") -> Int64Array:
 def without_long(
     data: bytes, delimiter: str, behind: int, final: bool, bytes_max: int
 ) -> tuple[list[tuple[bytes, bool]], bytes]:
-    """Whole records, cut out of more data than a record may have, and what is left of it: a record that is torn, as a
-    quote is open in it. Between them stand those that are too long, with True: the beginning of the first line, in
-    which a quote is open; the next line is a record again. behind: so many bytes of a line without an end follow."""
+    """Cuts whole records from data that exceeds the maximum length, and returns them with the rest: an incomplete
+    record, with an open quote. Too long records appear among them, marked True: the beginning of the first line, with
+    its open quote; the next line is a record again. behind: the number of bytes after the data that belong to an
+    unfinished line."""
     parts: list[tuple[bytes, bool]] = []
     while data:
         ends = ends_of(data, delimiter)
@@ -88,7 +89,7 @@ def without_long(
 
 
 def record_ends(data: bytes, end: bytes = b"\n", quoted: bool = False) -> Int64Array:
-    """Positions of the line ends outside of quotes; quoted: whether the data begins within."""
+    """Returns positions of the line ends outside of quotes; quoted: True if the data begins within quotes."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == end[0])
     if b'"' in data:
@@ -97,7 +98,7 @@ def record_ends(data: bytes, end: bytes = b"\n", quoted: bool = False) -> Int64A
 
 
 def well_quoted(data: bytes, delimiter: str) -> bool:
-    """Whether all quotes of data that begins with a record begin, end or double a quoted field."""
+    """True if all quotes of data that begins with a record begin, end or double a quoted field."""
     buffer = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(buffer == 34)
     edge = np.zeros(256, np.bool_)
@@ -111,8 +112,8 @@ def well_quoted(data: bytes, delimiter: str) -> bool:
 
 @cache
 def _record(delimiter: str) -> re.Pattern[bytes]:
-    """A record with its line end. Group 1 is there where the end of the data comes within quotes, group 2 is the line
-    end, empty at the end of the data."""
+    """Returns the pattern of a record with its line end. Group 1 exists if the data ends within quotes, group 2 is the
+    line end, empty at the end of the data."""
     d = re.escape(delimiter.encode())
     field = rb'(?:"(?:[^"]++|"")*+(?:"|(\Z)))?[^' + d + rb"\r\n]*+"
     return re.compile(field + rb"(?:" + d + field.replace(rb"(\Z)", rb"(?P<open>\Z)") + rb")*+(\r\n|\n|\r|\Z)")
@@ -121,8 +122,8 @@ def _record(delimiter: str) -> re.Pattern[bytes]:
 def read_records(
     data: bytes, width: int, delimiter: str, nulls: Sequence[str], first: int = 0, last: bool = False
 ) -> CsvRecords:
-    """The records of data that holds whole ones only. first: the number of the first one; last: whether the file ends
-    with it: then a quote may be open. Raises DataError where there is none but a line that is too long."""
+    """Returns the records of data that holds whole ones only. first: the number of the first one; last: True if the
+    file ends with it, where a quote may be open. Raises DataError if it holds only a line that is too long."""
     open_text = None
     if last and b'"' in data:
         data, open_text = _without_open(data, delimiter)
@@ -147,7 +148,7 @@ def read_records(
         try:
             table = pa.csv.read_csv(
                 pa.BufferReader(data),
-                # one thread and one block: only then are the broken rows numbered from the first
+                # one thread and one block: only then are invalid rows numbered from the first
                 read_options=pa.csv.ReadOptions(block_size=len(data) + 1, column_names=names, use_threads=False),
                 parse_options=pa.csv.ParseOptions(
                     delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid
@@ -158,7 +159,7 @@ def read_records(
                 ),
             )  # fmt: skip
         except pa.ArrowInvalid as error:
-            raise DataError(f"no records of CSV: {first_line(error)}", "is a quote open?") from error
+            raise DataError(f"invalid CSV: {first_line(error)}", "is a quote unclosed?") from error
     else:
         table = pa.table({name: pa.array([], pa.string()) for name in names})
     # Numbers in the data that Arrow has read, then among all records.
@@ -184,17 +185,17 @@ def read_records(
 
 
 def header_of(data: bytes, delimiter: str) -> list[str]:
-    """The fields of the first record. Raises DataError where it is none."""
+    """Returns the fields of the first record. Raises DataError if it is invalid."""
     first = _record(delimiter).match(data)
     assert first is not None
     try:
         return next(csv.reader(io.StringIO(first[0].decode(errors="replace"), newline=""), delimiter=delimiter), [""])
     except csv.Error as error:
-        raise DataError(f"its header cannot be read: {error}", "is a quote open?") from None
+        raise DataError(f"its header cannot be read: {error}", "is a quote unclosed?") from None
 
 
 def _empty(table: pa.Table) -> np.ndarray | None:
-    """Which records have no value in any field; None for none of them."""
+    """Returns which records have no value in any field; None if all have one."""
     empty: np.ndarray | None = None
     for column in table.columns:
         if not column.null_count:
@@ -205,7 +206,7 @@ def _empty(table: pa.Table) -> np.ndarray | None:
 
 
 def _without_open(data: bytes, delimiter: str) -> tuple[bytes, str | None]:
-    """Without the last record, if a quote is open in it; and its text."""
+    """Returns the data without a last record whose quote is open; and the text of that record."""
     if well_quoted(data, delimiter):
         if data.count(b'"') % 2 == 0:
             return data, None
@@ -222,7 +223,7 @@ def _without_open(data: bytes, delimiter: str) -> tuple[bytes, str | None]:
 
 
 def _without_foul(data: bytes, delimiter: str) -> tuple[bytes, list[tuple[int, str, str]]]:
-    """Without the records that are no UTF-8; and these."""
+    """Returns the data without the records that are not UTF-8; and these."""
     good: list[bytes] = []
     foul: list[tuple[int, str, str]] = []
     for number, found in enumerate(m for m in _record(delimiter).finditer(data) if m.end() > m.start()):
@@ -236,7 +237,7 @@ def _without_foul(data: bytes, delimiter: str) -> tuple[bytes, list[tuple[int, s
 
 
 def text_of(row: Sequence[str | None], delimiter: str) -> str:
-    """A record of these fields as it may stand in a file."""
+    """Returns a record of these fields in CSV."""
     special = (delimiter, '"', "\n", "\r")
 
     def field(text: str | None) -> str:
@@ -249,11 +250,11 @@ def text_of(row: Sequence[str | None], delimiter: str) -> str:
 
 
 def texts_of(fields: pa.Table, at: Sequence[int], delimiter: str) -> list[str]:
-    """The records at some places, as they may stand in a file."""
+    """Returns the records at some indices in CSV."""
     some = fields.take(pa.array(at, pa.int64()))
     return [text_of(row, delimiter) for row in zip(*(column.to_pylist() for column in some.columns))]
 
 
 def column_of(fields: pa.Table, i: int) -> pa.Array:
-    """One of the fields, in one piece."""
+    """Returns one of the fields as one array."""
     return pc.cast(fields.column(i), pa.string()).combine_chunks()

@@ -1,4 +1,4 @@
-"""Decided matches as arrays: what an engine writes and matching.measures reads."""
+"""Decided matches as arrays, written by an engine and read by matching.measures."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ PER_ROW = ("rows", "variables", "ts", "source", "offset", "seq")
 
 
 class Decode:
-    """Where an engine writes decided matches: per match bounds (n + 1), start row, partition, number, outcome
-    (query.plan.output.Outcome) and, of a TIMEOUT, the state it waited in (else -1); per matched row its position,
-    variable and identity. Of matches that are carried (matching.program.carried) their last rows only, and per match
-    the registers, `carried`, int64 (n, registers), -1 null."""
+    """The buffer for decided matches: per match bounds (n + 1), start row, partition, number, outcome
+    (query.plan.output.Outcome) and, for a TIMEOUT, the state it waited in (else -1); per matched row its position,
+    variable and identity. Of carried matches (matching.program.carried) only the last row, and per match the registers,
+    `carried`, int64 (n, registers), -1 null."""
 
     carried: np.ndarray
 
     def __init__(self, bare: bool = False) -> None:
-        """bare: nobody asks for the identities of rows; an engine may leave them out."""
+        """bare: True if the identities of rows are not needed; an engine may omit them."""
         self.bare = bare
 
     def begin(self, count: int) -> None:
@@ -32,7 +32,7 @@ class Decode:
         self.waiting = np.full(count, -1, np.int64)
 
     def room(self, total: int) -> None:
-        """Room for `total` matched rows."""
+        """Makes room for `total` matched rows."""
         self.rows = np.empty(total, np.int64)
         self.variables = np.empty(total, np.int16)
         self.ts = np.empty(total, np.int64)
@@ -54,7 +54,7 @@ class Decode:
         return out
 
     def then(self, other: Decode) -> Decode:
-        """These matches and then those."""
+        """Returns these matches followed by those of another."""
         out = Decode()
         out.begin(self.count + other.count)
         out.bounds = np.concatenate([self.bounds, other.bounds[1:] + self.bounds[-1]])

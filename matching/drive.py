@@ -9,7 +9,7 @@ from matching.batch import EventBatch, Matcher, Matches
 from matching.ordering import Ordering
 from query.errors import DataError
 
-#: Events go into the Matcher in slices of at most so many, so that the output of a large batch comes steadily.
+#: Maximum number of events handed to the Matcher at once, so that the output of a large batch is continuous.
 ROWS_MAX = 65_536
 
 _MAGIC = b"HQD1"  # drive state, version 1
@@ -17,9 +17,9 @@ _HEAD = struct.Struct("<4s?qq")  # magic, whether there is a watermark, the wate
 
 
 class Drive:
-    """Ordering in front of a Matcher. Takes on-time events in arrival order; gives the matches they decide.
+    """An Ordering in front of a Matcher. Takes on-time events in arrival order and returns the matches they decide.
 
-    Not thread safe. An error of the Matcher comes through; what was pushed up to there stays pushed.
+    Not thread safe. An error of the Matcher is raised; events pushed before it remain pushed.
     """
 
     __slots__ = ("_advanced_us", "matcher", "ordering")
@@ -37,27 +37,28 @@ class Drive:
         return out if watermark_us is None else out + self._advance(watermark_us)
 
     def advance(self, watermark_us: int | None) -> list[Matches]:
-        """No event with time < watermark_us can still come; None: the input has ended."""
+        """Announces that no event with time < watermark_us can still come; None: the input has ended. Returns the
+        matches."""
         out = list(pushed(self.matcher, [self.ordering.advance(watermark_us)]))
         return out + self._advance(watermark_us)
 
     def snapshot(self) -> bytes:
-        """Held events and the Matcher's state, versioned."""
+        """Returns held events and the Matcher's state, versioned."""
         ordering, matcher = self.ordering.snapshot(), self.matcher.snapshot()
         w = self._advanced_us
         return _HEAD.pack(_MAGIC, w is not None, w or 0, len(ordering)) + ordering + matcher
 
     def fits(self, state: bytes) -> bool:
-        """Whether its matcher can go on from a snapshot."""
+        """True if its matcher can restore a snapshot."""
         if len(state) < _HEAD.size or state[:4] != _MAGIC:
             return False
         *_, size = _HEAD.unpack_from(state)
         return self.matcher.fits(state[_HEAD.size + size :])
 
     def restore(self, state: bytes) -> None:
-        """Goes on from a snapshot of a Drive of the same schema and plan. Raises DataError for any other state."""
+        """Restores a snapshot of a Drive of the same schema and plan. Raises DataError for any other state."""
         if len(state) < _HEAD.size or state[:4] != _MAGIC:
-            raise DataError("this is no saved state of a query", "it is of another version; start from the archive")
+            raise DataError("this is no saved state of a query", "if it has another version, start from the archive")
         _, known, w, size = _HEAD.unpack_from(state)
         self.ordering.restore(state[_HEAD.size : _HEAD.size + size])
         self.matcher.restore(state[_HEAD.size + size :])
@@ -65,7 +66,7 @@ class Drive:
 
     def _advance(self, watermark_us: int | None) -> list[Matches]:
         if watermark_us is not None:
-            # At an unchanged watermark nothing more is decided: events that have come since are not before it.
+            # An unchanged watermark decides nothing more: later events are not before it.
             if self._advanced_us is not None and watermark_us <= self._advanced_us:
                 return []
             self._advanced_us = watermark_us
@@ -75,8 +76,8 @@ class Drive:
 def run(matcher: Matcher, batches: Iterable[EventBatch], end_us: int | None = None) -> Iterator[Matches]:
     """Yields the matches of a bounded input: pushes all batches, which are in the total order already, then ends it.
 
-    end_us: it does not end, but no event before that can still come. Yields the non-empty Matches in order of emission,
-    as soon as they are decided."""
+    end_us: the input does not end, but no earlier event can still come. Yields the non-empty Matches in order of
+    emission, as soon as they are decided."""
     yield from pushed(matcher, batches)
     yield from advanced(matcher, end_us)
 
@@ -91,7 +92,7 @@ def pushed(matcher: Matcher, batches: Iterable[EventBatch]) -> Iterator[Matches]
 
 
 def advanced(matcher: Matcher, watermark_us: int | None) -> Iterator[Matches]:
-    """Yields what a watermark decides, if that is anything; see matching.batch.Matcher.advance."""
+    """Yields the matches that a watermark decides, if any; see matching.batch.Matcher.advance."""
     matches = matcher.advance(watermark_us)
     if len(matches) or matches.rows.num_rows:
         yield matches

@@ -1,7 +1,7 @@
 """All live queries of one stream: one order, one pass over each batch, rows shared by those with the same PARTITION BY.
 
-Each query gets what it would get alone. It sees the events pushed after it was added; neither the others, nor their
-coming and going, nor their errors enter into its answer.
+Each query gets the same answer as alone, from the events pushed after it was added; other queries, their arrival, end
+and errors do not affect it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 from query.schema import Schema
 
-if TYPE_CHECKING:  # loads the kernels, which the first query does
+if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
     from matching.matcher import KernelMatcher
     from matching.rows import Rows
@@ -35,9 +35,9 @@ STATE_VERSION = 1
 
 
 class Member:
-    """One query of a feed. found: its non-empty Matches since they were last taken away, in order of emission; failure:
-    why it takes no more rows. kernel: its matcher, if that shares rows. shedder: what leaves out partitions of it; it
-    then shares rows with no other query."""
+    """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
+    no more rows. kernel: its matcher, if that shares rows. shedder: leaves out partitions of the query, which then
+    shares rows with no other query."""
 
     __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
 
@@ -52,7 +52,7 @@ class Member:
 
     @property
     def spill(self) -> SpillStats:
-        """How much of it is in memory, and how much is not."""
+        """Returns the number of partial matches in memory and on disk."""
         if self.kernel is None:
             return BY_REFERENCE
         return self.kernel.spill
@@ -72,12 +72,12 @@ class Member:
         return found
 
     def guarded(self, act: Callable[..., Matches | None], *arguments: object) -> None:
-        """Acts, unless the query has failed; keeps what is found, or the error."""
+        """Acts, unless the query has failed; stores its matches or its error."""
         if self.failure is not None:
             return
         try:
             matches = act(*arguments)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+        except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             self.failure = error
             return
         if matches is not None and self.shedder is not None:
@@ -88,18 +88,19 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A query whose state means something else to this release: it is to be replayed. shedder: its own, as it was."""
+    """A query whose state has another meaning for this release: it must be replayed. shedder: its own, in its saved
+    state."""
 
     shedder: Shedder | None
 
 
 class _Group:
-    """Members behind the same rows. since_seq: those below it are not for them (0: none such can come any more).
-    rows: None for one member whose matcher keeps its own.
+    """Members with the same rows. since_seq: they skip events with a lower ingest sequence (0: no such event can come
+    any more). rows: None for one member whose matcher keeps its own.
 
-    Of a member that has read the archive first, see Feed.enter: from_us: events before that are not for it (None: none
-    such can come any more); ordering: its own, as long as events are held back for it that the feed does not know of,
-    the last of them at ahead_us; sources: as its events name them (empty: as those of the feed do)."""
+    Of a member that has read the archive first, see Feed.enter: from_us: it skips earlier events (None: none can come
+    any more); ordering: its own, while it holds back events that are unknown to the feed, the last of them at ahead_us;
+    sources: as its events name them (empty: as those of the feed do)."""
 
     __slots__ = ("ahead_us", "from_us", "members", "ordering", "rows", "since_seq", "sources")
 
@@ -114,17 +115,17 @@ class _Group:
 
     @property
     def plain(self) -> bool:
-        """Whether its members see what the feed hands on."""
+        """True if its members see the events of the feed unchanged."""
         return self.from_us is None and self.ordering is None
 
     def push_all(self, batch: EventBatch) -> None:
-        """Takes the next events of the total order, however many."""
+        """Takes the next events of the total order, in slices."""
         for part in parts(batch):
             self.push(part)
 
     def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
-        """Takes events in order of arrival through its own ordering, which is given up when all that the feed did not
-        know of has been handed on."""
+        """Takes events in order of arrival through its own ordering, which ends once all events unknown to the feed are
+        handed on."""
         assert self.ordering is not None
         if batch is not None:
             self.push_all(self.ordering.push(self.wanted(batch), watermark_us))
@@ -133,12 +134,12 @@ class _Group:
         reached_us = self.ordering.watermark_us
         if ended or (reached_us is not None and reached_us > self.ahead_us):
             rest = self.ordering.advance(None)
-            # what the feed has handed on already; the others come from there
+            # without the events that the feed has handed on already; its later ones come from there
             self.push_all(rest.take(np.flatnonzero(~np.isin(rest.seq, feeds.held_seqs()))))
             self.ordering = None
 
     def wanted(self, batch: EventBatch) -> EventBatch:
-        """Those that are for its members."""
+        """Returns the events that belong to its members."""
         if self.from_us is None or not len(batch):
             return batch
         seen = batch.ts_us >= self.from_us
@@ -151,7 +152,7 @@ class _Group:
 
     @property
     def shedder(self) -> Shedder | None:
-        """That of its only member."""
+        """Returns the shedder of its only member."""
         return self.members[0].shedder if self.members else None
 
     def push(self, batch: EventBatch) -> None:
@@ -169,7 +170,7 @@ class _Group:
             return
         try:
             self.rows.append(batch)
-        except Exception as error:  # noqa: BLE001  (the rows are shared, and so is what goes wrong with them)
+        except Exception as error:  # noqa: BLE001  (the rows are shared, and so are their failures)
             for member in self.members:
                 member.failure = member.failure or error
             return
@@ -220,14 +221,14 @@ class _Group:
 
 
 class Feed:
-    """The matchers of one stream behind one Ordering. Takes on-time events in arrival order. Not thread safe."""
+    """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
     __slots__ = ("_advanced_us", "_builder", "_groups", "_spill", "limit_bytes", "ordering")
 
     def __init__(self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None) -> None:
-        """builder: who makes kernels of their own for queries that run long (see matching.matcher.make_matcher). spill:
-        where partial matches go that do not fit in memory; its limit is for all queries together, and may be changed
-        (limit_bytes). It is shared out by what they use."""
+        """builder: makes specialised kernels for long-running queries (see matching.matcher.make_matcher). spill: where
+        partial matches go that do not fit in memory; its limit is for all queries together, may be changed
+        (limit_bytes), and is divided according to their use."""
         self.ordering = Ordering(schema)
         self._builder = builder
         self._spill = spill
@@ -236,11 +237,11 @@ class Feed:
         self._advanced_us: int | None = None
 
     def __len__(self) -> int:
-        """How many queries there are."""
+        """Returns the number of queries."""
         return sum(len(group.members) for group in self._groups)
 
     def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness of the stream; nothing else may differ."""
+        """Adopts a declaration of the stream that differs in its lateness only."""
         for ordering in (self.ordering, *(g.ordering for g in self._groups if g.ordering is not None)):
             ordering.declare(schema)
 
@@ -263,9 +264,9 @@ class Feed:
     def add(
         self, plan: Plan, since_seq: int, shedder: Shedder | None = None, found_again: bool = False
     ) -> Member:  # fmt: skip
-        """A query that sees the events pushed from now on. since_seq: the ingest sequence of the next event. shedder:
-        of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN."""
-        hidden_seq = since_seq if len(self.ordering) else 0  # what is held back is not for it
+        """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
+        shedder: of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN."""
+        hidden_seq = since_seq if len(self.ordering) else 0  # held-back events are not for it
         shared = [
             g.rows for g in self._groups
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
@@ -283,9 +284,9 @@ class Feed:
     def succeed(
         self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
     ) -> Member | None:  # fmt: skip
-        """The query of another plan in the place of `old`, with all that the rows have become: where the two differ
-        only in measures and in how these are shown; else None, and nothing has changed. read: the events of the stream
-        with a time from the first to the second. found_again: as in `add`."""
+        """Replaces `old` by a query of another plan, with the state of its rows, if the two differ only in measures and
+        their output. Returns None, without any change, otherwise. read: returns the events of the stream with a time
+        from the first to the second. found_again: as in `add`."""
         for group in self._groups:
             if old in group.members and old.kernel is not None:
                 kernel = old.kernel.successor(plan, read, found_again)
@@ -299,16 +300,16 @@ class Feed:
         self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, found_again: bool = False,
     ) -> Member:  # fmt: skip
-        """A query that is as if it had been added before the event `since_seq`. events: those from there on, in the
-        total order; what has not been handed on yet may be among them. shedder: as in `add`; none of these events is
-        left out. from_us: events before that are not for it. Raises what the query fails of."""
+        """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
+        the total order, possibly including held-back ones. shedder: as in `add`; none of these events is left out.
+        from_us: earlier events are not for it. Raises the failure of the query."""
         matcher = self._make(plan, found_again, shedder)
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
             events = events.take(np.flatnonzero(~held))
         for _ in pushed(matcher, [events]):
-            pass  # it has come out
+            pass  # it has been emitted
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
         member = Member(matcher, shedder)
@@ -324,11 +325,11 @@ class Feed:
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
         since_seq: int = 0,
     ) -> None:  # fmt: skip
-        """Takes in a query that has had all events of the stream from `from_us` on with a time below the watermark.
+        """Adds a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
-        order, those that are held back here among them. sources: all names of sources so far, as what the query has had
-        names them. since_seq: of what is held back here, that with a lower ingest sequence is not for it."""
+        order, including those held back here. sources: all names of sources so far, as in the query's events.
+        since_seq: the query skips held-back events with a lower ingest sequence."""
         group = _Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
         group.members.append(member)
         group.sources = sources
@@ -344,18 +345,18 @@ class Feed:
         self._groups.append(group)
 
     def _held_from(self, from_us: int) -> list[int]:
-        """The ingest sequences of the events that are held back, from a time on."""
+        """Returns the ingest sequences of the events that are held back, from a time on."""
         held = self.ordering.held()
         return [int(seq) for seq in held.seq[held.ts_us >= from_us]]
 
     def held_count(self, member: Member, since_seq: int) -> int:
-        """How many of the events from that ingest sequence on are held back from one of its queries."""
+        """Returns the number of events from that ingest sequence on that are held back from one of its queries."""
         own = next((g.ordering for g in self._groups if member in g.members), None)
         return self.ordering.held_count(since_seq) if own is None else len(own)
 
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
-        """All that it and some of its members have become, and these in the order that `restore` takes. What they have
-        found and nobody has taken is not in it."""
+        """Returns the state of the feed and of some members, and these members in the order that `restore` takes.
+        Pending matches are not included."""
         groups: list[dict[str, object]] = []
         parts: dict[str, np.ndarray] = {"ordering": _as_array(self.ordering.snapshot())}
         members: list[Member] = []
@@ -386,14 +387,14 @@ class Feed:
         return pack(head, parts), members
 
     def restore(self, state: bytes, plans: Sequence[Plan]) -> list[Member | Unread]:
-        """Takes over a snapshot of a feed of the same stream whose members had these plans; gives its members in their
-        order. It must be new. Raises DataError for any other state; it is then of no use."""
+        """Restores a snapshot of a feed of the same stream whose members had these plans. Returns its members in their
+        order. The feed must be new. Raises DataError for any other state, and is unusable then."""
         from matching.shedding import Shedder
 
         head, parts = unpack(state)
         if head.get("version") != STATE_VERSION:
             message = f"the saved state has version {head.get('version')}; this program reads {STATE_VERSION}"
-            raise DataError(message, "start the queries anew")
+            raise DataError(message, "start the queries again")
         self.ordering.restore(parts["ordering"].tobytes())
         self._advanced_us = head["advanced_us"]
         left = list(plans)
@@ -437,17 +438,17 @@ class Feed:
         return members
 
     def take_trouble(self) -> list[str]:
-        """What has gone wrong since this was last asked when partial matches were to leave memory."""
+        """Returns the spilling failures since the last call."""
         groups = [g.rows.spilled for g in self._groups if g.rows is not None and g.rows.spilled is not None]
         return [trouble for spilled in groups for trouble in spilled.take_trouble()]
 
     @property
     def advanced_us(self) -> int | None:
-        """The watermark that the queries have been told, or None."""
+        """Returns the last watermark that the queries were given, or None."""
         return self._advanced_us
 
     def remove(self, member: Member) -> None:
-        """Forgets a query and what only it needed."""
+        """Removes a query and the state that only it needed."""
         for group in self._groups:
             if member in group.members:
                 group.members.remove(member)
@@ -456,7 +457,7 @@ class Feed:
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:
-        """Forgets all other queries."""
+        """Removes all other queries."""
         for group in self._groups:
             for member in [m for m in group.members if m not in members]:
                 self.remove(member)
@@ -468,12 +469,12 @@ class Feed:
             self._advance(watermark_us)
 
     def advance(self, watermark_us: int | None) -> None:
-        """No event with time < watermark_us can still come; None: the input has ended."""
+        """Announces that no event with time < watermark_us can still come; None: the input has ended."""
         self._give(self.ordering.advance(watermark_us), None, watermark_us, watermark_us is None)
         self._advance(watermark_us)
 
     def _share_out(self) -> None:
-        """Says to the rows of each PARTITION BY how much of the limit is theirs."""
+        """Divides the memory limit among the rows of each PARTITION BY."""
         rows = [g.rows for g in self._groups if g.rows is not None and g.rows.spilled is not None]
         used = [r.used_bytes for r in rows] if len(rows) > 1 else [1] * len(rows)
         for r, mine in zip(rows, used, strict=True):
@@ -483,7 +484,7 @@ class Feed:
     def _give(
         self, batch: EventBatch, came: EventBatch | None, watermark_us: int | None, ended: bool = False
     ) -> None:
-        """Hands on the next events of the total order. came: those that made it so, in order of arrival."""
+        """Hands on the next events of the total order. came: the events, in order of arrival, that released them."""
         self._share_out()
         for group in self._groups:
             if group.ordering is not None:
@@ -499,7 +500,7 @@ class Feed:
 
     def _advance(self, watermark_us: int | None) -> None:
         if watermark_us is not None:
-            # At an unchanged watermark nothing more is decided: events that have come since are not before it.
+            # An unchanged watermark decides nothing more: later events are not before it.
             if self._advanced_us is not None and watermark_us <= self._advanced_us:
                 return
             self._advanced_us = watermark_us
@@ -514,8 +515,8 @@ def _as_array(state: bytes) -> np.ndarray:
 
 
 def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
-    """The time of the first event that can still matter to what comes out once the watermark is passed; None: all may.
-    An event is forgotten if matches do not hang on each other and read nothing before their first row."""
+    """Returns the time of the first event that can still affect matches emitted after the watermark; None: all may.
+    Events expire if matches do not depend on each other and read nothing before their first row."""
     from matching.program.program import NoKernel, assemble
 
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)

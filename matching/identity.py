@@ -15,13 +15,13 @@ from matching.kernels.identity import chains
 
 @lru_cache(maxsize=4096)
 def variable_word(label: str) -> int:
-    """What stands for a variable; a row of none has the label ""."""
+    """Returns the word of a variable in a chain; a row without a variable has the label ""."""
     return _word(label, b"hybrid variable")
 
 
 @lru_cache(maxsize=4096)
 def source_word(name: str) -> int:
-    """What stands for a source."""
+    """Returns the word of a source in a chain."""
     return _word(name, b"hybrid source")
 
 

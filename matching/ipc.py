@@ -8,7 +8,8 @@ import pyarrow as pa
 
 
 def to_ipc(rows: pa.Table | pa.RecordBatch, compression: Literal["lz4"] | None = None) -> bytes:
-    """Every type, the metadata of the schema too. What is compressed is read like any other."""
+    """Returns a table as an Arrow IPC stream, with every type and the metadata of the schema. Compressed streams are
+    read like others."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write(rows)
@@ -16,5 +17,5 @@ def to_ipc(rows: pa.Table | pa.RecordBatch, compression: Literal["lz4"] | None =
 
 
 def from_ipc(data: bytes | pa.Buffer) -> pa.Table:
-    """What was written; its columns lie in the bytes. Raises pa.ArrowException or OSError for others."""
+    """Returns the table of a stream; its columns refer to the bytes. Raises pa.ArrowException or OSError for others."""
     return pa.ipc.open_stream(data).read_all()

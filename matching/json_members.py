@@ -1,7 +1,7 @@
-"""JSON objects that have a declared member twice: readers take the first one or the last one, and say nothing.
+"""Detects JSON objects that have a declared member twice: readers silently take the first or the last one.
 
-Good objects cost a few hundredths of a microsecond: what they have in common is counted in all of them together, and
-only where counts leave room for a second member is an object looked at by itself.
+Good objects cost a few hundredths of a microsecond: a count over all of them together shows whether a second member is
+possible; only then are objects examined one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-#: A member whose name is written with an escape; texts of values that look like one are looked at in vain.
+#: A member whose name is written with an escape; texts of values that look like one cause a needless examination.
 _ESCAPED_NAME = re.compile(rb'\\(?:[^"\\]|\\.)*"\s*:')
 _NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
@@ -22,14 +22,14 @@ def members_twice(
     whole: bytes, lines: Callable[[], Sequence[bytes]], count: int, present: Mapping[str, int],
     nested: Collection[str] = (), inside: int = 0, cased: bool = False,
 ) -> list[tuple[int, str]]:  # fmt: skip
-    """Which of some JSON objects have a member twice: (index, name of the member), by index.
+    """Returns which JSON objects have a member twice: (index, name of the member), by index.
 
-    whole: all of them, one after the other; lines: each by itself; count: how many there are. present: the declared
-    members, and how many objects have each with a value that is not null. nested: those whose values may be objects,
-    which may have members twice too (named by their path); inside: how many commas what was read of these needs.
-    cased: whether some were found under names in another case. Members that are not declared may be there twice."""
+    whole: all of them, one after the other; lines: returns each by itself; count: their number. present: the declared
+    members, and the number of objects that have each with a value that is not null. nested: those whose values may be
+    objects, which may have members twice too (named by their path); inside: the number of commas needed by the nested
+    values read. cased: True if some were found under names in another case. Undeclared members may occur twice."""
     if commas(whole) == sum(present.values()) - count + inside:
-        return []  # between the members with a value; there are no others
+        return []  # all commas are between members with a value
     names = {name: _written(name) for name in present}
     if nested or None in names.values() or (b"\\" in whole and _ESCAPED_NAME.search(whole)):
         some = [i for i, line in enumerate(lines()) if b"\\" in line or _repeats(line)]
@@ -45,33 +45,34 @@ def members_twice(
 
 
 def commas(whole: bytes) -> int:
-    """How many commas there are, in texts too."""
+    """Returns the number of commas, including those in texts."""
     return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord(",")))
 
 
 def _written(name: str) -> bytes | None:
-    """A name as it stands in an object, if it can stand there without an escape in one way only."""
+    """Returns a name as written in an object, if it can be written without an escape in one way only."""
     text = json.dumps(name, ensure_ascii=False)
     return text.encode() if text == f'"{name}"' else None
 
 
 def _repeats(line: bytes) -> bool:
-    """Whether one name stands twice in an object, at whatever depth; names with escapes apart."""
+    """True if one name occurs twice in an object, at any depth; names with escapes are ignored."""
     names = _NAME.findall(line)
     return len(set(names)) < len(names)
 
 
 class _Members(list[tuple[str, Any]]):
-    """An object of JSON as it is written."""
+    """A JSON object as written."""
 
 
 def _twice(line: bytes, declared: Collection[str]) -> str | None:
-    """The first declared member that an object has twice, or the path of one inside it; None where there is none."""
+    """Returns the first declared member that an object has twice, or the path of one inside it; None if there is
+    none."""
     try:
         members = json.loads(line, object_pairs_hook=_Members)
         return _first_twice(members, declared) if isinstance(members, _Members) else None
     except (ValueError, RecursionError):
-        return None  # no JSON, which others say
+        return None  # invalid JSON is reported elsewhere
 
 
 def _first_twice(value: Any, declared: Collection[str] | None = None) -> str | None:

@@ -1,9 +1,9 @@
 """Objects of JSON as rows of a stream.
 
-Objects whose members are written as the columns are declared are decoded by msgspec straight into them. Any other one
-(a number where a text is declared, 3.0 for an integer, a name in another case) is decoded member by member, and each
-value read by what is written (matching.values.read_raws). What an object means does not depend on which way it goes,
-nor on the objects beside it.
+Objects whose members are written as the columns are declared are decoded directly by msgspec. Any other one (a number
+where a text is declared, 3.0 for an integer, a name in another case) is decoded member by member, and each value is
+read as written (matching.values.read_raws). The meaning of an object depends neither on the way it is decoded nor on
+other objects.
 """
 
 from __future__ import annotations
@@ -22,25 +22,16 @@ import pyarrow.compute as pc
 from matching.batch import Int64Array
 from matching.checked import Checked, check, time_of, types_of
 from matching.json_members import commas, members_twice
-from matching.values import (
-    ABSENT,
-    UNITS,
-    Rules,
-    Type,
-    as_lists,
-    member,
-    nearest,
-    read_arrow,
-    read_raws,
-    read_texts,
-    whole_since_1970,
-)  # fmt: skip
+from matching.scalar_texts import nearest
+from matching.time_texts import whole_since_1970
+from matching.value_types import UNITS, Rules, Type
+from matching.values import ABSENT, as_lists, member, read_arrow, read_raws, read_texts
 from query.schema import Schema
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
 _NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _INTEGER = re.compile(rb"-?\d+")
-#: So many objects a batch, at most, are asked which columns they are written differently in.
+#: Maximum number of objects of a batch that are examined for columns written differently.
 _ASKED = 16
 _FOUL = "the row is not UTF-8"
 _NULL = (None, b"null")
@@ -55,19 +46,19 @@ class JsonRows:
     )  # fmt: skip
 
     def __init__(self, schema: Schema, rules: Rules, fixed: Mapping[int, str | None] | None = None) -> None:
-        """fixed: the text that a column has whatever an object says, None for null."""
+        """fixed: texts of columns that replace the members of all objects, None for null."""
         self._schema = schema
         self._fixed = dict(fixed or {})
         self._rules = rules
         self._types = types_of(schema)
         self._time = time_of(schema)
-        #: Columns that are read by what is written: always, or since one that was written differently came.
+        #: Columns that are read as written: always, or since a differently written one came.
         self._raw = {i for i, type in enumerate(self._types) if _python_type(type, rules) is msgspec.Raw}
         names = {f"f{i}": name for i, name in enumerate(schema.names)}
         row = msgspec.defstruct("Raws", [(f"f{i}", msgspec.Raw, None) for i in range(len(names))], rename=names)
         self._raw_object = msgspec.json.Decoder(row).decode
         self._getters = [attrgetter(f"f{i}") for i in range(len(names))]
-        self._cased = False  # whether a member was looked for under names in another case
+        self._cased = False  # True if a member was looked up under names in another case
         self._decoder()
 
     def _decoder(self) -> None:
@@ -84,7 +75,7 @@ class JsonRows:
         self._object = msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=names, gc=False)).decode
 
     def read(self, payloads: Sequence[bytes | None]) -> Checked:
-        """The rows of some objects, one each."""
+        """Returns the rows of some objects, one each."""
         self._cased = False
         plain: Sequence[int] = range(len(payloads))
         other: list[int] = []
@@ -157,9 +148,9 @@ class JsonRows:
     def _in_other_case(
         self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], plain: Sequence[int]
     ) -> list[int]:
-        """Where in `plain` objects are that may have a member under a name in another case, which was not seen."""
+        """Returns the indices in `plain` of objects that may have an unnoticed member under a name in another case."""
         if self._rules.missing == "error":
-            return []  # then one that is not there under its name was seen
+            return []  # otherwise an absent member would have been noticed
         lacking = [
             (name, column) for i, (name, (column, bad)) in enumerate(zip(self._schema.names, columns))
             if i not in self._fixed and column.null_count > (0 if bad is None else bad.sum())
@@ -188,7 +179,7 @@ class JsonRows:
         self, columns: list[tuple[pa.Array, np.ndarray | None]], plain: Sequence[int], other: list[int],
         payloads: Sequence[bytes | None], wrong: dict[int, str],
     ) -> list[tuple[pa.Array, np.ndarray | None]]:
-        """All columns in the order of the payloads; what is wrong with objects goes to `wrong`."""
+        """Returns all columns in the order of the payloads. Adds the errors of objects to `wrong`."""
         raws: list[list[bytes | None]] = [[] for _ in self._types]
         for i in other:
             values, why = self._members(payloads[i])
@@ -221,7 +212,7 @@ class JsonRows:
         return out
 
     def _members(self, payload: bytes | None) -> tuple[list[bytes | None], str | None]:
-        """What is written for each column, and what is wrong with the object."""
+        """Returns the raw value of each column, and the error of the object."""
         nothing: list[bytes | None] = [None] * len(self._types)
         if not payload:
             return nothing, _EMPTY
@@ -239,7 +230,7 @@ class JsonRows:
                     for name, value in zip(self._schema.names, values)
                 ]
             except _UNREADABLE:
-                pass  # a name is no UTF-8: it is no column's
+                pass  # a name that is not UTF-8 is no column's
             except ValueError as error:
                 return nothing, str(error)
         raws = [None if value is None or value is ABSENT else bytes(value) for value in values]
@@ -254,7 +245,7 @@ class JsonRows:
     def _unread(
         self, columns: list[tuple[pa.Array, np.ndarray | None]], payloads: Sequence[bytes | None], wrong: dict[int, str]
     ) -> None:
-        """Finds objects that say nothing of what is declared, but the time, and something else."""
+        """Marks objects that have no declared member except the time, but others."""
         if len(columns) == 1 or self._rules.missing == "error":
             return
         empty = np.ones(len(payloads), np.bool_)
@@ -273,7 +264,7 @@ class JsonRows:
             others = [name for name in names_of(payloads[row] or b"") if name.lower() != time]
             if others and not any(name.lower() in declared for name in others):
                 shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
-                wrong[row] = f"no member but {self._schema.names[self._time]} is a declared column: there is {shown}"
+                wrong[row] = f"no member but {self._schema.names[self._time]} is a declared column; found {shown}"
 
     def _shown(self, payload: bytes, i: int) -> str:
         if i in self._fixed:
@@ -288,7 +279,7 @@ class JsonRows:
         return str(text)
 
     def _once(self, found: Checked, payloads: Sequence[bytes | None]) -> Checked:
-        """Without the objects that have a member twice: the last one was taken."""
+        """Removes the objects that have a member twice: only the last one was read."""
         n = len(found.indices)
         if not n:
             return found
@@ -304,13 +295,13 @@ class JsonRows:
             return found
         keep = np.ones(n, np.bool_)
         keep[[i for i, _ in twice]] = False
-        bad = [*found.bad, *((int(found.indices[i]), f"member {name} is there twice") for i, name in twice)]
+        bad = [*found.bad, *((int(found.indices[i]), f"member {name} occurs twice") for i, name in twice)]
         at: Int64Array = found.indices[keep]
         return Checked(rows.filter(pa.array(keep)), found.ts_us[keep], at, sorted(bad))
 
 
 def _commas_inside(column: pa.Array, type: Type) -> int:
-    """How many commas stand between what is in nested values, as it was read."""
+    """Returns the number of commas between the parts of nested values, as read."""
     there = len(column) - column.null_count
     if type.kind == "struct":
         parts = list(zip(column.flatten(), (inner for _, inner in type.inner)))
@@ -326,7 +317,7 @@ def _commas_inside(column: pa.Array, type: Type) -> int:
 
 
 def names_of(payload: bytes) -> list[str]:
-    """The members of an object; [] where it is none."""
+    """Returns the members of an object; [] for a payload that is none."""
     try:
         return list(_NAMED(payload))
     except _UNREADABLE:
@@ -341,7 +332,7 @@ def _lost(given: pa.Array, found: pa.Array) -> np.ndarray | None:
 
 
 def _python_type(type: Type, rules: Rules) -> Any:
-    """What msgspec is to make of a value that is written as declared."""
+    """Returns the type for which msgspec decodes a value that is written as declared."""
     match type.kind:
         case "text" | "blob" | "time" | "choice" | "uuid" | "other":
             return str
@@ -369,7 +360,7 @@ def _is_written_as(raw: bytes, kind: Any) -> bool:
 
 def _broken(error: BaseException) -> str:
     if isinstance(error, msgspec.ValidationError):
-        return f"no JSON object: {error}"
+        return f"not a JSON object: {error}"
     if isinstance(error, RecursionError):
         return "broken JSON: it is nested too deeply"
     return f"broken JSON: {error}"

@@ -1,4 +1,4 @@
-"""Partition keys as dense ids: in order of first appearance, and those that were forgotten handed out again."""
+"""Partition keys as dense ids, in order of first appearance; ids of forgotten keys are reused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels import hashing
-from matching.kernels.hashing import Counters
+from matching.kernels.hashing import HashCounters
 from matching.kernels.layout import grown
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -21,30 +21,30 @@ NO_CODES: Int64Array = np.zeros(0, np.int64)
 
 
 class _Codes:
-    """Which codes are in use, which is null's, and which are free."""
+    """The codes in use, the code of null, and the free codes."""
 
     def __init__(self, count: int, null: int, free: Int64Array) -> None:
-        """Codes 0 to count - 1, without the free ones, are in use; null: its code, -1 none."""
-        self.counters = np.zeros(len(Counters), np.int64)
-        self.counters[Counters.CODES], self.counters[Counters.NULL] = count, null
-        self.counters[Counters.FREE] = len(free)
+        """Codes 0 to count - 1, except for the free ones, are in use; null: its code, -1 none."""
+        self.counters = np.zeros(len(HashCounters), np.int64)
+        self.counters[HashCounters.CODES], self.counters[HashCounters.NULL] = count, null
+        self.counters[HashCounters.FREE] = len(free)
         self._free = free.copy()
 
     def __len__(self) -> int:
-        """The codes made so far, in use or free."""
-        return int(self.counters[Counters.CODES])
+        """Returns the number of codes made so far, in use or free."""
+        return int(self.counters[HashCounters.CODES])
 
     @property
     def null(self) -> int:
-        return int(self.counters[Counters.NULL])
+        return int(self.counters[HashCounters.NULL])
 
     @property
     def free(self) -> Int64Array:
-        """In the order in which they will not be handed out: the last one goes first."""
-        return self._free[: self.counters[Counters.FREE]]
+        """The free codes; the last one is reused first."""
+        return self._free[: self.counters[HashCounters.FREE]]
 
     def live(self) -> Int64Array:
-        """The codes of values that are no null."""
+        """Returns the codes of values except null."""
         there = np.ones(len(self), np.bool_)
         there[self.free] = False
         if self.null >= 0:
@@ -54,20 +54,20 @@ class _Codes:
     def release(self, codes: Int64Array) -> None:
         """Frees codes in use."""
         if self.null in codes:
-            self.counters[Counters.NULL] = -1
+            self.counters[HashCounters.NULL] = -1
         self._free = np.concatenate([self.free, codes[::-1]])
-        self.counters[Counters.FREE] = len(self._free)
+        self.counters[HashCounters.FREE] = len(self._free)
 
     def take(self) -> int:
-        """A code for a new value."""
-        if self.counters[Counters.FREE]:
-            self.counters[Counters.FREE] -= 1
-            return int(self._free[self.counters[Counters.FREE]])
-        self.counters[Counters.CODES] += 1
+        """Returns a code for a new value."""
+        if self.counters[HashCounters.FREE]:
+            self.counters[HashCounters.FREE] -= 1
+            return int(self._free[self.counters[HashCounters.FREE]])
+        self.counters[HashCounters.CODES] += 1
         return len(self) - 1
 
     def capacity(self) -> int:
-        """Slots for twice the values in use and more."""
+        """Returns the number of slots: for twice the values in use and more."""
         return 1 << max(10, (4 * (len(self) - len(self.free)) + 1).bit_length())
 
 
@@ -85,7 +85,7 @@ class Numbers(_Codes):
         self._slots = np.zeros((capacity, 2), np.int64)
         self._numbers = grown(self._numbers[: len(self)], len(self) + capacity // 2 + 1)
         live = self.live()
-        self.counters[Counters.LIVE] = len(live)
+        self.counters[HashCounters.LIVE] = len(live)
         hashing.put_numbers(live, self._numbers, self._slots)
 
     def encode(self, values: Int64Array, valid: Bools = ALL_VALID) -> Int64Array:
@@ -111,7 +111,7 @@ class Numbers(_Codes):
 
     @property
     def numbers(self) -> Int64Array:
-        """The number of every code; of a free one any, of null 0."""
+        """Returns the number of every code; any for a free one, 0 for null."""
         return self._numbers[: len(self)]
 
 
@@ -134,7 +134,7 @@ class Texts(_Codes):
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """Slots with room, and only the bytes of the values in use."""
+        """Makes slots with room, and keeps only the bytes of the values in use."""
         capacity = self.capacity()
         live = self.live()
         ends, kept = self._gathered(live, 1 << 12)
@@ -145,12 +145,12 @@ class Texts(_Codes):
         self._places[live] = places
         self._kept = kept
         self._slots = np.zeros((capacity, 4), np.int64)
-        self.counters[Counters.LIVE], self.counters[Counters.BYTES] = len(live), ends[-1]
+        self.counters[HashCounters.LIVE], self.counters[HashCounters.BYTES] = len(live), ends[-1]
         hashing.put_texts(live, self._places, kept, self._slots)
 
     def _gathered(self, codes: Int64Array, more: int = 0) -> tuple[Int64Array, np.ndarray]:
-        """Where the texts of these codes begin in an array of their bytes (n + 1,), and that array with room for as
-        much again and `more`."""
+        """Returns the beginnings of the texts of these codes in an array of their bytes (n + 1,), and that array with
+        room for as much again and `more`."""
         ends = np.empty(len(codes) + 1, np.int64)
         hashing.measure_texts(codes, self._places, ends)
         out = np.empty((2 * int(ends[-1]) if more else int(ends[-1])) + more, np.uint8)
@@ -169,7 +169,7 @@ class Texts(_Codes):
             )
             if at == len(column):
                 return codes
-            short = int(self.counters[Counters.BYTES]) + int(offsets[at + 1] - offsets[at])
+            short = int(self.counters[HashCounters.BYTES]) + int(offsets[at + 1] - offsets[at])
             if short > len(self._kept):
                 self._kept = grown(self._kept, 2 * short)
             else:
@@ -253,7 +253,7 @@ class Others(_Codes):
                 self._place[code] = self._found + len(fresh)
                 fresh.append(i)
                 if value is None:
-                    self.counters[Counters.NULL] = code
+                    self.counters[HashCounters.NULL] = code
             codes[i] = code
         if fresh:
             self._parts.append(column.take(pa.array(fresh, pa.int64())).cast(self.type))
@@ -315,7 +315,7 @@ def _as_numbers(column: pa.Array) -> Int64Array | None:
 
 
 def _from_numbers(numbers: Int64Array, null: Bools | None, type: pa.DataType) -> pa.Array:
-    """What `_as_numbers` was given; null: where it was null."""
+    """Returns the inverse of `_as_numbers`; null: True for nulls."""
     if pa.types.is_uint64(type):
         return pa.array(numbers.view(np.uint64), mask=null)
     if pa.types.is_date32(type) or pa.types.is_time32(type):
@@ -325,11 +325,11 @@ def _from_numbers(numbers: Int64Array, null: Bools | None, type: pa.DataType) ->
 
 
 class Encoder:
-    """Values of one column as codes 0, 1, 2, ... in order of first appearance, but for codes that have been forgotten,
-    which go first; null has a code like any value."""
+    """Values of one column as codes 0, 1, 2, ... in order of first appearance; forgotten codes are reused first; null
+    has a code like any value."""
 
     def __init__(self, type: pa.DataType, values: pa.Array | None = None, free: Int64Array = NO_CODES) -> None:
-        """values: by code; what stands at the codes `free` does not matter."""
+        """values: by code; values at the codes `free` do not matter."""
         self.type = type
         self._table: Numbers | Texts | Others
         if pa.types.is_string(type) or pa.types.is_binary(type):
@@ -345,12 +345,12 @@ class Encoder:
             self._table = Others(type, values, free)
 
     def __len__(self) -> int:
-        """The codes made so far: those in use and those that are free."""
+        """Returns the number of codes made so far, in use or free."""
         return len(self._table)
 
     @property
     def free(self) -> Int64Array:
-        """The codes that are free, the next one last."""
+        """The free codes, the next one last."""
         return self._table.free
 
     def encode(self, column: pa.Array) -> Int64Array:
@@ -370,7 +370,7 @@ class Encoder:
                 assert_never(table)
 
     def forget(self, codes: Int64Array) -> None:
-        """Frees codes in use: they will stand for other values."""
+        """Frees codes in use, for other values."""
         self._table.forget(codes)
 
     @property
@@ -396,8 +396,8 @@ class Encoder:
 
 
 def hashes(columns: Sequence[pa.Array], types: Sequence[pa.DataType], rows: int) -> Int64Array:
-    """64 bits for the key of each row, int64 (rows,): the same for equal keys, in every process. types: of the columns
-    where they are kept. Raises pa.ArrowException for types without an order of bytes, such as lists."""
+    """Returns 64 bits for the key of each row, int64 (rows,): equal for equal keys, in every process. types: of the
+    columns as stored. Raises pa.ArrowException for types without an order of bytes, such as lists."""
     out = np.ones(rows, np.int64)
     for column, type in zip(columns, types, strict=True):
         column = column if column.type == type else column.cast(type)
@@ -440,20 +440,20 @@ class Keys:
         return self.tuples.encode(packed)
 
     def __len__(self) -> int:
-        """All ids are below it; some may be free."""
+        """Returns the upper bound of all ids; some may be free."""
         if not self.encoders:
             return 1
         return len(self.encoders[0]) if self.tuples is None else len(self.tuples)
 
     @property
     def free(self) -> Int64Array:
-        """The ids that stand for no key, the next one to be handed out last."""
+        """The ids that have no key, the next one to be reused last."""
         if not self.encoders:
             return NO_CODES
         return self.encoders[0].free if self.tuples is None else self.tuples.free
 
     def forget(self, ids: Int64Array) -> None:
-        """Frees ids in use: they will stand for other keys. Cost: linear in the ids in use."""
+        """Frees ids in use, for other keys. Cost: linear in the ids in use."""
         if self.tuples is None:
             self.encoders[0].forget(ids)
             return
@@ -466,7 +466,7 @@ class Keys:
             encoder.forget(np.flatnonzero(unused))
 
     def _codes(self, column: int, ids: Int64Array) -> Int64Array:
-        """The codes of one of several columns."""
+        """Returns the codes of one of several columns."""
         assert self.tuples is not None
         bits = 62 // len(self.encoders)
         shift = bits * (len(self.encoders) - 1 - column)
@@ -478,12 +478,14 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        """What the tables take, about; of values of other types than numbers and texts their Arrow arrays only."""
+        """Returns the approximate bytes of the tables; for values of types other than numbers and texts only their
+        Arrow arrays."""
         tables = [e.nbytes for e in self.encoders]
         return sum(tables) + (0 if self.tuples is None else self.tuples.nbytes)
 
     def snapshot(self) -> dict[str, pa.Array]:
-        """By name the values and the free codes of each column, and of several columns the packed codes of each id."""
+        """Returns, by name, the values and the free codes of each column, and for several columns the packed codes of
+        each id."""
         tables: dict[str, pa.Array] = {}
         for i, encoder in enumerate(self.encoders):
             tables |= {f"values.{i}": encoder.values, f"free.{i}": pa.array(encoder.free)}
@@ -492,7 +494,7 @@ class Keys:
         return tables
 
     def restore(self, tables: dict[str, pa.Array]) -> None:
-        """Takes over what `snapshot` gave."""
+        """Restores the result of `snapshot`."""
         self.encoders = [
             Encoder(e.type, tables[f"values.{i}"], tables[f"free.{i}"].to_numpy())
             for i, e in enumerate(self.encoders)

@@ -1,5 +1,5 @@
-"""All matches of a bounded input, kept as the graph they were found in: counted without being decoded, decoded in
-part, or read as it is."""
+"""All matches of a bounded input as the graph they were found in: counted without decoding, decoded in part, or read as
+nodes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ BATCH = 65_536
 class MatchGraph:
     """The matches of a plan in one input, by the engine of Purpose.GRAPH.
 
-    A path from a kept cell along children, choosing from each list, is a match from its last row to its first. Memory
-    is a cell for each edge that a row took, whatever the number of matches, and the rows."""
+    A path from a kept cell along children, choosing one from each list, is a match from its last row to its first.
+    Memory: a cell for each edge that a row took, whatever the number of matches, and the rows."""
 
     def __init__(self, plan: Plan, chosen: EnginePlan, batches: Iterable[EventBatch]) -> None:
         self._matcher = KernelMatcher(plan, chosen)
@@ -42,12 +42,12 @@ class MatchGraph:
 
     @property
     def size(self) -> int:
-        """Cells, each of a row and an edge that took it."""
+        """Returns the number of cells, each of a row and an edge that took it."""
         return self._engine.size
 
     @cached_property
     def count(self) -> int:
-        """How many matches there are. O(cells) without WITHIN, else O(cells of one window) for each row that ends
+        """Returns the number of matches. O(cells) without WITHIN, else O(cells of one window) for each row that ends
         some."""
         cells = self._engine.cells
         room = max(1, len(cells.wide))
@@ -62,7 +62,8 @@ class MatchGraph:
         return found
 
     def _paths(self, end: int, total: dict[int, int], lowest: int) -> int:
-        """As matching.kernels.graph.count_paths, for numbers of any size. total: those of the lists known."""
+        """Returns the number of paths like matching.kernels.graph.count_paths, for numbers of any size. total: those of
+        the lists known."""
         cells = self._engine.cells
         stack = [int(cells.narrow[end, Narrow.CHILD])]
         while stack:
@@ -79,8 +80,8 @@ class MatchGraph:
         return total[int(cells.narrow[end, Narrow.CHILD])]
 
     def decode(self, most: int | None = None) -> Iterator[Matches]:
-        """The matches, BATCH at a time, `most` in all if given: in order of their last rows, and those of one last row
-        in the order of the graph. They have no numbers (MATCH_NUMBER is 0). O(their rows)."""
+        """Yields the matches, BATCH at a time, `most` in all if given: in order of their last rows, and those of one
+        last row in the order of the graph. They have no numbers (MATCH_NUMBER is 0). O(their rows)."""
         at = np.zeros(len(Unfolding), np.int64)
         at[Unfolding.DEPTH] = -1
         left = most
@@ -95,10 +96,10 @@ class MatchGraph:
             yield self._matcher.matches_of(out)
 
     def nodes(self) -> pa.Table:
-        """The cells, a row each, which `child`, `next` and the nodes of `ends` number from 0: variable, event_time,
-        source, offset, child (the list of what may stand before the event in a match; null: it is the first one), next
-        (the rest of the list that begins with this node; null: nothing), start (the latest first event of the matches
-        through the node, by its time, or for WITHIN n ROWS its place in the partition)."""
+        """Returns the cells, a row each, which `child`, `next` and the nodes of `ends` number from 0: variable,
+        event_time, source, offset, child (the list of possible previous events of a match; null: this is the first
+        one), next (the rest of the list that begins with this node; null: empty), start (the latest first event of the
+        matches through the node, by its time, or for WITHIN n ROWS its position in the partition)."""
         cells, matcher = self._engine.cells, self._matcher
         store, rows = matcher.store, cells.narrow[:, Narrow.ROW]
         sources = pa.array(matcher.sources, pa.string())
@@ -114,8 +115,8 @@ class MatchGraph:
         return pa.table(columns)
 
     def ends(self) -> pa.Table:
-        """The nodes that end matches, in their order: node, and `since`: of its matches those count whose start is not
-        before (null: all)."""
+        """Returns the nodes that end matches, in their order: node, and `since`: its matches count whose start is not
+        earlier (null: all)."""
         kept = self._engine.kept
         since = np.ascontiguousarray(kept[:, Kept.LOWEST])
         return pa.table({

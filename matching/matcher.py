@@ -1,4 +1,7 @@
-"""The Matcher: rows in, matches out, through the engine that was chosen, or the reference where there is none yet."""
+"""The Matcher: takes rows and returns matches, through the chosen engine, or the reference if there is none.
+
+Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call the rows, the engine or the measures.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from matching.engines.engine import (
     NONE_BAD,
     Arrays,
     Builder,
+    ConditionFailed,
     Engine,
     EnginePlan,
-    Failed,
     OverBudget,
     Purpose,
     Spillable,
-    Wanted,
+    WantedRows,
     ordered,
     specialisable,
     spillable,
@@ -34,9 +37,10 @@ from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, Values, columns_read, storable, truth
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
-from matching.measures import Found, Measures
+from matching.limits import not_moving_on, over_budget
+from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
-from matching.program.program import Ignore, Mode, OpCode, Program
+from matching.program.program import Ignore, OpCode, Program
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
@@ -44,14 +48,14 @@ from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_
 from matching.tenant import Needs
 from matching.types import plain_type
 from matching.unmatched import Unsettled
-from query.errors import NOWHERE, DataError, Diagnostic, HybridWarning, QueryError
+from query.errors import DataError, HybridWarning
 from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
 STATE_VERSION = 6
-#: A block of so many rows of which many matter is taken whole.
+#: A block of this many rows, many of them wanted, is taken whole.
 DENSE_ROWS_MIN = 256
 
 
@@ -60,13 +64,12 @@ def make_matcher(
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
     carries: bool = True,
 ) -> Matcher:  # fmt: skip
-    """The matcher of a plan: over its engine, or with a HybridWarning the reference (exact, slow) where it has none
-    yet. sources: names that EventBatch.source indexes. lenient: AFTER MATCH SKIP TO that would not move on goes on one
-    row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
-    shared: rows of the same input that it may share, to which its own are added where none of them will do; what is
-    pushed then goes to these rows (see matching.feed). builder: asked for a specialised kernel between
-    batches; None: the interpreted ones alone. spill: partial matches may leave memory, where they can
-    (KernelMatcher.spill says). carries: see choose_engine."""
+    """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
+    has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
+    continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
+    shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
+    these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). carries: see choose_engine."""
     chosen = choose_engine(plan, purpose, carries=carries)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
@@ -90,9 +93,9 @@ def make_matcher(
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:
-    """Whether the matcher of a plan may share rows with others. What has gone before is unseen by one that comes later;
-    yet rows that are still held back, and the first row of a partition, are not told apart by that. Nor are rows before
-    others where they may leave memory and come back behind all."""
+    """True if the matcher of a plan may share rows with others. A later matcher does not see earlier rows; but
+    held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
+    memory and come back after later ones."""
     if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.before):
         return False
     if rows.partition_by != plan.partition_by or rows.after != program.after:
@@ -101,11 +104,11 @@ def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) ->
 
 
 #: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
-#: partition; and the bits of the mask that say so.
+#: partition; and its bits of the mask.
 _Test = tuple[int, bool, bool, tuple[int, ...]]
 
 
-#: By the attribute of Decode its tag in a state.
+#: By attribute of Decode, its tag in a state.
 HELD_TAGS = {
     "bounds": "bounds", "start": "start", "partition": "partition", "number": "number", "outcome": "outcome",
     "waiting": "waiting", "rows": "rows", "variables": "variables", "ts": "ts", "source": "source",
@@ -114,9 +117,9 @@ HELD_TAGS = {
 
 
 class _Looked(NamedTuple):
-    """What conditions make of rows. wanted: indices of those that the engine needs, None: all; of these, tests: for
-    each kind of condition whether a row meets it; features: what registers read. failing: where values cannot be
-    computed, None: nowhere."""
+    """The conditions on some rows. wanted: indices of the rows that the engine needs, None: all; of these, tests: for
+    each kind of condition whether a row meets it; features: values for registers. failing: positions whose values
+    cannot be computed, None: none."""
 
     tests: list[np.ndarray]
     features: list[Values]
@@ -125,16 +128,16 @@ class _Looked(NamedTuple):
 
 
 class KernelMatcher:
-    """Matcher over the engine of an EnginePlan. State is arrays. stuck: matches from which AFTER MATCH SKIP TO would
-    not have moved on. Of Purpose.ROWS matches have neither times nor events, and one of which measures read little is
-    never kept whole (matching.program.carried); of FOUND_AGAIN they have their ends instead. Of COUNTS and GRAPH, push
-    and advance give no matches."""
+    """Matcher over the engine of an EnginePlan. State is arrays. stuck: number of matches from which AFTER MATCH SKIP
+    TO would not have moved on. With Purpose.ROWS matches have neither times nor events, and a match of which measures
+    read little is never stored whole (matching.program.carried); with FOUND_AGAIN they have their ends instead. With
+    COUNTS and GRAPH, push and advance return no matches."""
 
     def __init__(
         self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
         rows: Rows | None = None, builder: Builder | None = None,
     ) -> None:  # fmt: skip
-        """rows: those it shares with other matchers, which then push and advance together (see `wants`)."""
+        """rows: shared with other matchers, which then push and advance together (see `wants`)."""
         program = chosen.program
         assert program is not None
         self.plan = plan
@@ -142,7 +145,7 @@ class KernelMatcher:
         self.sources = sources
         self.lenient = lenient
         self.stuck = 0
-        self._builder = builder  # until it has given its module
+        self._builder = builder  # until its module is made
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         self._planned = chosen
@@ -166,7 +169,7 @@ class KernelMatcher:
         self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
         self.floor = self.serial = 0
         self._looked: _Looked | None = None  # between `wants` and `take`
-        self._held: Decode | None = None  # decided matches that wait for what NEXT in their measures reads
+        self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
@@ -177,13 +180,13 @@ class KernelMatcher:
         self._specialise(0)
 
     def _run_by(self, chosen: EnginePlan, engine: Engine | None = None) -> None:
-        """Lets an engine find the matches, a new one unless it is given: the mask of a row has the bits it reads."""
+        """Switches to an engine, a new one unless given, and to the mask bits that it reads."""
         program = self.program
         self.chosen = chosen
         self.engine = engine = chosen.make() if engine is None else engine
         self._spillable: Spillable | None = spillable(engine)
-        self._carries = chosen.runs.carries is not None  # its runs are given the places of rows
-        self._wants_all = chosen.wanted is Wanted.ALL
+        self._carries = chosen.runs.carries is not None  # its runs get the positions of rows
+        self._wants_all = chosen.wanted is WantedRows.ALL
         self._always = 0
         places = {v: v for v in range(len(program.variables))}
         if engine.by_test:
@@ -203,19 +206,19 @@ class KernelMatcher:
             self._tests.append((at, program.first_row[v], program.last_row[v], bits))
         self._local = tuple(local)
         self._tested = len(program.tested) == len(program.variables)
-        self._hot = np.zeros(0, np.bool_)  # per partition, whether it may have runs
-        self._all_hot = True  # all may have
-        #: of WITH UNMATCHED ROWS, where the engine does not settle rows itself
+        self._hot = np.zeros(0, np.bool_)  # per partition, True if it may have runs
+        self._all_hot = True  # all partitions may have runs
+        #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
 
     def successor(
         self, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
     ) -> KernelMatcher | None:  # fmt: skip
-        """A matcher of another plan that goes on with all that this one has become, over the same rows; this one is of
-        no use afterwards. None, and nothing has changed, where the two do not search for the same: they may differ in
-        measures and in how these are shown. read: the events with a time from the first to the second, for columns that
-        only the new measures read. If runs carry values, the new measures must read the same ones. found_again: see
-        Purpose.FOUND_AGAIN."""
+        """Returns a matcher of another plan that continues with the whole state of this one, over the same rows; this
+        one is unusable then. Returns None, without any change, unless both search for the same matches: they may differ
+        in measures and their output. read: returns the events with a time from the first to the second, for columns
+        that only the new measures read. If runs carry values, the new measures must read the same ones. found_again:
+        see Purpose.FOUND_AGAIN."""
         was = self._planned
         purpose = Purpose.LIVE if was.purpose is Purpose.FOUND_AGAIN and not found_again else was.purpose
         chosen = choose_engine(plan, purpose, carries=not was.keeps_rows)
@@ -233,7 +236,7 @@ class KernelMatcher:
                 self.rows.remove(new)
         if not filled:
             return None
-        # another one than was chosen, where conditions have failed
+        # another engine than chosen, after conditions have failed
         new._run_by(replace(self.chosen, carried=chosen.carried, chain=chosen.chain), self.engine)
         new._unsettled, new._held, new.stuck = self._unsettled, self._held, self.stuck
         new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
@@ -245,8 +248,8 @@ class KernelMatcher:
     # ---- Matcher
 
     def push(self, batch: EventBatch) -> Matches:
-        """See matching.batch.Matcher. Raises DataError when a condition cannot be computed and QueryError HQ600 when a
-        partition needs more partial matches than EnginePlan.runs_max; the matcher is of no use after either."""
+        """See matching.batch.Matcher. Raises DataError if a condition cannot be computed and QueryError HQ600 if a
+        partition needs more partial matches than EnginePlan.runs_max; the matcher is unusable after either."""
         self.rows.append(batch)
         wanted = self.wants(batch.sources)
         self.take(self.rows.retain([wanted]))
@@ -256,7 +259,7 @@ class KernelMatcher:
         return matches
 
     def _specialise(self, rows: int) -> None:
-        """Goes on with a kernel made for the program, once there is one. rows: that come now."""
+        """Switches to a kernel specialised for the program, once it is made. rows: number of the rows to take now."""
         self._rows += rows
         if self._builder is None:
             return
@@ -282,8 +285,8 @@ class KernelMatcher:
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
     def wants(self, sources: tuple[str, ...]) -> Int64Array | None:
-        """Evaluates the conditions for the block of `rows`. Returns the indices of the rows in it that it needs: those
-        that may begin a match, and those that a run asks for; None: all. To be followed by `take`."""
+        """Evaluates the conditions for the block of `rows`. Returns the indices of the needed rows in it: those that
+        may begin a match, and those that a run may take; None: all. To be followed by `take`."""
         self.sources = sources
         self.store.floor = self.floor
         block = self.rows.block
@@ -291,8 +294,8 @@ class KernelMatcher:
         return _NO_ROWS if self._looked is None else self._looked.wanted
 
     def take(self, retained: Int64Array | None) -> None:
-        """Takes the rows of the block that it needs; raises what `push` does. retained: the indices of the rows that
-        are still in the store, see matching.rows.Rows.retain; None: all are."""
+        """Takes the needed rows of the block; raises the errors of `push`. retained: the indices of the rows that are
+        still in the store, see matching.rows.Rows.retain; None: all are."""
         looked, self._looked = self._looked, None
         self.store.floor = self.floor
         self._reserve(self.rows.begin)
@@ -308,7 +311,8 @@ class KernelMatcher:
         self._run(wanted + block.start if isinstance(block, slice) else block[wanted], looked)
 
     def expire(self, watermark_us: int | None, held: Int64Array) -> None:
-        """No event with time < watermark_us can still come; None: none at all. held: the rows not taken yet."""
+        """Announces that no event with time < watermark_us can still come; None: none at all. held: the rows not taken
+        yet."""
         if watermark_us is not None and self.program.within_us is None:
             return
         self.store.floor = self.floor
@@ -325,27 +329,27 @@ class KernelMatcher:
             self._guarded(lambda: self.engine.expire(watermark_us, until))
 
     def _reserve(self, begin: int) -> None:
-        """Room for all partitions, and for the rows of the store from `begin` on, which have not been taken."""
+        """Makes room for all partitions, and for the untaken rows of the store from `begin` on."""
         self.engine.reserve(len(self.keys))
         if self._unsettled is not None:
             self._unsettled.append(self.store, begin, len(self.keys))
 
     def counts(self) -> tuple[list[pa.Array], Int64Array]:
-        """Of Purpose.COUNTS: the values of the partition columns, a row for each partition that has had matches, and
-        how many those were."""
+        """Returns the counts of Purpose.COUNTS: the values of the partition columns, a row for each partition with
+        matches, and the numbers of matches."""
         totals = self.engine.numbers(len(self.keys))
         some = np.flatnonzero(totals)
         return [self.keys.values(i, some) for i in range(len(self.plan.partition_by))], totals[some]
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Acts; a condition that turns out to be read and cannot be computed is a DataError."""
+        """Acts; raises DataError if a condition that is read cannot be computed."""
         try:
             act()
-        except Failed as failed:
+        except ConditionFailed as failed:
             raise self._why(*failed.args) from None
 
     def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
-        """What the conditions make of the rows at `positions`, at least one, given the values that they read."""
+        """Evaluates the conditions on the rows at `positions`, at least one, given the values that they read."""
         values, failing = attempt
         tests: list[np.ndarray] = []
         for at, first, last, _ in self._tests:
@@ -371,7 +375,7 @@ class KernelMatcher:
         return _Looked([met[wanted] for met in tests], features, None, wanted)
 
     def _run_all(self, positions: Int64Array) -> None:
-        """Takes the rows at `positions`, at least one, which are no block."""
+        """Takes the rows at `positions`, at least one, outside of a block."""
         looked = self._look(positions, self.values.attempt(self.store, positions))
         if looked is not _NOTHING:
             self._run(positions if looked.wanted is None else positions[looked.wanted], looked)
@@ -381,7 +385,7 @@ class KernelMatcher:
         count, tests, features, failing = _length(positions), looked.tests, looked.features, looked.failing
         if failing is not None:
             self._leave_tables(positions)
-        # one byte a row where that is enough: a good part of the time of simple queries goes by here
+        # one byte a row if that is enough: this dominates the time of simple queries
         narrow = len(self.program.variables) < 8
         bits_of: np.ndarray = np.full(count, self._always, np.uint8 if narrow else np.int64)
         for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
@@ -403,16 +407,16 @@ class KernelMatcher:
                 bad = self._bad(failing, mask)
                 feature_valid = self._with_failing(failing, feature_valid)
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
-        except Failed as failed:
+        except ConditionFailed as failed:
             raise self._why(*failed.args) from None
         except OverBudget:
-            raise self._over_budget() from None
+            raise over_budget(self.plan, self.program, self.chosen.runs_max) from None
         if looked.wanted is not None and not (self._tested and self.program.ignore is Ignore.NONE):
             touched = self.store.partition[positions]
             self._hot[touched] = self.engine.busy(touched)
 
     def _wanted(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
-        """Indices of the rows at `positions` that can change what the partitions have become; None: take them all.
+        """Returns the indices of the rows at `positions` that can change the state of partitions; None: take all.
         tests: for each kind of condition whether a row meets it."""
         begins = _any([tests[i] for i in self._first_tests])
         if len(begins) >= DENSE_ROWS_MIN and 16 * int(np.count_nonzero(begins)) > len(begins):
@@ -439,13 +443,13 @@ class KernelMatcher:
             if local >= 0 and (failed := failing[local]) is not None:
                 bad |= failed.astype(np.int64) << label
             for index in registers:
-                if (failed := failing[index]) is not None:  # read only where the row-local part holds
+                if (failed := failing[index]) is not None:  # read only if the row-local part holds
                     bad |= (failed.astype(np.int64) << label) & mask
         return bad
 
     def _with_failing(self, failing: list[np.ndarray | None], feature_valid: np.ndarray) -> np.ndarray:
-        """Which features are not null, and behind these which of them cannot be computed: that is an error where a
-        condition comes to read them."""
+        """Returns which features are not null, followed by which of them cannot be computed: an error if a condition
+        reads them."""
         wider = np.concatenate([feature_valid, np.zeros_like(feature_valid)])
         for f, failed in enumerate(failing[len(self._local) :]):
             if failed is not None:
@@ -453,8 +457,8 @@ class KernelMatcher:
         return wider
 
     def _reads(self, label: int) -> tuple[int, ...]:
-        """Indices of row values: the row-local condition of a label (-1: always true), then what the registers that it
-        updates read of its row."""
+        """Returns indices of row values: the row-local condition of a label (-1: always true), then the values of its
+        row that its registers read."""
         program = self.program
         local, variable = program.local[label], program.variables[label]
         registers = () if label in program.absent else program.registers
@@ -465,7 +469,7 @@ class KernelMatcher:
         )
 
     def _why(self, position: int, label: int) -> DataError:
-        """The error of a condition at a row of the store."""
+        """Returns the error of a condition at a row of the store."""
         _, failing = self.values.attempt(self.store, np.array([position], np.int64))
         code = {len(self._local) + a for op, a, _ in self.program.code[label] if op == OpCode.FEATURE}
         for index in (*self._reads(label), *sorted(code)):
@@ -478,15 +482,15 @@ class KernelMatcher:
         )
 
     def _first_failure(self, positions: Int64Array | slice) -> DataError:
-        """The error of the first condition that cannot be computed for one of the rows at `positions`."""
+        """Returns the error of the first condition that cannot be computed for one of the rows at `positions`."""
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         _, failing = self.values.attempt(self.store, positions)
         at, index = min((int(failed.argmax()), i) for i, failed in enumerate(failing) if failed is not None)
         return self.values.why(self.store, int(rows[at]), index)
 
     def _leave_tables(self, positions: Int64Array | slice) -> None:
-        """Goes on with run lists, in which a condition that cannot be computed waits until it is known to be read. The
-        attempts that are not decided are read again from their first rows. positions: rows not taken yet."""
+        """Switches to run lists, in which a condition that cannot be computed fails only when it is read. The undecided
+        attempts are read again from their first rows. positions: rows not taken yet."""
         if self.engine.defers:
             return
         old, store, partitions = ordered(self.engine), self.store, len(self.keys)
@@ -512,44 +516,16 @@ class KernelMatcher:
         if again.any():
             self._run_all(np.flatnonzero(again))
 
-    def _over_budget(self) -> QueryError:
-        program = self.program
-        dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
-        hints = ["shorten WITHIN" if self.plan.within else "add WITHIN", "partition by more columns"]
-        if dependent:
-            names = ", ".join(dependent)
-            why = f"the condition of {names} depends on the match so far, so partial matches do not merge"
-            hints.append("make neighbouring conditions exclude each other")
-        elif program.ignore:
-            why = f"under {self.plan.selection.value} every way to pass over rows is one"
-        elif program.mode is Mode.ALL:
-            why = "NO SKIP asks for all matches"
-            hints.append("ask for one match per start (AFTER MATCH SKIP TO NEXT ROW)")
-        elif program.absent:
-            why = "a negation at the start or end of a match keeps the starts apart"
-        elif program.mode is Mode.TO_NEXT_ROW:
-            why = f"AFTER MATCH {self.plan.after} keeps the starts apart"
-            hints.append("use AFTER MATCH SKIP PAST LAST ROW")
-        else:
-            why = "WITHIN keeps the starts apart"
-        hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
-        most = f"{self.chosen.runs_max:,}"
-        message = f"PATTERN ({self.plan.pattern}): one partition needs more than {most} partial matches: {why}"
-        return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
-
     def _look_whether_stuck(self) -> None:
-        """Raises QueryError HQ601, or warns the first time if lenient, when AFTER MATCH SKIP TO would not move on."""
+        """Raises QueryError HQ601, or warns the first time if lenient, if AFTER MATCH SKIP TO would not move on."""
         if self.engine.stuck == self.stuck:
             return
-        after = self.plan.after
-        why = f"its first row is {'|'.join(after.variables)}, or it has no such row"
-        message = f"AFTER MATCH {after} would not move on from a match: {why}"
-        hint = "AFTER MATCH SKIP TO NEXT ROW and SKIP PAST LAST ROW always move on"
+        error = not_moving_on(self.plan.after)
         if not self.lenient:
-            raise QueryError([Diagnostic("HQ601", message, NOWHERE, hint=hint)])
+            raise error
         if not self.stuck:
             warnings.warn(
-                f"{message}; the scan goes on one row behind its start, here and in such cases to come",
+                f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases",
                 HybridWarning,
                 stacklevel=3,
             )
@@ -557,7 +533,7 @@ class KernelMatcher:
 
     @property
     def size(self) -> int:
-        """Nodes of its own, beside the rows."""
+        """Returns the number of its own nodes, without rows."""
         return self.engine.size
 
     def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
@@ -574,7 +550,7 @@ class KernelMatcher:
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
         """See matching.tenant.Tenant. Drops the nodes that `mark` did not reach."""
         self.engine.move(ids, moved)
-        if not self._all_hot:  # else rows come densely, and nobody asks
+        if not self._all_hot:  # otherwise rows come densely, and the value is not needed
             if len(self._hot) < len(self.keys):
                 self._hot = grown(self._hot, max(len(self.keys), 2 * len(self._hot)))
             self._hot[ids] = self.engine.busy(ids)
@@ -587,11 +563,11 @@ class KernelMatcher:
         return self.engine.busy(ids)
 
     def idle(self) -> np.ndarray:
-        """Per partition whether no run knows of it."""
+        """Returns, per partition, True if it has no run."""
         return self.engine.idle(len(self.keys))
 
     def forget(self, ids: Int64Array) -> None:
-        """These partitions are those of other keys from now on."""
+        """Resets these partitions, whose ids now belong to other keys."""
         self.engine.forget(ids)
         self._hot[ids[ids < len(self._hot)]] = False
 
@@ -599,14 +575,14 @@ class KernelMatcher:
 
     @property
     def why(self) -> str | None:
-        """Why its partial matches cannot leave memory now, or None."""
+        """Returns why its partial matches cannot leave memory now, or None."""
         if self.floor and self.needs.reach:
             return "PREV does not see the rows before the query began"
         return self.chosen.resident
 
     @property
     def spill(self) -> SpillStats:
-        """How much of it is in memory, and how much is not."""
+        """Returns the number of partial matches in memory and on disk."""
         rows, spilled = self.rows, self.rows.spilled
         self.engine.reserve(len(self.keys))
         runs = int(np.count_nonzero(self.engine.busy(np.arange(len(self.keys)))))
@@ -630,7 +606,7 @@ class KernelMatcher:
 
     @cached_property
     def _stamp(self) -> str:
-        """Of what the numbers of states, labels and registers in a snapshot mean."""
+        """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
         planned = self._planned
         if planned.keeps_rows:
             return stamp(self.program, planned.table)
@@ -638,12 +614,12 @@ class KernelMatcher:
 
     @property
     def meaning(self) -> tuple[str, str]:
-        """What states of one meaning share: the fingerprint of the plan, and the stamp of its program."""
+        """Returns the common meaning of states: the fingerprint of the plan, and the stamp of its program."""
         return self._fingerprint, self._stamp
 
     def take_over(self, tag: str, sources: tuple[str, ...]) -> None:
-        """Partitions of another matcher of the same meaning are to be put in. tag: of its engine; sources: its names of
-        them. Raises DataError where they cannot be."""
+        """Prepares for partitions of another matcher of the same meaning. tag: of its engine; sources: its names of
+        them. Raises DataError if they do not fit."""
         shorter, longer = sorted((self.sources, sources), key=len)
         if self.rows.began and longer[: len(shorter)] != shorter:
             raise DataError("the parts of this state name their sources in another order", "join parts of one stream")
@@ -654,8 +630,7 @@ class KernelMatcher:
             self._run_by(after_failure(self.chosen))
 
     def recode(self, blocks: Blocks, codes: Mapping[str, pa.Array]) -> None:
-        """Gives the registers of partitions of another matcher the codes that values have here. codes: its values by
-        code."""
+        """Gives the registers of another matcher's partitions the codes of this one. codes: its values by code."""
         registers = self._leaving.registers(blocks)
         here = {type: self.codes.encode(values, type)[0] for type, values in codes.items()}
         for r, register in enumerate(self.program.registers):
@@ -714,11 +689,11 @@ class KernelMatcher:
 
     @property
     def settled(self) -> bool:
-        """Whether `emit` has nothing to give."""
+        """True if `emit` has no matches."""
         return not self.engine.decided and self._held is None and self._unsettled is None
 
     def emit(self, ended: bool = False) -> Matches:
-        """The matches decided since the last call, with their output rows and evidence."""
+        """Returns the matches decided since the last call, with their output rows and evidence."""
         self.store.floor = self.floor
         if self.settled:
             return self._none()
@@ -782,15 +757,15 @@ class KernelMatcher:
             first, last = rows[:, 0], rows[:, -1]
         else:
             first, last = out.rows[out.bounds[:-1]], out.rows[out.bounds[1:] - 1]
-        if self.rows.spilled is None:  # rows stand in the total order
+        if self.rows.spilled is None:  # rows are in the total order
             low_us, high_us = int(store.ts[first.min()]), int(store.ts[last.max()])
         else:
             low_us, high_us = int(store.ts[first].min()), int(store.ts[last].max())
         return Ends(store.seq[first], store.seq[last], low_us, high_us)
 
     def _hold(self, out: Decode, ended: bool) -> Decode:
-        """The matches that may come out now. One whose measures read a row that is not there yet waits, and the later
-        matches of its partition wait with it, so that they keep their order."""
+        """Returns the matches that may be emitted now. A match whose measures read a future row waits, and the later
+        matches of its partition wait with it, to keep their order."""
         if self._held is not None:
             out = self._held.then(out)
         self._held = None
@@ -807,7 +782,7 @@ class KernelMatcher:
         return out.take(np.flatnonzero(~held))
 
     def _none(self) -> Matches:
-        """No matches: what most pushes of single events give."""
+        """Returns the empty result, which most pushes of single events give."""
         n = np.zeros(0, np.int64)
         small, codes = np.zeros(0, np.int16), np.zeros(0, np.int32)
         return Matches(
@@ -821,7 +796,7 @@ class KernelMatcher:
         return pack(*self._saved(self.rows.snapshot()))
 
     def snapshot_own(self) -> bytes:
-        """What is its own, without the rows that it shares with others (Rows.snapshot)."""
+        """Returns its own state, without the rows that it shares with others (Rows.snapshot)."""
         return pack(*self._saved({}))
 
     def _saved(self, rows: Arrays) -> tuple[dict[str, object], Arrays]:
@@ -838,15 +813,15 @@ class KernelMatcher:
         return head, arrays
 
     def fits(self, state: bytes) -> bool:
-        """Whether it can go on from a snapshot: whether the plan is the same, and numbers mean the same in it."""
+        """True if it can restore a snapshot: the plan is the same, and numbers have the same meaning."""
         head = unpack_head(state)
         mine = (STATE_VERSION, self._fingerprint, self._stamp)
         same = (head.get("version"), head.get("plan"), head.get("program")) == mine
-        # where conditions have failed it goes on with lists
+        # after conditions have failed it continues with lists
         return same and head["engine"] in (self.engine.tag, RunLists.tag)
 
     def restore(self, state: bytes) -> None:
-        """Takes over a snapshot of the same plan. Raises DataError for another plan or version."""
+        """Restores a snapshot of the same plan. Raises DataError for another plan or version."""
         head, arrays = unpack(state)
         self._check(head)
         self.rows.restore(arrays)
@@ -854,8 +829,7 @@ class KernelMatcher:
         self.rows.restored()
 
     def restore_own(self, state: bytes) -> None:
-        """Takes over `snapshot_own` of the same plan, whose rows have been restored; to be followed by
-        Rows.restored."""
+        """Restores `snapshot_own` of the same plan, whose rows have been restored; to be followed by Rows.restored."""
         head, arrays = unpack(state)
         self._check(head)
         self._restore(head, arrays)
@@ -865,7 +839,7 @@ class KernelMatcher:
         mine = f"plan {self._fingerprint}, program {self._stamp}, version {STATE_VERSION}"
         if found != mine:
             raise DataError(
-                f"this state is of {found}; this matcher runs {mine}",
+                f"this state belongs to {found}; this matcher runs {mine}",
                 _START_ANEW,
             )
 
@@ -893,7 +867,7 @@ class KernelMatcher:
 _NO_ROWS = np.zeros(0, np.int64)
 #: No row of a block is wanted.
 _NOTHING = _Looked([], [], None, _NO_ROWS)
-_START_ANEW = "start the query anew, or run the version that wrote the state"
+_START_ANEW = "start the query again, or run the version that wrote the state"
 
 
 def _length(positions: Int64Array | slice) -> int:
@@ -901,13 +875,13 @@ def _length(positions: Int64Array | slice) -> int:
 
 
 def _any(tests: list[np.ndarray]) -> np.ndarray:
-    """Where one of the tests holds; there is at least one."""
+    """Returns where one of the tests holds; there is at least one."""
     return tests[0] if len(tests) == 1 else np.asarray(np.logical_or.reduce(tests))
 
 
 def _is_new_when_idle(plan: Plan, program: Program) -> bool:
-    """Whether a partition without runs is like one without rows: nothing asks what stood before in it, and no row waits
-    to be settled. Rows that PREV and NEXT read are not looked at here."""
+    """True if a partition without runs is equivalent to one without rows: no condition reads earlier rows, and no row
+    waits to be settled. Rows that PREV and NEXT read are not considered."""
     remembers = program.strict or program.unmatched or program.absent_before
     anchored = any(program.first_row) or any(program.last_row)
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
@@ -916,13 +890,13 @@ def _is_new_when_idle(plan: Plan, program: Program) -> bool:
 
 
 def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
-    """What measures read of matches that come as registers."""
+    """Returns the values that measures read of matches that come as registers."""
     outside = {FIRST_ROW: out.start, LAST_ROW: out.rows}
     return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
 
 
-def _of_chain(chain: Chain, found: Found) -> Found:
-    """The same matches as their last rows, with what measures read beside them."""
+def _of_chain(chain: Chain, found: FoundMatches) -> FoundMatches:
+    """Returns the matches as their last rows, with the other values that measures read."""
     n = len(found)
     rows = found.rows.reshape(n, len(chain.variables))
     carried = {
@@ -932,7 +906,7 @@ def _of_chain(chain: Chain, found: Found) -> Found:
     return replace(found, rows=rows[:, -1], variables=variables, bounds=np.arange(n + 1), carried=carried)
 
 
-def found_of(out: Decode) -> Found:
-    return Found(
+def found_of(out: Decode) -> FoundMatches:
+    return FoundMatches(
         out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
     )

@@ -3,13 +3,15 @@
 Navigation becomes row positions and one gather; counts, sums, minima, maxima and averages are folded by a kernel, in
 time linear in the rows; any other DuckDB aggregate is one GROUP BY, or a window where it runs along a match; scalar
 expressions over these are one DuckDB projection for all measures.
+
+Long: one class computes every kind of measure over the same rows; matching/measure_ways.py chooses the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +28,19 @@ from matching.features import (
     truth,
 )
 from matching.kernels import fold
+from matching.measure_ways import (
+    IN_ANY_ORDER,
+    KINDS,
+    MACROS,
+    call_sql,
+    folds_type,
+    is_exact,
+    is_leaf,
+    lowered_measure,
+    runs_along,
+)
 from matching.program.carried import row_meant
-from matching.program.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
+from matching.program.lanes import lane_of
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
@@ -50,14 +63,14 @@ from query.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMatches:
     """n matches as positions in a RowStore.
 
-    rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them.
-    start: position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
-    query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1.
-    carried: where the matched rows are only the last ones of matches, what measures read of the others: for each count
-    its values, for each `row_meant` positions (-1: none).
+    rows, variables: positions and variables of all matched rows; match i has [bounds[i], bounds[i + 1]) of them. start:
+    position of the row where the attempt began. partition: id; number: MATCH_NUMBER. outcome: int8,
+    query.plan.output.Outcome. waiting: of a TIMEOUT the state it waited in, else -1. carried: if the matched rows are
+    only the last ones of matches, the values that measures read of the others: for each count its values, for each
+    `row_meant` positions (-1: none).
     """
 
     rows: Int64Array
@@ -87,8 +100,8 @@ class _View:
         return _View(self.match[at], self.current[at], self.index[at])
 
 
-def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
-    """shown: for each variable whether ALL ROWS shows its rows."""
+def _view(plan: Plan, found: FoundMatches, shown: np.ndarray) -> _View:
+    """Returns the output rows of matches. shown: for each variable, True if ALL ROWS shows its rows."""
     low, high = found.bounds[:-1], found.bounds[1:]
     if plan.rows is RowsPerMatch.ONE and len(found.rows) == len(found) and found.carried:
         every = np.arange(len(found))
@@ -117,9 +130,9 @@ def _view(plan: Plan, found: Found, shown: np.ndarray) -> _View:
 class Measures:
     """Computes the output table of a plan.
 
-    variables: the pattern's variables in the order of their numbers; one may stand there several times. shown: for each
-    whether ALL ROWS shows its rows (false inside {- -}); all if empty. waiting: per state what a partial match there
-    waits for, as the column `timeout` shows it."""
+    variables: the pattern's variables in the order of their numbers, possibly repeated. shown: for each, True if ALL
+    ROWS shows its rows (False inside {- -}); all if empty. waiting: per state, what a partial match there waits for, as
+    the column `timeout` shows it."""
 
     def __init__(
         self, plan: Plan, variables: Sequence[str], shown: Sequence[bool] = (), waiting: Sequence[str] = ()
@@ -131,25 +144,26 @@ class Measures:
         self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, plain_type(f.type)) for f in output_columns(plan)])
         #: measures that lanes can compute from what they read
-        self.lowered = {m.expression: _lowered(m.expression) for m in plan.measures}
-        #: what does not depend on the rows: constants, and aggregates over no rows
+        self.lowered = {m.expression: lowered_measure(m.expression) for m in plan.measures}
+        #: values that do not depend on the rows: constants, and aggregates over no rows
         self.fixed: dict[Expression, pa.Array] = {}
-        #: what NEXT in MEASURES reads
+        #: rows that NEXT in MEASURES reads
         self.ahead = [
             e for m in plan.measures for e in walk(m.expression) if isinstance(e, Navigation) and e.physical_offset > 0
         ]
 
     def needs(self) -> tuple[Expression, ...]:
-        """Expressions whose columns have to be kept with the rows."""
+        """Returns the expressions whose columns must be stored with the rows."""
         kept: list[Expression] = [m.expression for m in self.plan.measures]
         if self.plan.rows is not RowsPerMatch.ONE:
             kept += [Column(f.name, f.type) for f in self.plan.schema.fields]
         return tuple(kept)
 
-    def table(self, store: RowStore, found: Found, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
-        """The output rows, and for each the index of its match. keys: the partition columns' values, a row a match.
+    def table(self, store: RowStore, found: FoundMatches, keys: Sequence[pa.Array]) -> tuple[pa.Table, Int64Array]:
+        """Returns the output rows, and for each the index of its match. keys: the partition columns' values, a row per
+        match.
 
-        Raises DataError where a measure cannot be computed."""
+        Raises DataError if a measure cannot be computed."""
         plan = self.plan
         view = _view(plan, found, self.shown)
         if not len(view.match):
@@ -167,7 +181,7 @@ class Measures:
         columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(columns, schema=self.schema), view.match
 
-    def _measures(self, store: RowStore, found: Found, view: _View) -> list[pa.Array]:
+    def _measures(self, store: RowStore, found: FoundMatches, view: _View) -> list[pa.Array]:
         """All measures for the rows of a view; null for unmatched rows."""
         unmatched = found.outcome[view.match] == Outcome.UNMATCHED
         if not unmatched.any():
@@ -177,7 +191,7 @@ class Measures:
         spread = pa.array(np.cumsum(~unmatched) - 1, mask=unmatched)
         return [array.take(spread) for array in arrays]
 
-    def _timeout_columns(self, found: Found) -> list[pa.Array]:
+    def _timeout_columns(self, found: FoundMatches) -> list[pa.Array]:
         """The values of TIMEOUT_COLUMNS, a row a match."""
         unmatched = found.outcome == Outcome.UNMATCHED
         offsets = pa.array(found.bounds.astype(np.int32), mask=np.append(unmatched, False) if unmatched.any() else None)
@@ -185,8 +199,9 @@ class Measures:
         timeout = self.waiting.take(pa.array(found.waiting, mask=found.outcome != Outcome.TIMEOUT))
         return [labels, timeout]
 
-    def waits(self, store: RowStore, found: Found) -> np.ndarray:
-        """For each match whether NEXT in a measure reads a row of its partition that is not there yet, bool (n,)."""
+    def waits(self, store: RowStore, found: FoundMatches) -> np.ndarray:
+        """Returns, for each match, whether NEXT in a measure reads a row of its partition that has not come yet, bool
+        (n,)."""
         low, high = found.bounds[:-1], found.bounds[1:]
         last = np.where(high > low, high - 1, -1)
         rows = _Rows(self, store, found, _View(np.arange(len(found)), _at(found.rows, last), last))
@@ -197,9 +212,9 @@ class Measures:
 
 
 class _Rows:
-    """What the measures read for the output rows of a view; shared by all of them, each thing computed once."""
+    """The values that the measures read for the output rows of a view; shared by all of them, each computed once."""
 
-    def __init__(self, measures: Measures, store: RowStore, found: Found, view: _View) -> None:
+    def __init__(self, measures: Measures, store: RowStore, found: FoundMatches, view: _View) -> None:
         self.of = measures
         self._settings = measures.plan.settings
         self.store = store
@@ -238,7 +253,7 @@ class _Rows:
 
     def _alone(self, e: Expression) -> pa.Array | None:
         """A measure that needs no projection, or None."""
-        if _is_leaf(e) or isinstance(e, Constant):
+        if is_leaf(e) or isinstance(e, Constant):
             return self.leaf(e)
         low = self.of.lowered[e]
         if low is None:
@@ -246,15 +261,15 @@ class _Rows:
         try:
             values, valid = run_lanes(low, len(self), self._lane)
         except Overflow:
-            return None  # DuckDB decides whether it is read
+            return None  # DuckDB determines whether it is read
         return to_arrow(values, valid, plain_type(e.type))
 
     def _lane(self, leaf: Expression) -> Values:
         return lanes(self.leaf(leaf), lane_of(leaf.type).floating)
 
     def _projected(self, expressions: Sequence[Expression]) -> list[pa.Array]:
-        """Scalar expressions by one DuckDB projection. Arguments of navigations are computed in it too, so that CASE
-        around them spares them."""
+        """Computes scalar expressions by one DuckDB projection, including arguments of navigations, so that CASE around
+        them guards them."""
         columns: dict[str, pa.Array] = {}
         names: dict[object, str] = {}
 
@@ -269,7 +284,7 @@ class _Rows:
             return place(e, lambda: self.leaf(e), e.type)
 
         def read(e: Expression) -> str:
-            if not isinstance(e, Navigation) or _is_leaf(e):
+            if not isinstance(e, Navigation) or is_leaf(e):
                 return leaf(e)
             inner = {x: leaf(replace(e, argument=x, type=x.type)) for x in leaves_of(e.argument)}
             there = place(row_meant(e), lambda: pa.array(self.reached(e) >= 0), "BOOLEAN")
@@ -281,12 +296,12 @@ class _Rows:
             arrays = project(columns, texts, DataError, self._settings)
         except DataError:
             for e, text in zip(expressions, texts, strict=True):
-                project(columns, [text], _failure(e), self._settings)  # says which one it is
+                project(columns, [text], _failure(e), self._settings)  # identifies the failing one
             raise
         return [_plain(array, e.type) for array, e in zip(arrays, expressions, strict=True)]
 
     def leaf(self, e: Expression) -> pa.Array:
-        """A column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
+        """Returns a column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
         if e not in self._leaves:
             self._leaves[e] = self._leaf(e)
         return self._leaves[e]
@@ -329,8 +344,8 @@ class _Rows:
     # ---- navigation
 
     def chosen(self, names: tuple[str, ...]) -> tuple[Int64Array, Int64Array]:
-        """The indices of the matched rows of these variables (of all if empty), and for every index of a matched row,
-        and the end, how many of them stand before it."""
+        """Returns the indices of the matched rows of these variables (of all if empty), and for every index of a
+        matched row, and the end, the number of them before it."""
         if names not in self._chosen:
             wanted = np.array([not names or v in names for v in self.of.variables], np.bool_)
             if wanted.all():
@@ -343,12 +358,12 @@ class _Rows:
         return self._chosen[names]
 
     def logical(self, e: Navigation) -> Int64Array:
-        """The index of the matched row that the logical step of a navigation means for each output row, -1 for none."""
+        """Returns, for each output row, the index of the matched row of a navigation's logical step, -1 for none."""
         if e.logical is None:
             return self.view.index
         key = (e.variables, e.logical, e.logical_offset, e.final)
         if key not in self._logical and self.of.plan.rows is RowsPerMatch.ONE:
-            # a row for each match: one look at its rows
+            # a row for each match: one pass over its rows
             wanted = np.array([not e.variables or v in e.variables for v in self.of.variables], np.bool_)
             index, first = np.empty(len(self), np.int64), e.logical is Logical.FIRST
             fold.choose(self.low, self.high, _own(self.found.variables), wanted, e.logical_offset, first, index)
@@ -365,7 +380,7 @@ class _Rows:
         return self._logical[key]
 
     def reached(self, e: Navigation) -> Int64Array:
-        """The position of the row that a navigation means for each output row, -1 for none."""
+        """Returns, for each output row, the position of the row of a navigation, -1 for none."""
         key = row_meant(e)
         if key in self.found.carried:
             return self.found.carried[key]
@@ -397,13 +412,13 @@ class _Rows:
         return array.take(pa.array(self.view.match)) if whole else array
 
     def _where(self, e: Aggregate, at: Int64Array) -> Int64Array:
-        """Those of the matched rows at `at` for which FILTER holds."""
+        """Returns the matched rows at `at` that meet FILTER."""
         if e.where is None or not len(at):
             return at
         return at[truth(self._values(e.where, at))]
 
     def _first_of_equal(self, e: Aggregate, at: Int64Array) -> Int64Array:
-        """DISTINCT: of matched rows with equal arguments in one match the first one."""
+        """Applies DISTINCT: keeps the first of matched rows with equal arguments in one match."""
         if not e.distinct or not len(at):
             return at
         arguments = [a for a in (e.argument, *e.more) if a is not None]
@@ -416,8 +431,8 @@ class _Rows:
     def _columns(
         self, inputs: Sequence[Expression], at: Int64Array
     ) -> tuple[dict[str, pa.Array], dict[Expression, str]]:
-        """What expressions over single matched rows read at the rows `at`: columns, with k the match and i the order;
-        and the SQL of each leaf."""
+        """Returns the columns for expressions over single matched rows at `at`, with k the match and i the order; and
+        the SQL of each leaf."""
         match = np.repeat(np.arange(len(self.found)), np.diff(self.found.bounds))[at]
         columns = {"k": pa.array(match), "i": pa.array(np.arange(len(at)))}
         names: dict[Expression, str] = {}
@@ -451,7 +466,7 @@ class _Rows:
         rows = self.found.rows[at]
         if isinstance(e, Column) and e.name in self.store.numeric:
             return self.store.lane(e.name, rows)
-        low = _lowered(e)
+        low = lowered_measure(e)
         if low is not None and all(isinstance(leaf, Column) for leaf in leaves_of(e)):
             try:
                 return run_lanes(low, len(rows), lambda c: self.store.lane(c.name, rows))
@@ -464,14 +479,14 @@ class _Rows:
         argument = e.argument
         if argument is None:
             return pa.array(high - low)
-        if e.function not in _KINDS or e.more or (e.order and e.function in ("sum", "avg", "mean")):
+        if e.function not in KINDS or e.more or (e.order and e.function in ("sum", "avg", "mean")):
             return None
-        kind = _KINDS[e.function]
-        if kind == fold.COUNT and not _folds(argument.type):
+        kind = KINDS[e.function]
+        if kind == fold.COUNT and not folds_type(argument.type):
             there = self._single(argument, at).is_valid().to_numpy(zero_copy_only=False)
             known = _before(there)
             return pa.array(known[high] - known[low])
-        if not _folds(argument.type) or (e.function in ("avg", "mean") and e.type != "DOUBLE"):
+        if not folds_type(argument.type) or (e.function in ("avg", "mean") and e.type != "DOUBLE"):
             return None
         values, valid = self._values(argument, at)
         values, known = _own(values), np.zeros(0, np.bool_) if valid is None else _own(valid)
@@ -494,11 +509,11 @@ class _Rows:
         return to_arrow(out, None if some.all() else some, plain_type(e.type))
 
     def _computed(self, e: Aggregate, at: Int64Array, low: Int64Array, high: Int64Array, whole: bool) -> pa.Array:
-        """Any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
-        if e.function in ("avg", "mean") and _is_exact(e):
+        """Returns any aggregate by DuckDB over the rows [low, high) of `at`, in their order."""
+        if e.function in ("avg", "mean") and is_exact(e):
             return self._average(e, at, low, high, whole)
         columns, names = self._columns(e.inputs, at)
-        in_order = _call(e, names, e.function not in _IN_ANY_ORDER | _MACROS)
+        in_order = call_sql(e, names, e.function not in IN_ANY_ORDER | MACROS)
         if e not in self.of.fixed:
             nothing = {name: array.slice(0, 0) for name, array in columns.items()}
             (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e), self._settings)
@@ -509,9 +524,9 @@ class _Rows:
             place = np.full(len(low), len(k), np.int64)
             place[k.to_numpy()] = np.arange(len(k))
         else:
-            if _runs_along(e):
+            if runs_along(e):
                 over = "OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING)"
-                sql = f"SELECT r FROM (SELECT i, {_call(e, names, False)} {over} AS r FROM t) ORDER BY i"
+                sql = f"SELECT r FROM (SELECT i, {call_sql(e, names, False)} {over} AS r FROM t) ORDER BY i"
                 (found,) = query(sql, {"t": columns}, _failure(e), self._settings)
             else:
                 found = self._prefixes(e, columns, in_order)
@@ -533,7 +548,8 @@ class _Rows:
         return to_arrow(out, counts > 0, pa.float64())
 
     def _prefixes(self, e: Aggregate, columns: dict[str, pa.Array], call: str) -> pa.Array:
-        """The aggregate at each row over all rows of its match up to it. Quadratic in the length of the matches."""
+        """Returns the aggregate at each row over all rows of its match up to it. Quadratic in the length of the
+        matches."""
         match = columns["k"].to_numpy()
         n = len(match)
         first = np.searchsorted(match, match)
@@ -555,83 +571,12 @@ class _Rows:
         return pa.concat_arrays(parts)
 
 
-#: Rows that one query of `_Rows._prefixes` is given at most.
+#: Maximum number of rows of one query of `_Rows._prefixes`.
 PREFIX_ROWS = 1 << 20
-
-_KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
-#: Aggregates whose value does not depend on the order of their rows, to the last bit.
-_IN_ANY_ORDER = {
-    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
-    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
-}  # fmt: skip
-#: Aggregates with an exact state: along a match DuckDB computes them as over each of its beginnings, to the last bit.
-#: Others (stddev, corr, ...) add up floating numbers, and a window adds them in another order.
-_ALONG = _IN_ANY_ORDER | {
-    "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
-    "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",
-}  # fmt: skip
-#: Macros: they take no ORDER BY, and get their rows in order.
-_MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
-
-
-def _is_exact(e: Aggregate) -> bool:
-    """Whether it is over whole numbers or decimals."""
-    type = e.argument.type if e.argument is not None else ""
-    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
-
-
-def _runs_along(e: Aggregate) -> bool:
-    if e.function in ("sum", "avg", "mean"):
-        return e.argument is not None and e.argument.type not in ("DOUBLE", "FLOAT")
-    return e.function in _ALONG and not e.order
-
-
-def _call(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
-    """The call over chosen rows (so without DISTINCT and FILTER), which `i` numbers; in_order: to be taken in it."""
-    keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
-    if keys or in_order:
-        keys.append("i")
-    arguments = ", ".join(to_sql(a, names) for a in (e.argument, *e.more) if a is not None)
-    return f"{e.function}({arguments}{' ORDER BY ' + ', '.join(keys) if keys else ''})"
-
-
-@cache
-def _folds(type: str) -> bool:
-    """Whether the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
-    try:
-        lane_of(type)
-    except NoLane:
-        return False
-    return type != "INTERVAL" and not is_wide(type)
-
-
-def _lowered(e: Expression) -> Lowered | None:
-    """A measure in lanes over its leaves, or None."""
-
-    def leaf(x: Expression) -> Leaf | None:
-        if isinstance(x, Column | Navigation | Aggregate | MatchNumber):
-            if not _is_leaf(x) or not _folds(x.type) or x.type == "FLOAT":
-                raise NoLane(show(x))
-            return Leaf(x, lane_of(x.type))
-        return None
-
-    if not _folds(e.type) or e.type == "FLOAT":
-        return None
-    try:
-        return lower(e, leaf)
-    except NoLane:
-        return None
-
-
-def _is_leaf(e: Expression) -> bool:
-    """Whether it is read as it is, without a projection."""
-    if isinstance(e, Navigation):
-        return isinstance(e.argument, Column | Classifier)
-    return isinstance(e, Column | Aggregate | Classifier | MatchNumber)
 
 
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:
-    """The error of a measure from what DuckDB says of it."""
+    """Returns a function that makes the error of a measure from DuckDB's message."""
     shown = ", ".join(map(show, expressions))
     return lambda reason: DataError(
         f"a measure cannot be computed for these rows: {reason}", f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
@@ -639,20 +584,20 @@ def _failure(*expressions: Expression) -> Callable[[str], DataError]:
 
 
 def _plain(array: pa.Array, type: str) -> pa.Array:
-    """A column of DuckDB's in the Arrow type of the output."""
+    """Returns a column of DuckDB's in the Arrow type of the output."""
     target = plain_type(type)
     return array if array.type == target else array.cast(target)
 
 
 def _before(there: np.ndarray) -> Int64Array:
-    """How many are true before each index, and before the end: int64 (n + 1,)."""
+    """Returns the number of true values before each index, and before the end: int64 (n + 1,)."""
     before = np.zeros(len(there) + 1, np.int64)
     np.cumsum(there, out=before[1:])
     return before
 
 
 def _own(values: np.ndarray) -> np.ndarray:
-    """The values as kernels are compiled for them: contiguous and writable."""
+    """Returns the values in the form for which kernels are compiled: contiguous and writable."""
     return values if values.flags.c_contiguous and values.flags.writeable else values.copy()
 
 

@@ -16,9 +16,9 @@ from query.schema import Schema
 
 STATE_VERSION = 1
 
-#: So many sorted runs of about one size are merged into one: few merges per event, and few runs to look at.
+#: Number of sorted runs of about equal size that are merged into one: few merges per event, and few runs to search.
 FAN_OUT = 16
-#: So many rows that stand in no order, or more, are sorted by a radix sort.
+#: Number of unsorted rows from which a radix sort is used.
 RADIX_ROWS_MIN = 1 << 16
 
 
@@ -54,7 +54,7 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
 
 
 def sorting_order(values: np.ndarray, stable: bool = True) -> Int64Array:
-    """The row numbers that sort whole numbers (n,), equal ones in their order if it is to be stable; int64 (n,)."""
+    """Returns the row numbers that sort whole numbers (n,), equal ones in their order if stable; int64 (n,)."""
     descents = int(np.count_nonzero(values[1:] < values[:-1]))
     if not descents:
         return np.arange(len(values), dtype=np.int64)
@@ -62,35 +62,35 @@ def sorting_order(values: np.ndarray, stable: bool = True) -> Int64Array:
     if descents < 64 or len(values) < RADIX_ROWS_MIN or values.dtype != np.int64:
         by_comparing = np.argsort(values, kind="stable" if stable or descents < 64 else "quicksort")
         return by_comparing.astype(np.int64, copy=False)
-    from matching.kernels.radix import radix_argsort  # loads numba, which few rows are not worth
+    from matching.kernels.radix import radix_argsort  # loads numba, too slow for few rows
 
     return radix_argsort(values)
 
 
 def sort_events(batch: EventBatch, schema: Schema) -> EventBatch:
-    """The rows in the total order; the batch itself, without a copy, where they stand in it."""
+    """Returns the rows in the total order; the batch itself, without a copy, if they are in it."""
     if _is_sorted(batch, schema):
         return batch
     return batch.take(total_order(batch, schema))
 
 
 def check_order(schema: Schema) -> None:
-    """Raises DataError for a tie column that does not exist or whose type has no order here."""
+    """Raises DataError for a tie column that is unknown or whose type has no order."""
     for name in schema.order:
         field = schema.field(name)
         if field is None:
             known = ", ".join(schema.names)
-            raise DataError(f"tie column {name} is not a column of {schema.name}", f"there is {known}")
+            raise DataError(f"tie column {name} is not a column of {schema.name}", f"available: {known}")
         type = arrow_schema(schema).field(field.name).type
         if pa.types.is_nested(type) or pa.types.is_interval(type) or field.type.startswith("ENUM"):
             raise DataError(
-                f"tie column {field.name} is {field.type}, which has no order here",
+                f"tie column {field.name} is {field.type}, which has no order",
                 "order by numbers, strings, blobs, booleans, dates or times",
             )
 
 
 def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
-    """The batch with these names of sources, and behind them those that they lack."""
+    """Returns the batch with these source names, followed by those that they lack."""
     if batch.sources == sources:
         return batch
     names = dict.fromkeys((*sources, *batch.sources))
@@ -104,15 +104,15 @@ def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
 
 
 class Ordering:
-    """Hands the on-time events of one stream on in the total order, each when nothing that sorts before it can come.
+    """Hands the on-time events of one stream on in the total order, each once no earlier one can come.
 
-    With one source, lateness 0 and no tie columns that is at once: on-time events of such a stream are in order as
-    they come, and batches pass through without a copy. Otherwise an event goes when watermark > its time, never at
-    equality. From the moment a second source is seen events are held back; one that has passed through before stays
-    so: if a second source then sends an event of that very time and its name sorts first, it comes after it.
+    With one source, lateness 0 and no tie columns that is at once: on-time events of such a stream arrive in order, and
+    batches pass through without a copy. Otherwise an event is released when watermark > its time, never at equality.
+    From the moment a second source is seen events are held back; one that has passed through before stays so: if a
+    second source then sends an event of that very time and its name sorts first, it comes after it.
 
-    A pure function of what is pushed: no clock, no I/O. Late events must not be handed in. Not thread safe.
-    Cost: O(log n) moves per held event.
+    A pure function of the pushed events: no clock, no I/O. Late events must not be handed in. Not thread safe. Cost:
+    O(log n) moves per held event.
     """
 
     __slots__ = ("_at_once", "_nothing", "_runs", "_sources", "schema", "watermark_us")
@@ -130,15 +130,15 @@ class Ordering:
         self._nothing = EventBatch(empty, zeros, zeros.astype(np.int32), zeros, zeros, ())
 
     def __len__(self) -> int:
-        """How many events are held back."""
+        """Returns the number of events held back."""
         return sum(map(len, self._runs))
 
     def held_count(self, since_seq: int) -> int:
-        """How many of the events from that ingest sequence on are held back."""
+        """Returns the number of events held back from that ingest sequence on."""
         return sum(int(np.count_nonzero(run.seq >= since_seq)) for run in self._runs)
 
     def held_seqs(self) -> Int64Array:
-        """The ingest sequences of the events that are held back, in no order."""
+        """Returns the ingest sequences of the events held back, in no order."""
         return np.concatenate([np.zeros(0, np.int64), *(run.seq for run in self._runs)])
 
     def push(self, batch: EventBatch, watermark_us: int | None) -> EventBatch:
@@ -156,17 +156,18 @@ class Ordering:
         return self._release()
 
     def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness; nothing else may differ. What is held back stays so until its turn."""
+        """Adopts a declaration that differs in its lateness only. Held-back events keep their turn."""
         self.schema = schema
         self._at_once = schema.lateness_us == 0 and not schema.order
 
     @property
     def _passes(self) -> bool:
-        """Whether events are in order as they come."""
+        """True if events arrive in order."""
         return self._at_once and len(self._sources) <= 1
 
     def advance(self, watermark_us: int | None) -> EventBatch:
-        """No event with time < watermark_us can still come (None: none at all). Returns what may be matched by that."""
+        """Announces that no event with time < watermark_us can still come (None: none at all). Returns the events
+        released."""
         if watermark_us is None:
             runs, self._runs = self._runs, []
             return self._merged(runs)
@@ -185,13 +186,13 @@ class Ordering:
         return to_ipc(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def restore(self, state: bytes) -> None:
-        """Goes on from a snapshot of an Ordering of the same schema. Raises DataError for any other state."""
+        """Restores a snapshot of an Ordering of the same schema. Raises DataError for any other state."""
         try:
             with pa.ipc.open_stream(state) as reader:
                 metadata = json.loads((reader.schema.metadata or {})[b"ordering"])
                 batch = reader.read_next_batch()
         except (pa.ArrowException, OSError, KeyError, ValueError, StopIteration) as error:
-            message = f"this is no saved order of {self.schema.name}: {error}"
+            message = f"the saved order of {self.schema.name} is invalid: {error}"
             raise DataError(message, "start from the archive") from None
         columns = batch.select(list(range(batch.num_columns - 4)))
         declared = self._nothing.columns.schema
@@ -213,13 +214,13 @@ class Ordering:
             self.watermark_us = watermark_us
 
     def known(self, batch: EventBatch) -> EventBatch:
-        """The batch with the sources of those handed on; sources that are new are added to them."""
+        """Returns the batch with the sources of those handed on; adds new sources to them."""
         named = in_sources(batch, self._sources)
         self._sources = named.sources
         return named
 
     def held(self) -> EventBatch:
-        """The events that are held back, in the total order."""
+        """Returns the events held back, in the total order."""
         return self._merged(self._runs)
 
     def _release(self) -> EventBatch:
@@ -227,7 +228,7 @@ class Ordering:
         released: list[EventBatch] = []
         if w is not None:
             if self._passes:
-                w += 1  # held back under another lateness: what is still to come at this time sorts after it
+                w += 1  # held back under another lateness: later events of this time sort after it
             kept: list[EventBatch] = []
             for run in self._runs:
                 if run.ts_us[0] >= w:
@@ -273,7 +274,7 @@ def _position(names: list[str], name: str) -> int:
 
 
 def _rank(sources: tuple[str, ...]) -> Int64Array:
-    """For each source its place in the order of their names."""
+    """Returns, for each source, its rank in the order of their names."""
     rank = np.empty(len(sources), np.int64)
     rank[sorted(range(len(sources)), key=sources.__getitem__)] = np.arange(len(sources))
     return rank
@@ -292,7 +293,7 @@ def column_ranks(column: pa.Array) -> Int64Array:
 
 
 def _argsort(keys: list[Int64Array]) -> Int64Array:
-    """Row numbers by the keys, the most significant first. As one int64 key where their ranges allow it: 5 times
+    """Returns row numbers by the keys, the most significant first. As one int64 key if their ranges allow it: 5 times
     faster."""
     folded, room = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
@@ -307,7 +308,7 @@ def _argsort(keys: list[Int64Array]) -> Int64Array:
 
 
 def _is_sorted(batch: EventBatch, schema: Schema) -> bool:
-    """True only if the rows stand in the total order; False also where a look at the tie columns would be needed."""
+    """True only if the rows are in the total order; False also if tie columns would have to be compared."""
     ts_us = batch.ts_us
     if len(ts_us) < 2 or bool((ts_us[1:] > ts_us[:-1]).all()):
         return True

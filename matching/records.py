@@ -1,4 +1,4 @@
-"""Partitions as records: what has one length or another for each of many partitions, as bytes of each, and back."""
+"""Partitions as records: packs data of different length per partition into bytes for each, and unpacks them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Items of n partitions, those of one side by side. bounds: int64 (n + 1,), where those of each begin; columns: by
-    name arrays of any plain type whose first axis are the items."""
+class RecordBlock:
+    """Items of n partitions, grouped by partition. bounds: int64 (n + 1,), the beginnings of the groups; columns: by
+    name, arrays of any plain type whose first axis are the items."""
 
     bounds: Int64Array
     columns: Mapping[str, np.ndarray]
 
 
-Blocks = dict[str, Block]
-#: In the order in which they stand in a record, the blocks, and of each the columns: name, type, shape of an item.
+Blocks = dict[str, RecordBlock]
+#: The blocks of a record in order, and the columns of each: name, type, shape of an item.
 Layout = tuple[tuple[str, tuple[tuple[str, str, tuple[int, ...]], ...]], ...]
 
 
@@ -37,13 +37,13 @@ def layout_of(blocks: Blocks) -> Layout:
 
 
 def read_layout(saved: Any) -> Layout:
-    """A layout that has been JSON."""
+    """Returns a layout from its JSON form."""
     return tuple((name, tuple((c, kind, tuple(shape)) for c, kind, shape in columns)) for name, columns in saved)
 
 
 def pack(blocks: Blocks) -> tuple[Int64Array, np.ndarray]:
-    """Records of n partitions: where each begins, int64 (n + 1,), and their bytes, uint8. A record is the number of
-    items of each block, then the columns, in whole words. O(bytes)."""
+    """Returns the records of n partitions: the beginning of each, int64 (n + 1,), and their bytes, uint8. A record is
+    the number of items of each block, then the columns, in whole words. O(bytes)."""
     n = len(next(iter(blocks.values())).bounds) - 1
     sizes = np.full(n, 4 * len(blocks), np.int64)
     for block in blocks.values():
@@ -81,7 +81,7 @@ def unpack(bounds: Int64Array, data: np.ndarray, layout: Layout) -> Blocks:
             array = np.empty((int(items[-1]), *shape), dtype)
             kernels.copy_in(data, _width(dtype, shape), items, array.reshape(-1).view(np.uint8), at)
             found[column] = array
-        blocks[name] = Block(items, found)
+        blocks[name] = RecordBlock(items, found)
     return blocks
 
 
@@ -95,30 +95,30 @@ def one_each(n: int) -> Int64Array:
 
 
 def bounds_of(counts: Int64Array) -> Int64Array:
-    """Where the items of each partition begin, int64 (n + 1,)."""
+    """Returns the beginnings of the items of each partition, int64 (n + 1,)."""
     bounds = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds
 
 
 def owners(bounds: Int64Array) -> Int64Array:
-    """For each item the place of its partition among the n."""
+    """Returns, for each item, the index of its partition among the n."""
     return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def spread(first: Int64Array, bounds: Int64Array) -> Int64Array:
-    """The indices of items that stand side by side from `first` on, int64 (n,), for all n partitions."""
+    """Returns the indices of items that are consecutive from `first` on, int64 (n,), for all n partitions."""
     return np.repeat(first - bounds[:-1], np.diff(bounds)) + np.arange(bounds[-1])
 
 
 class Grouped:
-    """Items of one array, sorted by the partitions they belong to. items: their indices; bounds: where those of each
-    partition begin; local: by index, the place among the items of its partition, -1 for all others (and at the end)."""
+    """Items of one array, sorted by their partitions. items: their indices; bounds: the beginning of each partition;
+    local: by index, the place among the items of its partition, -1 for all others (and at the end)."""
 
     __slots__ = ("bounds", "items", "local", "of")
 
     def __init__(self, of: Int64Array, partitions: int) -> None:
-        """of: for each index the place of its partition, -1 for what is left out."""
+        """of: for each index the place of its partition, -1 for omitted items."""
         self.of = np.append(of, -1)
         self.bounds = np.empty(partitions + 1, np.int64)
         order = np.empty(len(of), np.int64)
@@ -128,20 +128,20 @@ class Grouped:
         self.local[self.items] = np.arange(len(self.items)) - np.repeat(self.bounds[:-1], np.diff(self.bounds))
 
     def places(self, references: Int64Array, of: Int64Array) -> Int64Array:
-        """What refers to items, as references within the partition; those below 0, and to an item of another partition,
-        become -1. of: for each reference the place of its partition."""
+        """Returns references to items as references within the partition; negative ones, and those to an item of
+        another partition, become -1. of: for each reference the place of its partition."""
         safe = np.maximum(references, -1)
         return np.where(self.of[safe] == of, self.local[safe], -1)
 
 
 def anew(references: Int64Array, base: Int64Array, of: Int64Array) -> Int64Array:
-    """References within partitions as indices again. base: where the items of each partition begin now; of: for each
-    reference the place of its partition. Those below 0 stay."""
+    """Returns references within partitions as indices again. base: the new beginnings of the partitions; of: for each
+    reference the place of its partition. Negative ones are unchanged."""
     return np.where(references >= 0, references + base[of], references)
 
 
 def frame(bounds: Int64Array, data: np.ndarray) -> tuple[Int64Array, np.ndarray]:
-    """Records to be written, each behind its length and checksum: where each begins, in bytes, and all bytes."""
+    """Returns records to be written, each after its length and checksum: the beginning of each, and all bytes."""
     words = bounds // WORD
     framed = np.empty(int(words[-1]) + len(bounds) - 1, np.int64)
     kernels.frame(words, data.view(np.int64), framed)
@@ -149,8 +149,8 @@ def frame(bounds: Int64Array, data: np.ndarray) -> tuple[Int64Array, np.ndarray]
 
 
 def unframe(framed: np.ndarray, at: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray, int]:
-    """Records read again: bounds, bytes, and the first one that is not what was written, -1 if all are. at: where each
-    begins in `framed`, in bytes; lengths: without the frame."""
+    """Returns records read again: bounds, bytes, and the index of the first damaged one, -1 if none is. at: the
+    beginning of each in `framed`, in bytes; lengths: without the frame."""
     bounds = bounds_of(lengths)
     data = np.empty(int(bounds[-1]), np.uint8)
     bad = kernels.unframe(framed.view(np.int64), at // WORD, bounds // WORD, data.view(np.int64))
@@ -159,8 +159,8 @@ def unframe(framed: np.ndarray, at: Int64Array, lengths: Int64Array) -> tuple[In
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Partitions on their way out. ids: (n,); place: by partition id, the place among the n, -1 for those that stay;
-    rows: the rows of the store that go with them."""
+    """Partitions that leave memory. ids: (n,); place: by partition id, the index among the n, -1 for those that stay;
+    rows: the rows of the store that leave with them."""
 
     ids: Int64Array
     place: Int64Array
@@ -169,7 +169,8 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """Partitions on their way in. ids: (n,); rows: where the rows of each begin in the store now; count: its rows."""
+    """Partitions that come back. ids: (n,); rows: the new positions of the first rows of each in the store; count:
+    number of its rows."""
 
     ids: Int64Array
     rows: Int64Array

@@ -1,7 +1,7 @@
-"""The rows that the matchers of one input share: partition ids, columns, links, and what their conditions make of them.
+"""The rows that the matchers of one input share: partition ids, columns, links, and the values of their conditions.
 
 Matchers with the same PARTITION BY see each row once: its key is looked up once, it is stored once, and an expression
-that several of them read is computed once. What a row has become is each matcher's own.
+that several of them read is computed once. Runs belong to each matcher.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from matching.types import plain_type
 from query.errors import DataError
 from query.plan.expression import Column, Expression, Navigation, walk
 
-#: Rows and nodes that may pile up before what no run needs is dropped.
+#: Number of rows and nodes that may accumulate before unreachable ones are dropped.
 SLACK = 1 << 17
-#: Of more rows it is not looked which of them are needed when somebody asks how many.
+#: Number of rows above which `needed_by` estimates instead of searching.
 HELD_LOOKED_AT = 1 << 17
-#: So many rows and nodes are worth a look before they are written down.
+#: Minimum number of rows and nodes for a search for unreachable ones before a snapshot.
 FEW = 1 << 10
-#: Keys from which on those that are idle are forgotten. Not a power of two: what there is by key doubles at these, and
-#: keys that come until rows are dropped the next time would pay for as many again.
+#: Number of keys from which idle keys are forgotten. Not a power of two: arrays by key double at these, and keys that
+#: come before the next compaction would pay for as many again.
 KEYS_MIN = 3 << 14
 
 #: Expressions whose values are computed together: those of one row; of a row and its neighbours, by the first row that
 #: is seen; and those that are codes, by matcher.
 _Joint = tuple[str, int]
-#: The values of some expressions, and for each the rows where it cannot be computed (see RowValues.attempt).
+#: The values of some expressions, and for each the rows for which it cannot be computed (see RowValues.attempt).
 Attempt = tuple[list[Values], list[np.ndarray | None]]
 
 
 class Rows:
     """Rows of one input by one PARTITION BY, for one matcher or several. Not thread safe.
 
-    after: rows of its partition that must be there before a row is taken. block: the positions that may be taken now,
-    since the last `append`.
+    after: number of later rows of its partition required before a row is taken. block: the positions that may be taken
+    now, since the last `append`.
     """
 
     def __init__(self, partition_by: Sequence[Column], after: int, spill: Spill | None = None) -> None:
-        """spill: where partitions may leave memory for; None: they do not."""
+        """spill: settings for partitions that may leave memory; None: they do not."""
         self.spilled = None if spill is None else Spilled(spill)
         self._serial = 0
         self.partition_by = tuple(partition_by)
@@ -60,12 +60,12 @@ class Rows:
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
-        self.came = 0  # rows of the last `append`
+        self.came = 0  # number of rows of the last `append`
         self.began = False
         self.compact_at = SLACK
-        self._forget_at = KEYS_MIN
+        self.forget_at = KEYS_MIN
         self._tenants: list[Tenant] = []
-        #: expressions that are computed together, what they are for this block, and where those of each tenant stand
+        #: expressions computed together, their values for this block, and their positions for each tenant
         self._joint: dict[_Joint, RowValues] = {}
         self._attempts: dict[_Joint, Attempt] = {}
         self._places: dict[int, tuple[tuple[_Joint, int], ...]] = {}
@@ -73,15 +73,15 @@ class Rows:
     # ---- matchers
 
     def add(self, tenant: Tenant) -> None:
-        """A matcher that sees the rows appended from now on."""
+        """Adds a matcher that sees the rows appended from now on."""
         tenant.floor = self.store.count
         tenant.serial, self._serial = self._serial, self._serial + 1
         self._tenants.append(tenant)
         self._adapt()
 
     def fill(self, names: Sequence[str], read: Callable[[int, int], EventBatch]) -> bool:
-        """Gives the rows that are there the values of columns that were not kept for them. read: the events with a time
-        from the first to the second; False where one of the rows is not among them."""
+        """Adds values of columns that were not stored for the existing rows. read: returns the events with a time from
+        the first to the second. Returns False if one of the rows is not among them."""
         store = self.store
         if names:
             self.bring_all()
@@ -98,16 +98,16 @@ class Rows:
         return True
 
     def remove(self, tenant: Tenant) -> None:
-        """Forgets a matcher, and what only it has read."""
+        """Removes a matcher and the data that only it has read."""
         self._tenants = [t for t in self._tenants if t is not tenant]
         self._adapt()
 
     def __len__(self) -> int:
-        """How many matchers there are."""
+        """Returns the number of matchers."""
         return len(self._tenants)
 
     def _adapt(self) -> None:
-        """Brings together what all tenants read."""
+        """Combines the needs of all tenants."""
         numeric: dict[str, bool] = {}
         other: dict[str, None] = {}
         types: dict[str, pa.DataType] = {}
@@ -123,7 +123,7 @@ class Rows:
         self._join()
 
     def _join(self) -> None:
-        """Brings together the expressions that have the same values for several tenants."""
+        """Combines the expressions that have the same values for several tenants."""
         joint: dict[_Joint, dict[Expression, int]] = {}
         codes: dict[_Joint, Codes] = {}
         self._places, self._attempts = {}, {}
@@ -139,13 +139,13 @@ class Rows:
                 known = joint.setdefault(together, {})
                 places.append((together, known.setdefault(e, len(known))))
             self._places[id(tenant)] = tuple(places)
-        settings = self._tenants[0].values.settings if self._tenants else ()  # live: they have no connection
+        settings = self._tenants[0].values.settings if self._tenants else ()  # live queries have no connection
         self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}
 
     # ---- rows
 
     def append(self, batch: EventBatch) -> None:
-        """Takes the next rows of the total order; `block` is what may be matched by that."""
+        """Takes the next rows of the total order; `block` becomes the rows that may be matched now."""
         self.store.floor = 0
         self.came = len(batch)
         self.began = self.began or self.came > 0
@@ -158,13 +158,13 @@ class Rows:
         if not self.after:
             self.block = slice(self.begin, self.store.count)
             return
-        # a row is matched when the rows that NEXT reads behind it are there
+        # a row is matched once the rows after it that NEXT reads exist
         ready = self.store.chase(np.arange(self.begin, self.store.count), -self.after)
         self.block = ready[ready >= 0]
 
     def retain(self, wanted: Sequence[Int64Array | None]) -> Int64Array | None:
-        """Drops the rows of the block that no matcher wants, where none of them can be read by others. wanted: of each
-        matcher that takes the block (KernelMatcher.wants). Returns the indices of the rows that are left; None: all."""
+        """Drops the rows of the block that no matcher wants, if no later row can read them. wanted: of each matcher
+        that takes the block (KernelMatcher.wants). Returns the indices of the rows that are left; None: all."""
         if self.store.linked or self.after:
             return None
         retained = wanted[0] if len(wanted) == 1 else _united(wanted)
@@ -179,22 +179,22 @@ class Rows:
         return retained
 
     def taken(self) -> None:
-        """All matchers have taken the block."""
+        """Notes that all matchers have taken the block."""
         self.let_go(self.block)
 
     def let_go(self, positions: Int64Array | slice) -> None:
-        """All matchers have taken these rows."""
+        """Notes that all matchers have taken these rows."""
         if self.after:
             self.store.released[positions] = True
 
     def held(self) -> Int64Array:
-        """The rows that no block has had yet."""
+        """Returns the rows that have not been in a block yet."""
         if not self.after:
             return np.zeros(0, np.int64)
         return np.flatnonzero(~self.store.released[: self.store.count])
 
     def attempt(self, tenant: Tenant) -> Attempt:
-        """The values of the tenant's expressions for the rows of the block."""
+        """Returns the values of the tenant's expressions for the rows of the block."""
         if len(self._tenants) == 1:
             return tenant.values.attempt(self.store, self.block)
         values: list[Values] = []
@@ -210,8 +210,8 @@ class Rows:
     # ---- memory
 
     def compact(self) -> None:
-        """Drops rows and nodes that no run, waiting match or navigation can reach; amortised by doubling. Sends
-        partitions away where more is in use than may be."""
+        """Drops rows and nodes that no run, waiting match or navigation can reach; amortised by doubling. Evicts
+        partitions if more memory is in use than allowed."""
         self._attempts = {}
         if self.spilled is not None:
             self.spilled.learn(self)
@@ -221,7 +221,7 @@ class Rows:
             self.drop(self.mark())
 
     def mark(self, exact: bool = False) -> np.ndarray:
-        """The rows that are still needed, bool (rows + 1,), to be handed to `drop`. exact: none but those."""
+        """Returns the rows that are still needed, bool (rows + 1,), for `drop`. exact: no others."""
         store = self.store
         store.floor = 0
         keep = np.zeros(store.count + 1, np.bool_)
@@ -237,8 +237,8 @@ class Rows:
         return keep
 
     def needed_by(self, tenant: Tenant) -> tuple[int, int | None]:
-        """How many rows in memory the partial matches of one tenant need, and the time of the first of them (None:
-        there are none). Of very many rows it is said without looking: all that are there, perhaps twice as many."""
+        """Returns the number of rows in memory that the partial matches of one tenant need, and the time of the first
+        of them (None: there are none). For very many rows an upper bound: all rows in memory, perhaps twice as many."""
         store = self.store
         if store.count > HELD_LOOKED_AT:
             return store.count, int(store.ts[0])
@@ -248,19 +248,18 @@ class Rows:
         return len(times), int(times.min()) if len(times) else None
 
     def _here(self) -> Int64Array:
-        """The partitions that may have rows or runs in memory."""
+        """Returns the partitions that may have rows or runs in memory."""
         return np.arange(len(self.keys)) if self.spilled is None else self.spilled.here()
 
     def unmark(self, place: Int64Array, keep: np.ndarray) -> None:
-        """Takes back what `mark` has marked of partitions that have left. place: by partition id, below 0 for all
-        others."""
+        """Clears the marks of partitions that have left. place: by partition id, negative for all others."""
         count = self.store.count
         keep[:count] &= place[self.store.partition[:count]] < 0
         for tenant in self._tenants:
             tenant.unmark(place)
 
     def drop(self, keep: np.ndarray) -> None:
-        """Drops the rows that were not marked, and what matchers have not reached."""
+        """Drops the rows without marks, and the nodes that matchers have not reached."""
         store, tenants = self.store, self._tenants
         floors = [tenant.floor for tenant in tenants]
         for tenant in tenants:
@@ -277,9 +276,9 @@ class Rows:
         self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Gives the ids of keys of which no run knows to new keys; amortised by doubling. No row of theirs is left."""
+        """Frees the ids of keys without runs for new keys; amortised by doubling. They have no rows left."""
         used = len(self.keys) - len(self.keys.free)
-        if used < self._forget_at or not self._tenants or not all(tenant.forgets for tenant in self._tenants):
+        if used < self.forget_at or not self._tenants or not all(tenant.forgets for tenant in self._tenants):
             return
         idle = np.logical_and.reduce([tenant.idle() for tenant in self._tenants])
         idle[self.keys.free] = False
@@ -290,7 +289,7 @@ class Rows:
             self.keys.forget(ids)
             for tenant in self._tenants:
                 tenant.forget(ids)
-        self._forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
+        self.forget_at = max(KEYS_MIN, 2 * (used - len(ids)))
 
     # ---- partitions that leave memory
 
@@ -300,55 +299,55 @@ class Rows:
 
     @property
     def why(self) -> str | None:
-        """Why partitions cannot leave memory now, or None."""
+        """Returns why partitions cannot leave memory now, or None."""
         for name in self.store.other:
             if not spillable(self.store.schema.field(name).type):
-                return f"column {name} is a {self.store.schema.field(name).type}, which is not written down row by row"
+                return f"column {name} is a {self.store.schema.field(name).type}, which cannot be spilled row by row"
         return next((why for tenant in self._tenants if (why := tenant.why) is not None), None)
 
     def bytes_of_row(self) -> int:
-        """What a row takes, with that of all matchers; of columns that are kept as Arrow on average."""
+        """Returns the bytes of a row, including those of all matchers; of columns stored as Arrow on average."""
         arrow = self.store.arrow.nbytes // self.store.count if self.store.other and self.store.count else 0
         return self.store.row_bytes + arrow + sum(tenant.row_bytes for tenant in self._tenants)
 
     @property
     def used_bytes(self) -> int:
-        """What rows and runs take: see matching.spilled."""
+        """Returns the bytes of rows and runs: see matching.spilled."""
         return self.bytes_of_row() * self.store.count + sum(tenant.used_bytes for tenant in self._tenants)
 
     @property
     def key_bytes(self) -> int:
-        """What keys take, and what stands in a line for each of them."""
+        """Returns the bytes of keys, and of the arrays by partition id."""
         lines = 8 * self.store.linked + sum(tenant.key_bytes for tenant in self._tenants)
         if self.spilled is not None:
             lines += self.spilled.key_bytes
         return self.keys.nbytes + lines * len(self.keys)
 
     def bring_all(self) -> None:
-        """All partitions come back into memory."""
+        """Brings all partitions back into memory."""
         if self.spilled is not None and self.spilled.out_count:
             self.spilled.bring_back(self, self.spilled.out())
 
     def reach(self, watermark_us: int | None) -> None:
-        """To be called before matchers are told of a watermark, or of the end of the input (None)."""
+        """Prepares for a watermark, or the end of the input (None); called before matchers receive it."""
         if self.spilled is not None:
             self.spilled.reach(self, watermark_us)
 
     def copy_out(self, leaving: Leaving) -> Blocks:
-        """All that there is of some partitions; nothing changes. To be called behind `mark`."""
+        """Returns the data of some partitions, without any change. To be called after `mark`."""
         blocks = self.store.copy_out(leaving.ids, leaving.rows)
         for tenant in self._tenants:
             blocks |= {f"{tenant.serial}/{name}": block for name, block in tenant.copy_out(leaving).items()}
         return blocks
 
     def leave(self, ids: Int64Array) -> None:
-        """These partitions have been copied out; their rows are dropped by who calls."""
+        """Notes that these partitions have been copied out; the caller drops their rows."""
         for tenant in self._tenants:
             tenant.leave(ids)
 
     def put_in(self, ids: Int64Array, blocks: Blocks) -> None:
-        """What was copied out of partitions that have had no row since. Matchers that have come since know nothing of
-        them."""
+        """Restores data that was copied out, for partitions that have had no row since. Newer matchers have no data
+        there."""
         coming = Coming(ids, self.store.put_in(ids, blocks), self.store.count)
         for tenant in self._tenants:
             start = f"{tenant.serial}/"
@@ -357,9 +356,9 @@ class Rows:
                 tenant.put_in(coming, own)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Rows and keys, as arrays by name; of partitions that are out, where they are. To be called before matchers
-        say what is their own: where most rows and nodes are not needed, they are dropped first, instead of being
-        written and read for nothing."""
+        """Returns rows and keys, as arrays by name; for evicted partitions, their locations. To be called before the
+        matchers' own snapshots: if most rows and nodes are unreachable, they are dropped first, to be neither written
+        nor read."""
         if self._size() >= FEW:
             keep = self.mark()
             if 2 * np.count_nonzero(keep) < self._size():
@@ -379,7 +378,7 @@ class Rows:
         return arrays | {f"key.{name}": saved_array(values) for name, values in self.keys.snapshot().items()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Takes over what `snapshot` gave, for matchers of the same plans."""
+        """Restores the result of `snapshot`, for matchers of the same plans."""
 
         def of(name: str) -> dict[str, np.ndarray]:
             return {key.removeprefix(name): array for key, array in arrays.items() if key.startswith(name)}
@@ -395,23 +394,23 @@ class Rows:
             self.spilled.spill.store.restore(arrays["spill.manifest"].tobytes())
             self.spilled.restore(json.loads(arrays["spill.head"].tobytes()), book, len(self.keys))
         elif (book["place"] >= 0).any():
-            message = "the saved state has partial matches that were not in memory"
+            message = "the saved state has partial matches on disk"
             raise DataError(message, "open it with a memory limit again")
 
     def restored(self) -> None:
-        """Rows, keys and all matchers have been put in from snapshots."""
+        """Completes a restore: rows, keys and all matchers have been put in from snapshots."""
         self.began = True
         self._serial = max((tenant.serial for tenant in self._tenants), default=-1) + 1
         self._join()
         self.compact_at = 2 * self._size() + SLACK
-        self._forget_at = KEYS_MIN
+        self.forget_at = KEYS_MIN
 
     def _size(self) -> int:
         return max([self.store.count, *(tenant.size for tenant in self._tenants)])
 
 
 def _united(indices: Sequence[Int64Array | None]) -> Int64Array | None:
-    """All of these indices, ascending; None where there are none, or one of them stands for all."""
+    """Returns the union of these indices, ascending; None if there are none, or if one of them means all."""
     some = [index for index in indices if index is not None]
     return np.unique(np.concatenate(some)) if some and len(some) == len(indices) else None
 

@@ -1,11 +1,11 @@
 """A pattern found once over a wide range, for the answers of many ranges inside it.
 
-What a pattern finds in a range is its answer on the rows of that range alone. For many patterns that can be read off
-what it finds in a wider one: for all matches, and for one match a start by first completion, those whose rows lie
-inside. Where SQL skips, the wide range gives for each row the end of its preferred match, and skipping is replayed from
-the first row of each range: a match that ends inside is the preferred one there too, since every match of the range is
-one of the wide range. One that ends beyond the range is not an answer: what its first row begins inside is then found
-by matching the rows from there on.
+The answer of a range is the matches among its rows alone. For many patterns it follows from the matches of a wider
+range: for all matches, and for one match per start by first completion, it is those whose rows lie inside. If SQL
+skips, the wide range gives for each row the end of its preferred match, and skipping is replayed from the first row of
+each range: a match that ends inside is the preferred one there too, since every match of the range is one of the wide
+range. One that ends beyond the range is no answer: the matches that its first row begins inside are then found by
+matching the rows from there on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from query.plan.plan import AfterMatch, Plan
 
 
 class Sharing(Enum):
-    """How the answer of a range follows from a wider one."""
+    """The way the answer of a range follows from a wider one."""
 
     FILTER = "the matches whose events all lie in the range"
     REPLAY = "skipping replayed over the preferred match of each row"
@@ -32,7 +32,7 @@ class Sharing(Enum):
 
 
 def sharing_of(plan: Plan) -> Sharing:
-    """How ranges may share what the pattern of a plan finds."""
+    """Returns how ranges may share the matches of a plan's pattern."""
     skips = plan.after.kind
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     nodes = [node for expression in expressions for node in walk(expression)]
@@ -53,8 +53,8 @@ def sharing_of(plan: Plan) -> Sharing:
 
 
 def _reads_beyond(plan: Plan) -> bool:
-    """Whether PREV or NEXT may reach a row outside of the match. Where a match is a stretch of its partition, PREV of a
-    row that always has so many rows of the match before it does not."""
+    """True if PREV or NEXT may reach a row outside of the match. If a match is a contiguous part of its partition, PREV
+    of a row that always has enough rows of the match before it does not."""
     contiguous = plan.selection is Selection.PARTITION
     before = rows_before(plan.pattern)
     roots = [((d.variable,), d.condition) for d in plan.defines] + [((), m.expression) for m in plan.measures]
@@ -70,7 +70,7 @@ def _reads_beyond(plan: Plan) -> bool:
 
 
 def widened(plan: Plan) -> Plan:
-    """The plan of the wide range: one whose ranges share gives a match for every row that begins one."""
+    """Returns the plan of the wide range: shared ranges need a match for every row that begins one."""
     if sharing_of(plan) is Sharing.REPLAY:
         return replace(plan, after=AfterMatch(AfterMatchKind.TO_NEXT_ROW))
     return plan
@@ -82,13 +82,13 @@ def replay(
     sharing: Sharing, past_last: bool, bounds: Int64Array, start: Int64Array, start_us: Int64Array, end: Int64Array,
     end_us: Int64Array, partitions: Int64Array, low_us: Int64Array, last_us: Int64Array,
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:  # fmt: skip
-    """Which matches of a wide range are the answers of n ranges of one partition each.
+    """Returns the matches of a wide range that are the answers of n ranges of one partition each.
 
-    Matches stand by partition, then by start: those of partition p are bounds[p] to bounds[p + 1]. start, end: the
-    places of their first and last rows, which ascend with the total order; start_us, end_us: the times of these.
-    past_last: SKIP PAST LAST ROW. partitions: of each range, low_us and last_us its first and last instant.
-    Gives pairs (range, match), by range, in the order of the matches; and pairs (range, match) of those that must be
-    matched anew from the first row of that match on: it reaches beyond the range. O(answers + n log matches)."""
+    Matches are ordered by partition, then by start: those of partition p are bounds[p] to bounds[p + 1]. start, end:
+    the places of their first and last rows, which ascend with the total order; start_us, end_us: the times of these.
+    past_last: SKIP PAST LAST ROW. partitions: of each range, low_us and last_us its first and last instant. Returns
+    pairs (range, match), by range, in the order of the matches; and pairs (range, match) of those that must be matched
+    again from the first row of that match on: it reaches beyond the range. O(answers + n log matches)."""
     room = max(16, 4 * len(partitions))
     while True:
         out_range, out_match = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -107,7 +107,7 @@ def replay(
 def _replay(
     replays, past_last, bounds, start, start_us, end, end_us, partitions, low_us, last_us, out_range, out_match, cut
 ):
-    """Returns how many pairs there are; those for which there is no room are counted only."""
+    """Returns the number of pairs; pairs beyond the room are only counted."""
     count = 0
     for r in range(len(partitions)):
         cut[r] = -1
@@ -142,7 +142,7 @@ def _replay(
                     low += step
                     step *= 2
                 high = min(low + step, stop)
-                while low < high:  # the first match that begins behind this one
+                while low < high:  # the first match that begins after this one
                     middle = (low + high) // 2
                     if start[middle] <= behind:
                         low = middle + 1

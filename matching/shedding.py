@@ -1,8 +1,8 @@
-"""Load shedding: whole partitions of one query are left out, so that all rows that come out are those of the others.
+"""Load shedding: whole partitions of one query are left out, so that all rows emitted are those of the others.
 
 A partition is kept or left out by a hash of its key, never by chance, and by the same hash in every query: it falls
-into one of BUCKETS, and those below `kept` are kept. What is left out shows in counts by bucket: events taken, events
-left out, and rows that came of those taken. From these the recall is estimated.
+into one of BUCKETS, and those below `kept` are kept. Counts by bucket record the effect: events taken, events left out,
+and rows that resulted from those taken. From these the recall is estimated.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from matching.keys import hashes
 from matching.types import plain_type
 from query.plan.expression import Column
 
-#: Steps in which the share of the keys that are kept can change, and what they are counted by.
+#: Number of buckets: steps of the share of keys that are kept, and units of the counts.
 BUCKETS = 1 << 10
-#: Marks by which keys that were left out are counted, each key at one of them: about, beyond some thousands.
+#: Number of marks that count the keys left out, each key at one of them: approximate beyond some thousands.
 MARKS = 1 << 20
 
 Arrays = Mapping[str, np.ndarray]
@@ -29,11 +29,11 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What shedding has done to a query since it began.
+    """The effect of shedding on a query since it began.
 
-    taken, shed: events; keys: partitions left out at some time, about; rows: of the pattern, handed out; withheld: rows
-    of partitions left out that came of what they had before. recall: the share of the rows without shedding that came
-    out, estimated; None where nothing has come out yet to go by.
+    taken, shed: events; keys: partitions left out at some time, approximately; rows: emitted rows of the pattern;
+    withheld: rows of partitions left out that resulted from their earlier events. recall: estimated share of the rows
+    without shedding that were emitted; None before the first row.
     """
 
     taken: int
@@ -56,32 +56,32 @@ class Shedder:
         self._taken, self._shed, self._rows = (np.zeros(BUCKETS, np.int64) for _ in range(3))
         self._withheld = 0
         self._marks = np.zeros(MARKS, np.bool_)
-        self._hashes([pa.array([], t) for t in self._types], 0)
+        self.hashes([pa.array([], t) for t in self._types], 0)
 
     def keep(self, share: float) -> None:
-        """From now on that share of the keys is kept, more than 0."""
+        """Keeps that share of the keys from now on, more than 0."""
         self.kept = math.ceil(share * BUCKETS)
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is left out now."""
+        """True if nothing is left out now."""
         return self.kept == BUCKETS
 
     def anew(self, partition_by: Sequence[Column]) -> Shedder:
-        """One for a new version of the query, which keeps all keys, with the same counts if they are of the same
-        partitions."""
+        """Returns the shedder of a new version of the query, which keeps all keys, with the same counts if they are of
+        the same partitions."""
         new = Shedder(partition_by)
         if (new._names, new._types) == (self._names, self._types):
             new.restore(self.snapshot())
         new.kept = BUCKETS
         return new
 
-    def _hashes(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
+    def hashes(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
         return hashes(columns, self._types, rows)
 
     def take(self, batch: EventBatch) -> EventBatch:
-        """The events of partitions that are kept, in their order; the others are counted. O(events)."""
-        found = self._hashes([batch.columns.column(name) for name in self._names], len(batch))
+        """Returns the events of partitions that are kept, in their order; the others are counted. O(events)."""
+        found = self.hashes([batch.columns.column(name) for name in self._names], len(batch))
         bucket = found & (BUCKETS - 1)
         if self.kept == BUCKETS:
             self._taken += np.bincount(bucket, minlength=BUCKETS)
@@ -93,12 +93,12 @@ class Shedder:
         return batch.take(np.flatnonzero(keeps))
 
     def among(self, matches: Matches) -> Matches:
-        """The matches of partitions that are kept. A partition that is left out has its runs still, but has not seen
-        all rows: what time alone decides about them is not to be believed."""
+        """Returns the matches of partitions that are kept. A partition that is left out still has its runs, but has
+        missed rows, so decisions by time alone would be wrong."""
         if not matches.rows.num_rows:
             return matches if self.kept == BUCKETS else _only(matches, np.zeros(len(matches), np.bool_))
         columns = [matches.rows.column(i).combine_chunks() for i in range(len(self._names))]
-        bucket = self._hashes(columns, matches.rows.num_rows) & (BUCKETS - 1)
+        bucket = self.hashes(columns, matches.rows.num_rows) & (BUCKETS - 1)
         self._rows += np.bincount(bucket[bucket < self.kept], minlength=BUCKETS)
         if self.kept == BUCKETS:
             return matches
@@ -108,8 +108,8 @@ class Shedder:
         return _only(matches, keeps)
 
     def account(self) -> Account:
-        """See Account. The rows that are missing are those of the events left out, if a bucket gives as many rows an
-        event as it gave when it was seen, or, the less of it was seen, as all buckets together."""
+        """Returns the account. Estimates the missing rows as those of the events left out, at the bucket's own rate of
+        rows per event or, the fewer of its events were seen, at the rate of all buckets together."""
         taken, shed, rows = int(self._taken.sum()), int(self._shed.sum()), int(self._rows.sum())
         marked = int(np.count_nonzero(self._marks))
         keys = round(-MARKS * math.log1p(-min(marked, MARKS - 1) / MARKS))
@@ -117,19 +117,19 @@ class Shedder:
         if not shed:
             recall = 1.0
         elif rows:
-            rates = (self._rows + 1.0) / (self._taken + taken / rows)  # one row more, in as many events as a row takes
+            rates = (self._rows + 1.0) / (self._taken + taken / rows)  # smoothed by one row
             recall = rows / (rows + float((self._shed * rates).sum()))
         return Account(taken, shed, keys, rows, self._withheld, recall)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What it has decided and counted."""
+        """Returns its decisions and counts."""
         return {
             "kept": np.array([self.kept, self._withheld]), "taken": self._taken, "shed": self._shed,
             "rows": self._rows, "marks": np.packbits(self._marks),
         }  # fmt: skip
 
     def restore(self, arrays: Arrays) -> None:
-        """Goes on from a snapshot of one with the same PARTITION BY."""
+        """Restores a snapshot of a shedder with the same PARTITION BY."""
         self.kept, self._withheld = map(int, arrays["kept"])
         self._taken, self._shed, self._rows = (arrays[name].copy() for name in ("taken", "shed", "rows"))
         self._marks = np.unpackbits(arrays["marks"]).astype(np.bool_)

@@ -1,9 +1,10 @@
-"""Source of the kernel of one program: the interpreted one, `step` of matching.kernels.step or skip_till, written out.
+"""Source of the specialised kernel of one program: the interpreted one, `step` of matching.kernels.step or skip_till,
+written out.
 
-What a program fixes is computed here, and the rest of the interpreted kernel stays as it is (partial evaluation; Jones,
-Gomard, Sestoft 1993): parameters become numbers, branches that cannot be taken go, the edges of a state are written one
-after the other, and conditions and registers become expressions over local variables. So there is one source of what a
-step means, and both kernels give the same results.
+Values fixed by a program are computed here, and the rest of the interpreted kernel is unchanged (partial evaluation;
+Jones, Gomard, Sestoft 1993): parameters become numbers, branches that cannot be taken are removed, the edges of a state
+are written one after the other, and conditions and registers become expressions over local variables. So a step is
+defined in one place, and both kernels give the same results.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from matching.kernels import layout, skip_till
 from matching.program.program import Program
 from matching.written_conditions import binding, condition, operands, passing
 
-#: What a name stands for where that is known.
+#: The value of a name, if it is known.
 Known = Mapping[str, Any]
 _MISSING = object()
 Node = TypeVar("Node", bound=ast.AST)
 
 
 def source_of(kernel: ModuleType, program: Program, runs_max: int) -> str:
-    """The source of a module whose function `step` is that of the module `kernel` for this program, and for rows whose
-    conditions can all be computed (an empty `bad`)."""
+    """Returns the source of a module whose function `step` is that of the module `kernel` for this program, and for
+    rows whose conditions can all be computed (an empty `bad`)."""
     writer = _Writer(kernel, program, runs_max)
     function = _function(kernel.step)
     body = writer.block(function.body[1:], {"program": writer.tables, "bad": ()})
@@ -69,7 +70,7 @@ def _parsed(text: str) -> list[ast.stmt]:
 
 
 class _Writer:
-    """Writes a kernel out for a program. used: global names that are left in it; conditions, bindings: labels whose
+    """Writes a kernel out for a program. used: global names that remain in it; conditions, bindings: labels whose
     functions it calls."""
 
     def __init__(self, kernel: ModuleType, program: Program, runs_max: int) -> None:
@@ -87,18 +88,19 @@ class _Writer:
         self.always = set(always)
         self.masks = [int(m) for m in self.tables.state_mask]
         edges = np.diff(program.edge_start)
-        #: that a run can be in, or that a row begins with, though it may have no edges (where the empty match is best)
+        #: states that a run can be in, or that a row begins with, though it may have no edges (if the empty match is
+        #: best)
         self.states = [s for s in range(len(program.accept)) if s == 0 or edges[s]]
 
     # ---- statements
 
     def block(self, statements: Sequence[ast.stmt], known: dict[str, Any]) -> list[ast.stmt]:
-        """What is left of statements; `known` grows by what they make known."""
+        """Returns the remaining statements; adds the values that they determine to `known`."""
         out: list[ast.stmt] = []
         for statement in statements:
             out += self.statement(statement, known)
             if out and isinstance(out[-1], ast.Break | ast.Continue):
-                break  # nothing behind it is reached
+                break  # later statements are unreachable
         return out
 
     def statement(self, node: ast.stmt, known: dict[str, Any]) -> list[ast.stmt]:
@@ -143,7 +145,7 @@ class _Writer:
         return [rewritten]
 
     def dispatched(self, node: ast.If, state: str, known: dict[str, Any]) -> list[ast.stmt]:
-        """The statement once for each state that waits for rows."""
+        """Returns the statement once for each state that waits for rows."""
         chain: list[ast.stmt] = []
         for s in reversed(self.states):
             body = self.statement(node, {**known, state: s}) or [ast.Pass()]
@@ -154,7 +156,7 @@ class _Writer:
         return chain
 
     def unrolled(self, name: str, values: Any, body: list[ast.stmt], known: dict[str, Any]) -> list[ast.stmt]:
-        """A loop whose rounds are known, one round after the other: `continue` leaves a loop of one round."""
+        """Returns a loop with known rounds, one round after the other: `continue` leaves a loop of one round."""
         out: list[ast.stmt] = []
         leaves = False
         for value in values:
@@ -170,7 +172,7 @@ class _Writer:
         return [*_parsed("left = False"), *out] if leaves else out
 
     def unfold(self, call: ast.Assign, function: ast.FunctionDef, known: dict[str, Any]) -> list[ast.stmt]:
-        """The body of a function in the place of its call: their variables have the same names."""
+        """Returns the body of a function in place of its call: their variables have the same names."""
         *body, returned = function.body[1:]
         assert isinstance(call.value, ast.Call)
         assert isinstance(returned, ast.Return)
@@ -179,7 +181,7 @@ class _Writer:
         return self.block(body, known)
 
     def taken(self, truth: ast.expr, valid: ast.expr, known: Known) -> list[ast.stmt]:
-        """Binds a row to a label and asks its condition."""
+        """Binds a row to a label and tests its condition."""
         v = known["v"]
         n = len(self.program.registers)
         given, after = operands(self.program), ast.unparse(valid)
@@ -217,7 +219,7 @@ class _Writer:
         return [ast.If(test, begins, goes_on)] if begins else []
 
     def register(self, r: int, at: str) -> str:
-        """Where register r of the run at `at` stands."""
+        """Returns the place of register r of the run at `at`."""
         f = "_f" if self.program.registers[r].lane.floating else ""
         return self.place.format(line=f"line{f}", registers=f"registers{f}", at=at, r=r, column=skip_till.REGISTERS + r)
 
@@ -246,7 +248,7 @@ class _Writer:
     # ---- expressions
 
     def value(self, node: ast.expr, known: Known) -> Any:
-        """What an expression is, or _MISSING if that is not known."""
+        """Returns the value of an expression, or _MISSING if it is unknown."""
         match node:
             case ast.BoolOp(op=op, values=values):
                 found = [self.value(v, known) for v in values]
@@ -287,7 +289,7 @@ class _Writer:
 
 
 class _Expressions(ast.NodeTransformer):
-    """Rewrites expressions: what is known becomes a number."""
+    """Rewrites expressions: known values become numbers."""
 
     def __init__(self, writer: _Writer, known: Known) -> None:
         self.writer = writer
@@ -308,7 +310,7 @@ class _Expressions(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Parts that are known decide nothing here."""
+        """Drops known parts, which decide nothing here."""
         left = [v for v in node.values if self.writer.value(v, self.known) is _MISSING]
         values = [self.visit(v) for v in left]
         return values[0] if len(values) == 1 else ast.BoolOp(node.op, values)
@@ -349,8 +351,8 @@ class _Expressions(ast.NodeTransformer):
 
 
 class _Leaving(ast.NodeTransformer):
-    """Turns `continue` of an unrolled loop into `break` of its loop of one round, and its `break` into one that says
-    so. Loops inside keep theirs."""
+    """Turns `continue` of an unrolled loop into `break` of its loop of one round, and its `break` into one that sets a
+    flag. Inner loops are unchanged."""
 
     def visit_Continue(self, node: ast.Continue) -> Any:
         return ast.Break()
@@ -366,7 +368,7 @@ class _Leaving(ast.NodeTransformer):
 
 
 def _has(statements: Sequence[ast.stmt], kind: type[ast.stmt]) -> bool:
-    """Whether a statement of this kind stands in them outside of loops."""
+    """True if they contain a statement of this kind outside of loops."""
     for statement in statements:
         if isinstance(statement, kind):
             return True
@@ -388,7 +390,8 @@ def _reads_edges(body: Sequence[ast.stmt]) -> bool:
 
 
 def _typed(node: ast.expr) -> ast.expr:
-    """A number as np.int64(...): a function is compiled once more for each number that is given to it as such."""
+    """Returns a number as np.int64(...): a function is compiled once more for each number that is given to it as
+    such."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             return ast.parse(f"np.int64({value})", mode="eval").body
@@ -396,7 +399,7 @@ def _typed(node: ast.expr) -> ast.expr:
 
 
 def _is_typed(node: ast.expr) -> bool:
-    """np.int64(...): it says what type a variable begins with."""
+    """True for np.int64(...), which determines the initial type of a variable."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="np"))):
             return True
@@ -404,7 +407,7 @@ def _is_typed(node: ast.expr) -> bool:
 
 
 def _plain(node: ast.expr) -> ast.expr:
-    """The expression without np.int64( ), which wraps nothing here."""
+    """Returns the expression without np.int64( ), which is superfluous here."""
 
     class Plain(ast.NodeTransformer):
         def visit_Call(self, call: ast.Call) -> Any:

@@ -1,4 +1,4 @@
-"""Which partitions leave memory: the policies, what they learn while queries run, and where records are put.
+"""Spilling: the policies that choose the partitions to evict, the statistics they learn, and the stores of records.
 
 A partition leaves with all its partial matches. The policies are those of [LIVE-ARCHIVE]: TPM goes by time, STPM by the
 weight `W = e.t + dt_i * p(E_{i+1} | E_i)`; LRU is the baseline of caches; DUE is our own, and the default.
@@ -14,57 +14,58 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.kernels.layout import grown
-from query.errors import DataError
 
-#: Of the limit, what is still there when partitions have left; and if those that wait far longer than it ever took
-#: leave along with them, since they will hardly be asked for, and one write is cheaper than two.
+#: Share of the limit still in use after an eviction; and the share if partitions that have waited far longer than ever
+#: before leave along with them, since they are unlikely to be needed, and one write is cheaper than two.
 TARGET, TARGET_OVERDUE = 0.75, 0.5
 
 
 class Policy(Enum):
-    """What leaves first. Where two are alike, the one with the smaller partition id."""
+    """The eviction order. Ties go to the smaller partition id."""
 
-    DUE = "due"  # what is overdue, the longest so first; then what is due last
+    DUE = "due"  # the longest overdue first; then those due last
     STPM = "stpm"  # the smallest weight
-    TPM = "tpm"  # what began first
-    LRU = "lru"  # what has had no event for the longest time
+    TPM = "tpm"  # the earliest begun
+    LRU = "lru"  # the longest without an event
 
 
 class SpillStore(Protocol):
-    """Where records are put. A place says where one is; it is the business of the store alone.
+    """A store of records, addressed by places of its own.
 
-    What `put` and `read` cannot do they say with OSError; everything is then as it was."""
+    `put` and `read` raise OSError on failure; nothing has changed then."""
 
     def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
-        """Keeps n records; returns their places, int64 (n,). bounds: int64 (n + 1,), in bytes, whole words of 64 bits;
+        """Stores n records; returns their places, int64 (n,). bounds: int64 (n + 1,), in bytes, whole words of 64 bits;
         data: uint8."""
 
     def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
-        """The records at these places, in their order: bounds and data. Raises DataError where one is spoilt."""
+        """Returns the records at these places, in their order: bounds and data. Raises DataError for a damaged one."""
 
     def drop(self, places: Int64Array, lengths: Int64Array) -> None:
-        """Nobody asks for these any more, unless a manifest names them."""
+        """Releases these records, unless a manifest names them."""
 
     def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
-        """These are asked for, behind `restore`."""
+        """Claims these records again, after `restore`."""
 
     @property
     def wears(self) -> bool:
-        """Whether any of the records is worn."""
+        """True if any of the records is worn."""
 
     def worn(self, places: Int64Array) -> np.ndarray:
-        """Whether a record lies among so much that is dropped that it should be put anew; bool (n,)."""
+        """True for records among so many dropped ones that they should be rewritten; bool (n,)."""
 
     def manifest(self) -> bytes:
-        """What there is, to be found again by `restore` after a crash; all of it is durable when this returns."""
+        """Returns a manifest of the contents, from which `restore` finds them after a crash; they are durable when this
+        returns."""
 
     def restore(self, manifest: bytes) -> None:
-        """Goes on from a manifest; several of one moment are one. Raises DataError if it cannot be read."""
+        """Restores a manifest; several of one moment are equivalent. Raises DataError if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """That partial matches may leave memory. limit_bytes: how much of them stays (see matching.spilled)."""
+    """Settings under which partial matches may leave memory. limit_bytes: the part of them that stays (see
+    matching.spilled)."""
 
     limit_bytes: int
     store: SpillStore
@@ -73,10 +74,10 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class SpillStats:
-    """Of one query. why: it keeps all partial matches in memory, or None; trouble: what went wrong when some were last
-    written, or None. runs: keys with partial matches in memory; out: keys whose partial matches are not; written,
-    read_back: how often a key has left and come back so far (the latter are the misses of [LIVE-ARCHIVE]); bytes: in
-    use, and bytes_of_keys: beside these, see matching.spilled; both of all queries that share the rows. rows: those in
+    """Statistics of one query. why: reason that it keeps all partial matches in memory, or None; trouble: the last
+    write failure, or None. runs: keys with partial matches in memory; out: keys with spilled partial matches; written,
+    read_back: number of spills and of returns of a key so far (the latter are the misses of [LIVE-ARCHIVE]); bytes: in
+    use, and bytes_of_keys: besides these, see matching.spilled; both of all queries that share the rows. rows: those in
     memory that its partial matches need, and since_us: the time of the first of them, None without any."""
 
     why: str | None
@@ -97,9 +98,9 @@ BY_REFERENCE = SpillStats("it runs through the reference matcher, which keeps al
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a policy knows of n partitions in memory. begun_us, last_us: times of the first and the last event of their
-    partial matches; touched: when they last had an event, as a count of batches; state: of the automaton, -1 none;
-    now_us: how far the events have come."""
+    """The data of n partitions in memory for a policy. begun_us, last_us: times of the first and the last event of
+    their partial matches; touched: count of batches at their last event; state: of the automaton, -1 none; now_us: the
+    current event time."""
 
     begun_us: Int64Array
     last_us: Int64Array
@@ -109,8 +110,8 @@ class Facts:
 
 
 class Learnt:
-    """How matches go on from each state of the automaton: how often it was entered, how often a next one followed, and
-    the longest time that took. Learnt from what batches make of partitions."""
+    """Statistics of transitions from each state of the automaton: number of entries, number of successors, and the
+    longest time until one. Learnt from the batches."""
 
     def __init__(self) -> None:
         self.entered = np.zeros(8, np.int64)
@@ -127,10 +128,10 @@ class Learnt:
         self, ids: Int64Array, now: Int64Array, within_us: int, state: np.ndarray, since_us: Int64Array,
         last_us: Int64Array,
     ) -> None:  # fmt: skip
-        """What partitions wait in has been looked at after their last event. ids: (n,); now: what each waits in, -1
-        nothing. By partition id, state: what it waited in before, and since_us: since when, both brought up to date;
-        last_us: the time of its last event. Where it waited longer than within_us that had ended it."""
-        from matching.kernels import records as kernels  # loads kernels, which the first query does
+        """Records the states of partitions after their last event. ids: (n,); now: the state of each, -1 none. By
+        partition id, state: the previous state, and since_us: its beginning, both updated; last_us: the time of its
+        last event. A wait of more than within_us counts as ended by WITHIN."""
+        from matching.kernels import records as kernels  # loads kernels; left to the first query
 
         self._room(now)
         kernels.follow(
@@ -138,12 +139,12 @@ class Learnt:
         )
 
     def gap_us(self, state: Int64Array) -> Int64Array:
-        """The longest time until the next one that was seen, 0 where none was."""
+        """Returns the longest time seen until the next event, 0 if there was none."""
         self._room(state)
         return np.where(state >= 0, self.longest_us[np.maximum(state, 0)], 0)
 
     def chance(self, state: Int64Array) -> np.ndarray:
-        """How likely a next one follows, 0 where nothing is known; float64 (n,)."""
+        """Returns the probability of a successor, 0 if unknown; float64 (n,)."""
         self._room(state)
         at = np.maximum(state, 0)
         entered = np.maximum(self.entered[at], 1)
@@ -151,8 +152,8 @@ class Learnt:
 
 
 def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Array, int]:
-    """Indices of the partitions, first those that leave first; and how many of the first have waited more than twice as
-    long as it ever took, as far as anything is known of that. TPM and LRU know of none."""
+    """Returns the indices of the partitions in eviction order; and the number of leading ones that have waited more
+    than twice the longest time known. TPM and LRU know of none."""
     if policy is Policy.TPM:
         return np.argsort(facts.begun_us, kind="stable"), 0
     if policy is Policy.LRU:
@@ -169,64 +170,3 @@ def leaving_order(policy: Policy, facts: Facts, learnt: Learnt) -> tuple[Int64Ar
             assert_never(policy)
     hopeless = (gap_us > 0) & (due_us + gap_us < facts.now_us)
     return order, int(np.argmin(np.append(hopeless[order], False)))
-
-
-class MemoryStore:
-    """Records in memory: for tests, and to show what a policy does. Its manifest has them all in it."""
-
-    def __init__(self) -> None:
-        self._pages: dict[int, np.ndarray] = {}
-        self._live: dict[int, int] = {}
-        self._next = 0
-
-    def put(self, bounds: Int64Array, data: np.ndarray) -> Int64Array:
-        from matching.records import frame  # loads kernels, which the first query does
-
-        places, framed = frame(bounds, data)
-        page, self._next = self._next, self._next + 1
-        self._pages[page], self._live[page] = framed, int(bounds[-1])
-        return (page << 32) + places
-
-    def read(self, places: Int64Array, lengths: Int64Array) -> tuple[Int64Array, np.ndarray]:
-        from matching.records import unframe
-
-        bounds = np.zeros(len(places) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
-        out = np.empty(int(bounds[-1]), np.uint8)
-        for page in np.unique(places >> 32):
-            of = np.flatnonzero(places >> 32 == page)
-            _, data, bad = unframe(self._pages[int(page)], places[of] & 0xFFFFFFFF, lengths[of])
-            if bad >= 0:
-                raise DataError("a record of partial matches is spoilt", "go on from a checkpoint")
-            at = 0
-            for i in of:
-                out[bounds[i] : bounds[i + 1]] = data[at : at + lengths[i]]
-                at += int(lengths[i])
-        return bounds, out
-
-    def drop(self, places: Int64Array, lengths: Int64Array) -> None:
-        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
-            self._live[place] -= length
-            if not self._live[place]:
-                del self._live[place], self._pages[place]
-
-    def adopt(self, places: Int64Array, lengths: Int64Array) -> None:
-        for place, length in zip((places >> 32).tolist(), lengths.tolist(), strict=True):
-            self._live[place] = self._live.get(place, 0) + length
-
-    wears = False
-
-    def worn(self, places: Int64Array) -> np.ndarray:
-        return np.zeros(len(places), np.bool_)
-
-    def manifest(self) -> bytes:
-        from matching.state import pack
-
-        return pack({"next": self._next}, {str(page): data for page, data in self._pages.items()})
-
-    def restore(self, manifest: bytes) -> None:
-        from matching.state import unpack
-
-        head, pages = unpack(manifest)
-        self._pages |= {int(page): data for page, data in pages.items()}
-        self._next = max(self._next, head["next"])

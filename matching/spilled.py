@@ -1,14 +1,13 @@
-"""What of the rows of one PARTITION BY is out of memory: where it is, who comes back, who leaves.
+"""The spilled partitions of the rows of one PARTITION BY: their location, return and eviction.
 
-The unit is a partition: its rows, and what every matcher over them has become there. Before a batch is matched, all
-partitions that it touches come back in one read; behind it, if more bytes are in use than the limit, partitions leave
-in one write until three quarters of it are, or half of it where so many are overdue. Bytes in use are those of rows, of
-runs and of the nodes of match buffers and graphs, with what no run needs any more and compaction has not dropped yet.
-Not among them are the keys themselves and what stands in a line for each (`bytes_of_keys`), and room that arrays have
-to grow, at most as much again.
+The unit is a partition: its rows, and the state of every matcher over them. Before a batch is matched, all partitions
+that it touches come back in one read; after it, if more bytes are in use than the limit, partitions leave in one write
+until three quarters of it are in use, or half of it if that many are overdue. Bytes in use are those of rows, of runs
+and of the nodes of match buffers and graphs, including unreachable ones until compaction. They do not include the keys
+themselves and the arrays by partition id (`bytes_of_keys`), nor the spare room of arrays, at most as much again.
 
-A partition that WITHIN would decide comes back when the watermark passes its deadline. Where nothing can come of that,
-it stays out, and is forgotten there once all its runs are over.
+A partition that WITHIN would decide comes back when the watermark passes its deadline. If no match can result from
+that, it stays on disk, and is dropped there once all its runs have ended.
 """
 
 from __future__ import annotations
@@ -26,18 +25,19 @@ from matching.spill import TARGET, TARGET_OVERDUE, Facts, Learnt, Policy, Spill,
 from matching.tenant import Housed
 from query.errors import DataError, first_line
 
-#: Above every deadline: what is kept until somebody asks for it.
+#: Above every deadline: kept until requested.
 NEVER = 2**63 - 1
-#: In `place`: a partition is in memory; it has nothing, neither there nor on disk.
+#: In `place`: the partition is in memory; the partition is empty, in memory and on disk.
 HERE = kernels.HERE
 NOWHERE = kernels.NOWHERE
 
 
 @dataclass(slots=True)
 class _Lines:
-    """What is known of each partition id. place: of its record, else HERE or NOWHERE; length: of the record, bytes;
-    layout: which of the layouts it has; until_us: all its runs are over then, NEVER: ask it. touched: the batch of its
-    last event; last_us: the time of that; state: what it waits in, -1 nothing; since_us: when it got there."""
+    """The data of each partition id. place: of its record, else HERE or NOWHERE; length: of the record, bytes; layout:
+    index of its layout; until_us: the time when all its runs have ended, NEVER: it must be asked. touched: the batch of
+    its last event; last_us: the time of that; state: the state it waits in, -1 none; since_us: the time it entered
+    that."""
 
     place: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     length: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -70,7 +70,7 @@ LINE_TAGS = {
 
 
 class Spilled:
-    """The book of one matching.rows.Rows, and the one who brings partitions back and sends them away."""
+    """The directory of one matching.rows.Rows' partitions; evicts them and brings them back."""
 
     def __init__(self, spill: Spill) -> None:
         self.spill = spill
@@ -83,46 +83,46 @@ class Spilled:
         self._layouts: list[Layout] = []
         self._batch = 0
         self._touched = np.zeros(0, np.int64)  # the partitions of this batch
-        self._here, self._here_count = np.zeros(1024, np.int64), 0  # those that are HERE, each once
+        self._here, self._here_count = np.zeros(1024, np.int64), 0  # the partitions that are HERE, each once
         self._spot = np.zeros(0, np.int64)  # by partition id, -1 between two uses
         self._now_us = -NEVER
-        self._reached_us = -NEVER  # the watermark: what it decides has come back
-        self._stale_us = NEVER  # nothing is stale before
-        self._again_bytes = 0  # behind trouble: not before so many bytes are in use
+        self._reached_us = -NEVER  # the watermark: partitions that it decides have come back
+        self._stale_us = NEVER  # no record is stale before
+        self._again_bytes = 0  # after a failure: no eviction before so many bytes are in use
 
     @property
     def key_bytes(self) -> int:
-        """What it has of each partition id."""
+        """Returns the bytes of the arrays by partition id."""
         return self._lines.nbytes
 
     def out(self) -> Int64Array:
-        """The partitions that are out."""
+        """Returns the partitions on disk."""
         return np.flatnonzero(self._lines.place >= 0)
 
     def here(self) -> Int64Array:
-        """The partitions that may have rows or runs in memory, each once."""
+        """Returns the partitions that may have rows or runs in memory, each once."""
         return self._here[: self._here_count]
 
     def all_are_here(self, partitions: int) -> None:
-        """The rows and runs that there are were put there without it."""
+        """Notes that the existing rows and runs are in memory."""
         self._lines.reserve(partitions)
         self._lines.place[:partitions] = HERE
         self._are_here(np.arange(partitions))
 
     def have_come(self, ids: Int64Array, partitions: int) -> None:
-        """These have come from elsewhere, and are in memory."""
+        """Notes that these partitions have come from elsewhere, and are in memory."""
         lines = self._lines
         lines.reserve(partitions)
         self._came(ids[lines.place[ids] != HERE])
         lines.place[ids] = HERE
 
     def _are_here(self, ids: Int64Array) -> None:
-        """These are HERE, and no others."""
+        """Sets exactly these partitions HERE."""
         self._here_count = 0
         self._came(ids)
 
     def _came(self, ids: Int64Array) -> None:
-        """These are HERE now, and were not."""
+        """Sets these partitions HERE, which were not before."""
         count = self._here_count + len(ids)
         if count > len(self._here):
             self._here = grown(self._here, max(count, 2 * len(self._here)))
@@ -130,7 +130,7 @@ class Spilled:
         self._here_count = count
 
     def settle(self, rows: Housed) -> None:
-        """Rows have been dropped: looks who is still there."""
+        """Finds the partitions that are still in memory after rows were dropped."""
         ids, lines = self.here(), self._lines
         there = lines.place[ids] == HERE
         spots = self._spots(rows)
@@ -145,7 +145,7 @@ class Spilled:
     # ---- coming back
 
     def touch(self, rows: Housed, partition: Int64Array, ts_us: Int64Array) -> None:
-        """A batch is about to be matched; those of its partitions that are out come back."""
+        """Brings back the partitions of a batch that is about to be matched."""
         lines = self._lines
         lines.reserve(len(rows.keys))
         self._batch += 1
@@ -161,7 +161,7 @@ class Spilled:
             self.bring_back(rows, np.sort(out[:absent]))
 
     def reach(self, rows: Housed, watermark_us: int | None) -> None:
-        """The watermark, None: the end of the input, is about to be told; what that may decide comes back."""
+        """Brings back the partitions that the next watermark (None: the end of the input) may decide."""
         if watermark_us is not None:
             self._reached_us = max(self._reached_us, watermark_us)
         if not self.out_count:
@@ -179,7 +179,8 @@ class Spilled:
             self.bring_back(rows, np.unique(np.concatenate(due)))
 
     def bring_back(self, rows: Housed, ids: Int64Array) -> None:
-        """These come back, ascending. Raises DataError where their records cannot be read; they are then still out."""
+        """Brings these partitions back, ascending. Raises DataError if their records cannot be read; they then stay on
+        disk."""
         lines = self._lines
         for layout in np.unique(lines.layout[ids]):
             some = ids[lines.layout[ids] == layout]
@@ -188,7 +189,7 @@ class Spilled:
                 bounds, data = self.spill.store.read(places, lengths)
             except OSError as error:
                 message = f"partial matches cannot be read back: {first_line(error)}"
-                hint = "queries go on from the last checkpoint when the database is opened"
+                hint = "queries resume from the last checkpoint when the database is opened again"
                 raise DataError(message, hint) from error
             rows.put_in(some, unpack(bounds, data, self._layouts[layout]))
             self._forget(some, HERE)
@@ -196,7 +197,7 @@ class Spilled:
             self.read_count += len(some)
 
     def _forget(self, ids: Int64Array, place: int) -> None:
-        """Their records are of no use any more. place: HERE or NOWHERE."""
+        """Releases their records. place: HERE or NOWHERE."""
         lines = self._lines
         self.spill.store.drop(lines.place[ids], lines.length[ids].astype(np.int64))
         lines.place[ids] = place
@@ -205,7 +206,7 @@ class Spilled:
     # ---- leaving
 
     def learn(self, rows: Housed) -> None:
-        """A batch has been matched: looks at what it has made of its partitions."""
+        """Records the states of partitions after a batch."""
         ids, self._touched = self._touched, self._touched[:0]
         if not len(ids) or self.spill.policy in (Policy.TPM, Policy.LRU) or not rows.tenants:
             return
@@ -214,7 +215,7 @@ class Spilled:
         self.learnt.follow(ids, first.states(ids), within_us, lines.state, lines.since_us, lines.last_us)
 
     def evict(self, rows: Housed) -> bool:
-        """Sends partitions away if more is in use than the limit; whether it has dropped what no run needs."""
+        """Evicts partitions if more is in use than the limit. Returns True if it has dropped unreachable rows."""
         used = rows.used_bytes
         if used <= max(self.limit_bytes, self._again_bytes) or rows.why is not None:
             return False
@@ -240,7 +241,7 @@ class Spilled:
         return True
 
     def _outline(self, rows: Housed, keep: np.ndarray) -> tuple[Int64Array, Int64Array, Facts]:
-        """The partitions in memory that have something, what each weighs, and what a policy asks of them."""
+        """Returns the partitions in memory that have data, their weights, and the facts for a policy."""
         store = rows.store
         room = min(store.count, len(rows.keys))
         ids, counts, begun, last = (np.empty(room, np.int64) for _ in range(4))
@@ -256,13 +257,15 @@ class Spilled:
         return ids, weights, facts
 
     def _spots(self, rows: Housed) -> Int64Array:
-        """Room for a place by partition id, all -1, to be left so: to fill it anew would cost O(all partitions)."""
+        """Returns an array by partition id, all -1, to be left so: filling it each time would cost O(all
+        partitions)."""
         if len(self._spot) < len(rows.keys):
             self._spot = np.full(max(len(rows.keys), 2 * len(self._spot)), -1, np.int64)
         return self._spot
 
     def _send(self, rows: Housed, keep: np.ndarray, ids: Int64Array, last_us: Int64Array) -> bool:
-        """Writes these partitions down and takes them out of memory; False: they stay, since they cannot be written."""
+        """Writes these partitions and removes them from memory. Returns False if they stay, since they cannot be
+        written."""
         lines, store = self._lines, rows.store
         place = self._spots(rows)
         place[ids] = np.arange(len(ids))
@@ -296,13 +299,13 @@ class Spilled:
         self.trouble = trouble
 
     def take_trouble(self) -> list[str]:
-        """What has gone wrong since this was last asked; what goes on being wrong is said once."""
+        """Returns the failures since the last call; a lasting failure is returned once."""
         untold, self._untold = self._untold, []
         return untold
 
     def _drop_stale(self, rows: Housed) -> None:
-        """Forgets partitions whose runs are all over: no event can come for them, and nobody asks what they were, or
-        whoever does has been told. Looks at all that are out, so not before some may be so."""
+        """Drops partitions whose runs have all ended: no event can come for them, and no watermark can decide a
+        match of theirs. Examines all spilled partitions, so not before some may be stale."""
         now_us = self._reached_us if any(tenant.due_yields for tenant in rows.tenants) else self._now_us
         if self._stale_us >= now_us:
             return
@@ -312,11 +315,11 @@ class Spilled:
             self._forget(stale, NOWHERE)
             lines.state[stale] = -1
         left = lines.until_us[self.out()]
-        # an eighth of what is out may become stale before this is done again
+        # an eighth of the spilled partitions may become stale before this is done again
         self._stale_us = int(np.partition(left, len(left) // 8)[len(left) // 8]) if len(left) else NEVER
 
     def _move_worn(self) -> None:
-        """Puts records anew that lie among those that are dropped."""
+        """Rewrites records that lie among dropped ones."""
         if not self.spill.store.wears:
             return
         lines, out = self._lines, self.out()
@@ -327,7 +330,7 @@ class Spilled:
         try:
             new = self.spill.store.put(*self.spill.store.read(places, lengths))
         except (OSError, DataError) as error:
-            self._say(f"old partial matches cannot be moved together: {first_line(error)}")
+            self._say(f"old partial matches cannot be compacted: {first_line(error)}")
             return
         self.spill.store.drop(places, lengths)
         lines.place[ids] = new
@@ -335,7 +338,7 @@ class Spilled:
     # ---- state
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """A head in JSON's terms, and arrays by name; the store says by its manifest what else it takes."""
+        """Returns a head for JSON, and arrays by name; the store's manifest has the rest."""
         head = {"layouts": self._layouts, "batch": self._batch, "now_us": self._now_us, "reached_us": self._reached_us}
         arrays = {tag: getattr(self._lines, name) for name, tag in LINE_TAGS.items()}
         for name in ("entered", "followed", "longest_us"):
@@ -343,7 +346,7 @@ class Spilled:
         return head, arrays
 
     def restore(self, head: dict[str, Any], arrays: dict[str, np.ndarray], partitions: int) -> None:
-        """Takes over a snapshot of so many partitions; the store has been restored."""
+        """Restores a snapshot with this number of partitions; the store has been restored."""
         self._layouts = [read_layout(layout) for layout in head["layouts"]]
         self._batch, self._now_us, self._reached_us = head["batch"], head["now_us"], head["reached_us"]
         for name, tag in LINE_TAGS.items():

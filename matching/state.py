@@ -1,8 +1,8 @@
 """The state of a matcher as bytes: one Arrow IPC stream of a single row, each array a cell of bytes.
 
 numpy's own container is a zip archive, which takes several times as long for the many small arrays of a matcher.
-Compressed, for arrays by partition are mostly zeros: 14 MB of 65,000 visitors are 0.3 MB, in less time than it takes to
-copy them, and a state is copied several times on its way to a file.
+Compressed, since arrays by partition are mostly zeros: 14 MB of 65,000 visitors are 0.3 MB, in less time than it takes
+to copy them, and a state is copied several times on its way to a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CELL = pa.large_binary()
 
 
 def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """head: what JSON can say. arrays: of any shape and of plain types."""
+    """Returns the bytes of a state. head: for JSON. arrays: of any shape and of plain types."""
     fields, cells = [], []
     for name, array in arrays.items():
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -37,16 +37,16 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_head(state: bytes) -> dict[str, Any]:
-    """The head of what was packed. Raises DataError for bytes that are something else."""
+    """Returns the head of a state. Raises DataError for other bytes."""
     try:
         head: dict[str, Any] = json.loads(pa.ipc.open_stream(state).schema.metadata[_HEAD])
     except (pa.ArrowException, OSError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"this is no state of a matcher: {first_line(error)}", "start the query anew") from error
+        raise DataError(f"the state of a matcher is invalid: {first_line(error)}", "start the query again") from error
     return head
 
 
 def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What was packed; the arrays may be written to. Raises DataError for bytes that are something else."""
+    """Returns the head and the arrays of a state; the arrays may be written to. Raises DataError for other bytes."""
     try:
         batch = pa.ipc.open_stream(state).read_next_batch()
         head = json.loads(batch.schema.metadata[_HEAD])
@@ -55,13 +55,13 @@ def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             content = np.frombuffer(cell.buffers()[2] or b"", field.metadata[_TYPE].decode())
             arrays[field.name] = content.reshape(json.loads(field.metadata[_SHAPE])).copy()
     except (pa.ArrowException, OSError, EOFError, StopIteration, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"this is no state of a matcher: {first_line(error)}", "start the query anew") from error
+        raise DataError(f"the state of a matcher is invalid: {first_line(error)}", "start the query again") from error
     return head, arrays
 
 
 def stamp(*parts: object) -> str:
-    """16 hex digits for what numbers in a state mean: the values that parts are made of, in their order, without the
-    names of classes and fields and without places in a text."""
+    """Returns 16 hex digits for the meaning of numbers in a state: a hash of the values of the parts, in their order,
+    without names of classes and fields and without positions in a text."""
     digest = hashlib.blake2b(digest_size=8, person=b"hybrid state")
     _stamp(parts, digest)
     return digest.hexdigest()

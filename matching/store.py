@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from matching.batch import EventBatch, Int64Array
 from matching.kernels.jit import kernel
 from matching.kernels.layout import grown
-from matching.records import Block, Blocks, Grouped, anew, one_each, owners
+from matching.records import Blocks, Grouped, RecordBlock, anew, one_each, owners
 
 FIXED = ("ts", "source", "offset", "seq", "partition", "previous", "next", "released", "first")
 #: Their tags in a state: they stay when attributes are renamed.
@@ -19,7 +19,7 @@ TAGS = {
     "ts": "ts", "source": "source", "offset": "offset", "seq": "seq", "partition": "partition", "previous": "previous",
     "next": "next", "released": "released", "first": "first",
 }  # fmt: skip
-#: Those that are read only where rows know their neighbours.
+#: Read only if rows know their neighbours.
 LINKS = ("previous", "next", "first")
 #: In `last`: no row of the partition has come; the last one has been dropped.
 NONE = -1
@@ -28,8 +28,8 @@ DROPPED = -2
 
 @kernel
 def link_rows(partition, begin, end, last, previous, following, first):
-    """Chains the rows [begin, end) of the store to the row before in their partition; last: of each partition; first:
-    set where a row is the first of its partition."""
+    """Chains the rows [begin, end) of the store to the previous row of their partition; last: of each partition; first:
+    set for rows that are the first of their partition."""
     for i in range(begin, end):
         p = partition[i]
         before = last[p]
@@ -72,7 +72,7 @@ def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | No
 
 
 def _microseconds(column: pa.Array) -> Int64Array:
-    """Intervals of days and microseconds, as differences of timestamps are, in microseconds."""
+    """Returns intervals of days and microseconds, such as differences of timestamps, in microseconds."""
     layout = np.dtype([("months", np.int32), ("days", np.int32), ("ns", np.int64)])
     parts = np.frombuffer(column.buffers()[1], layout)[column.offset : column.offset + len(column)]
     there = column.is_valid().to_numpy(zero_copy_only=False)
@@ -83,9 +83,9 @@ def _microseconds(column: pa.Array) -> Int64Array:
 class RowStore:
     """Rows in arrival order at positions 0, 1, 2, ...; positions change only in `compact`.
 
-    numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow. linked: whether rows know their
-    neighbours in the partition (needed for PREV, NEXT and anchors). floor: rows before it are as if they were not
-    there when neighbours are looked for.
+    numeric: columns stored as lanes (name -> floating); other: columns stored as Arrow. linked: True if rows know their
+    neighbours in the partition (needed for PREV, NEXT and anchors). floor: earlier rows are ignored in searches for
+    neighbours.
     """
 
     floor = 0
@@ -111,8 +111,8 @@ class RowStore:
         self.arrow = pa.table({n: pa.array([], schema.field(n).type) for n in self.other})
 
     def adapt(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
-        """Keeps other columns from now on. Rows that are there have nulls in those that are new, and links only to rows
-        behind them that are new."""
+        """Stores other columns from now on. Existing rows have nulls in new columns, and links only to new rows after
+        them."""
         size = len(self.ts)
         for name in numeric.keys() - self.numeric.keys():
             self.values[name] = np.zeros(size, np.float64 if numeric[name] else np.int64)
@@ -131,7 +131,7 @@ class RowStore:
             self.linked = True
 
     def fill(self, columns: pa.Table) -> None:
-        """Puts values into columns that are kept, for all rows that are there, in the order of their positions."""
+        """Sets values of stored columns, for all existing rows, in the order of their positions."""
         for name in columns.column_names:
             array = columns.column(name).combine_chunks()
             if name in self.other:
@@ -182,7 +182,7 @@ class RowStore:
         return begin
 
     def retain(self, begin: int, index: Int64Array) -> None:
-        """Of the rows from `begin` on keeps those at `index`, counted from there; rows must not know their
+        """Keeps, of the rows from `begin` on, those at `index`, counted from there; rows must not know their
         neighbours."""
         end, rows = begin + len(index), index + begin
         if len(index):
@@ -195,7 +195,8 @@ class RowStore:
         self.count = end
 
     def chase(self, positions: Int64Array, offset: int) -> Int64Array:
-        """The row `offset` rows further on (or back, if negative) in each row's partition; -1 where there is none."""
+        """Returns the row `offset` rows later (or earlier, if negative) in each row's partition; -1 if there is
+        none."""
         chain = self.next if offset > 0 else self.previous
         for _ in range(min(abs(offset), self.count)):
             positions = self.above(np.where(positions >= 0, chain[np.maximum(positions, 0)], -1))
@@ -204,7 +205,7 @@ class RowStore:
         return positions
 
     def above(self, positions: Int64Array) -> Int64Array:
-        """The positions that are not below the floor, -1 in place of those that are."""
+        """Returns the positions, with -1 for those below the floor."""
         return np.where(positions >= self.floor, positions, -1) if self.floor else positions
 
     def lane(self, name: str, positions: Int64Array | slice) -> tuple[np.ndarray, np.ndarray | None]:
@@ -235,7 +236,7 @@ class RowStore:
 
     def compact(self, ids: Int64Array, keep: np.ndarray) -> Int64Array:
         """Keeps the rows marked in `keep` (bool, at least count long); returns the new position of every old row, -1
-        for those that left. ids: the partitions that have rows."""
+        for dropped ones. ids: the partitions that have rows."""
         kept = np.flatnonzero(keep[: self.count])
         moved = np.full(self.count + 1, -1, np.int64)  # the last entry: -1 stays -1
         moved[kept] = np.arange(len(kept))
@@ -262,12 +263,12 @@ class RowStore:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, but for the columns kept as Arrow."""
+        """Returns the bytes of a row, without columns stored as Arrow."""
         valid = sum(v is not None for v in self.valid.values())
         return 54 + 8 * len(self.numeric) + valid
 
     def copy_out(self, ids: Int64Array, rows: Grouped) -> Blocks:
-        """The rows of these partitions. Raises NotImplementedError for a column of lists, structs or maps."""
+        """Returns the rows of these partitions. Raises NotImplementedError for a column of lists, structs or maps."""
         at, of = rows.items, owners(rows.bounds)
         columns = {name: getattr(self, name)[at] for name in ("ts", "source", "offset", "seq", "first")}
         columns |= {f"value.{name}": values[at] for name, values in self.values.items()}
@@ -284,12 +285,12 @@ class RowStore:
             last = self.last[ids]
             gone = np.where(last >= 0, DROPPED, last)
             place = rows.places(last, np.arange(len(ids)))
-            blocks["last"] = Block(one_each(len(ids)), {"last": np.where(place >= 0, place, gone)})
-        return {"rows": Block(rows.bounds, columns), **blocks}
+            blocks["last"] = RecordBlock(one_each(len(ids)), {"last": np.where(place >= 0, place, gone)})
+        return {"rows": RecordBlock(rows.bounds, columns), **blocks}
 
     def put_in(self, ids: Int64Array, blocks: Blocks) -> Int64Array:
-        """Rows that were copied out, behind all that are there; returns the first one of each partition. Columns that
-        were not kept then are null."""
+        """Adds rows that were copied out after all existing ones; returns the first one of each partition. Columns that
+        were not stored then are null."""
         bounds, columns = blocks["rows"].bounds, blocks["rows"].columns
         begin, end, of = self.count, self.count + int(bounds[-1]), owners(bounds)
         base = bounds[:-1] + begin
@@ -362,20 +363,20 @@ def to_arrow(values: np.ndarray, valid: np.ndarray | None, type: pa.DataType) ->
 
 
 def spillable(type: pa.DataType) -> bool:
-    """Whether a column of the type that is kept as Arrow can be written down row by row."""
+    """True if a column of the type, stored as Arrow, can be spilled row by row."""
     return pa.types.is_string(type) or pa.types.is_binary(type) or _width(type) is not None
 
 
 def _width(type: pa.DataType) -> int | None:
-    """Bytes of a value of a type that has as many for each."""
+    """Returns the bytes of a value of a type of fixed size, else None."""
     try:
         return type.bit_width // 8 if type.bit_width % 8 == 0 else None
     except ValueError:
         return None
 
 
-def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarray], Block | None]:
-    """A column as columns of a row, and its texts in a block of their own."""
+def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarray], RecordBlock | None]:
+    """Returns a column as columns of a row, and its texts in a block of their own."""
     there = column.is_valid().to_numpy(zero_copy_only=False)
     width = _width(column.type)
     if width is not None:
@@ -387,11 +388,11 @@ def _bytes_of(column: pa.Array, bounds: Int64Array) -> tuple[dict[str, np.ndarra
     ends = ends[column.offset : column.offset + len(column) + 1].astype(np.int64)
     texts = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
     sizes = np.diff(ends)
-    return {"there": there, "size": sizes.astype(np.int32)}, Block((ends - ends[0])[bounds], {"text": texts})
+    return {"there": there, "size": sizes.astype(np.int32)}, RecordBlock((ends - ends[0])[bounds], {"text": texts})
 
 
 def _from_bytes(name: str, blocks: Blocks, type: pa.DataType) -> pa.Array:
-    """What `_bytes_of` was given; nulls where the column was not kept then."""
+    """Returns the inverse of `_bytes_of`; nulls if the column was not stored then."""
     columns = blocks["rows"].columns
     n = int(blocks["rows"].bounds[-1])
     there = columns.get(f"there.{name}")

@@ -1,4 +1,4 @@
-"""A matcher as its rows see it, and rows as the one who spills partitions sees them."""
+"""The protocols between matchers, their rows, and the spilling of partitions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from matching.store import RowStore
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a matcher reads of rows. numeric: columns kept as lanes (name -> floating); other: columns kept as Arrow;
-    schema: of both. linked: whether rows must know their neighbours. before, behind: rows of the partition that are
-    read before and behind one. reach: the last rows of a partition that rows to come may read."""
+    """The data of rows that a matcher reads. numeric: columns stored as lanes (name -> floating); other: columns stored
+    as Arrow; schema: of both. linked: True if rows must know their neighbours. before, behind: number of rows of the
+    partition that are read before and after one. reach: number of last rows of a partition that later rows may read."""
 
     numeric: dict[str, bool]
     other: tuple[str, ...]
@@ -31,10 +31,11 @@ class Needs:
 
 
 class Tenant(Protocol):
-    """A matcher as its rows see it. floor: the first row that it sees. forgets: whether a partition without runs is to
-    it like one without rows. serial: its number among those that these rows have had. within_us: of its runs, or None.
+    """A matcher as its rows see it. floor: the first row that it sees. forgets: True if a partition without runs is
+    equivalent to one without rows. serial: its number among the matchers of these rows. within_us: of its runs, or
+    None.
 
-    The last ones are asked where partitions leave memory: see matching.engines.engine.Spillable."""
+    The other members serve partitions that leave memory: see matching.engines.engine.Spillable."""
 
     needs: Needs
     values: RowValues
@@ -44,27 +45,27 @@ class Tenant(Protocol):
 
     @property
     def size(self) -> int:
-        """Nodes of its own."""
+        """Returns the number of its own nodes."""
 
     def mark(self, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows it can still reach; unless it is to be exact, perhaps more. To be followed by `move`. ids: the
+        """Marks the rows it can still reach, and unless `exact` perhaps more. To be followed by `move`. ids: the
         partitions that may have rows or runs in memory."""
 
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
-        """Rows have new positions, -1 those that left."""
+        """Renumbers rows; -1 for dropped ones."""
 
     def busy(self, ids: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
+        """True if these partitions may have runs, bool (n,)."""
 
     def idle(self) -> np.ndarray:
-        """Per partition whether no run knows of it."""
+        """Returns, per partition, True if it has no run."""
 
     def forget(self, ids: Int64Array) -> None:
-        """These partitions are those of other keys from now on."""
+        """Resets these partitions, whose ids now belong to other keys."""
 
     @property
     def why(self) -> str | None:
-        """Why its runs cannot leave memory now, or None."""
+        """Returns why its runs cannot leave memory now, or None."""
 
     @property
     def within_us(self) -> int | None: ...
@@ -86,7 +87,7 @@ class Tenant(Protocol):
 
 
 class Housed(Protocol):
-    """Rows of which partitions may leave memory: matching.rows.Rows, as matching.spilled needs it."""
+    """Rows of which partitions may leave memory: the part of matching.rows.Rows that matching.spilled needs."""
 
     store: RowStore
 

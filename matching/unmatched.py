@@ -15,7 +15,7 @@ from query.plan.output import Outcome
 
 @kernel
 def open_rows(partition, begin, end, waiting):
-    """Rows [begin, end) of the store are not settled; waiting: per partition the first such row, -1 none."""
+    """Marks the rows [begin, end) of the store as unsettled; waiting: per partition the first such row, -1 none."""
     for i in range(begin, end):
         p = partition[i]
         if waiting[p] < 0:
@@ -24,9 +24,9 @@ def open_rows(partition, begin, end, waiting):
 
 @kernel
 def settle(frontier, following, taken, every_row, covered, waiting, out):
-    """Settles the rows of each partition before its frontier (-1: all that were taken) and writes those that no match
-    covers to `out`. following: the row behind a row in its partition; every_row: all rows were taken, otherwise `taken`
-    says which. Returns (rows settled, rows written). O(partitions + rows settled)."""
+    """Settles the rows of each partition before its frontier (-1: all that were taken) and writes the uncovered ones to
+    `out`. following: the next row in a row's partition; every_row: all rows were taken, otherwise see `taken`. Returns
+    (rows settled, rows written). O(partitions + rows settled)."""
     settled = 0
     written = 0
     for p in range(len(frontier)):
@@ -43,7 +43,7 @@ def settle(frontier, following, taken, every_row, covered, waiting, out):
 
 @kernel
 def mark_open(ids, waiting, following, keep):
-    """Marks the rows that are not settled."""
+    """Marks the unsettled rows."""
     for p in ids:
         row = waiting[p]
         while row >= 0:
@@ -52,7 +52,7 @@ def mark_open(ids, waiting, following, keep):
 
 
 class Unsettled:
-    """Per partition its first row that is not settled, per row of the store whether a match covers it."""
+    """The first unsettled row of each partition and, for each row of the store, whether a match covers it."""
 
     def __init__(self) -> None:
         self._waiting = np.full(1024, -1, np.int64)
@@ -60,7 +60,7 @@ class Unsettled:
         self._open = 0
 
     def take_over(self, store: RowStore, rows: Int64Array, covered: np.ndarray, partitions: int) -> None:
-        """Takes `rows` of the store, in order, none of which is settled; covered: whether a match covers each."""
+        """Takes `rows` of the store, in order, all unsettled; covered: True if a match covers a row."""
         self._waiting = np.full(max(partitions, 1024), -1, np.int64)
         self._covered = np.zeros(max(store.count, 1024), np.bool_)
         self._covered[rows] = covered
@@ -78,7 +78,7 @@ class Unsettled:
         self._open += store.count - begin
 
     def settle(self, store: RowStore, frontier: Int64Array, holds: bool, out: Decode) -> Decode:
-        """`out`, and between its entries, in the order of starts of each partition, the rows that are unmatched now.
+        """Returns `out`, with the newly unmatched rows between its entries, in the order of starts of each partition.
         holds: rows may be in the store that have not been taken yet."""
         matched = out.outcome == Outcome.MATCH
         lengths = np.diff(out.bounds)

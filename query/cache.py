@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again, but not at once: compiled kernels, the tables of the grammar."""
+"""Caches on disk: compiled kernels and grammar tables, which take a while to rebuild."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """The directory of ours among the user's caches; it need not be there, and where the user has no home it cannot be
-    made."""
+    """Returns the cache directory; it may not exist, and cannot be created if the user has no home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hybrid"
     except RuntimeError:
@@ -16,8 +15,8 @@ def cache_home() -> Path:
 
 
 def is_private(directory: Path) -> bool:
-    """Whether only this user can put files into a directory, which is made if it is not there. What is kept there is
-    run, or read in a way that can run what stands there."""
+    """True if only this user can write to a directory, which is created if missing. Its files are executed, or read in
+    a way that can execute them."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()

@@ -1,6 +1,8 @@
-"""The meaning of a plan: the matches it has in a table of rows, and what they say. Slow, obvious, right by definition.
+"""The meaning of a plan: the matches in a table of rows, and their output. Slow and obvious; it is the definition.
 
-It reads the plan and nothing else. Every other way to run a plan is checked against this one.
+Its only input is the plan. Every other way to run a plan is checked against it.
+
+Long: one search, to be read from top to bottom beside docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, assert_never
 
 from query.errors import Diagnostic, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.moves import Anchors, PatternPlace, Rest, _is_excluded, _Move, _Round, moves
 from query.plan.expression import (
     Call,
     Constant,
@@ -24,27 +27,26 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.output import TIMEOUT_COLUMNS, Outcome
-from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable, anchors
-from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import anchors
 from query.plan.plan import AfterMatch, Plan
-from query.values import Evaluate, Label, Partition, Row, Scope, logical_row, value
+from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, logical_row, value
 
-#: A moment of the stream: (row index, 1, 0) is when that row has been seen; (i, 0, t) is when time t has passed,
-#: i being the first row behind t.
+#: A moment of the stream: (row index, 1, 0) after that row has been seen; (i, 0, t) after time t has passed, i being
+#: the first row after t.
 Moment = tuple[int, int, int]
 
 STEPS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One match, or what WITH UNMATCHED ROWS and TIMEOUT ROWS ask for besides.
+class ReferenceMatch:
+    """One match, or one of the other results of WITH UNMATCHED ROWS and TIMEOUT ROWS.
 
-    partition: the values of PARTITION BY. number: MATCH_NUMBER, 0 where it is no match. labels: (variable, row index)
-    in order, empty for an empty match and an unmatched row. start: the row index at which the attempt began. Row
-    indices count the rows handed to `find`. excluded: the row indices matched inside {- -}. waiting: of a TIMEOUT, the
-    variables that could have come next, in order of preference. stuck: of a MATCH, AFTER MATCH SKIP TO would not have
-    moved on from it (only if `find` was lenient).
+    partition: the values of PARTITION BY. number: MATCH_NUMBER, 0 if it is no match. labels: (variable, row index) in
+    order, empty for an empty match and an unmatched row. start: the row index at which the attempt began. Row indices
+    count the rows handed to `find`. excluded: the row indices matched inside {- -}. waiting: of a TIMEOUT, the
+    variables that could have come next, in order of preference. stuck: of a MATCH, True if AFTER MATCH SKIP TO would
+    not have moved on from it (only if `find` was lenient).
     """
 
     partition: tuple[object, ...]
@@ -59,8 +61,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to go on in a partition: attempts begin at row index `start` or later, numbers continue behind `number`,
-    rows from `start` up to row index `covered` are in a match of before."""
+    """The point from which a partition continues: attempts begin at row index `start` or later, numbers continue after
+    `number`, rows from `start` up to row index `covered` belong to an earlier match."""
 
     start: int
     number: int
@@ -78,35 +80,35 @@ def find(
     resume: Mapping[tuple[object, ...], Resume] | None = None,
     steps_max: int = STEPS_MAX,
     lenient: bool = False,
-) -> list[Found]:
-    """The matches of a plan in rows of all partitions, in order of emission; among them, where the plan asks for them,
-    unmatched rows and partial matches that WITHIN ended.
+) -> list[ReferenceMatch]:
+    """Returns the matches of a plan in rows of all partitions, in order of emission, including, if the plan requests
+    them, unmatched rows and partial matches that WITHIN ended.
 
-    rows: name -> value, in total order; None is null. TIMESTAMPs are int64 microseconds (datetimes are taken too, naive
-    ones as UTC), DECIMALs Decimal, DATEs date. ts_us: event time of each row (zeros where there is none).
+    rows: name -> value, in total order; None is null. TIMESTAMPs are int64 microseconds (datetimes are accepted too,
+    naive ones as UTC), DECIMALs Decimal, DATEs date. ts_us: event time of each row (zeros if there is none).
 
-    ended: nothing comes after the rows. If not ended, more rows with time >= watermark_us may come (None: no promise
-    about time), and only matches that no such row can change are returned. The answer then grows as rows and
-    watermark do, and nothing in it is ever taken back.
+    ended: True if no row follows. Otherwise more rows with time >= watermark_us may come (None: no promise about time),
+    and only matches that no such row can change are returned. The answer then grows with rows and watermark, and is
+    never retracted.
 
-    Order of emission: by the moment at which a match is decided, an expiry at time t before the first row behind t;
-    then by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
+    Order of emission: by the moment at which a match is decided, an expiry at time t before the first row after t; then
+    by completion, last row, first row, preference. In each partition it is the order of MATCH_NUMBER.
 
-    Conditions are lazy: one is computed only for a row and a variable that the search, in order of preference, comes
-    to, and only its error counts.
+    Conditions are lazy: one is computed only for a row and a variable that the search, in order of preference, reaches,
+    and only its error counts.
 
-    lenient: AFTER MATCH SKIP TO that would not move on is marked (Found.stuck), and the scan goes on one row behind the
-    start of the match; otherwise it is an error.
+    lenient: AFTER MATCH SKIP TO that would not move on is marked (ReferenceMatch.stuck), and the scan continues one row
+    after the start of the match; otherwise it is an error.
 
-    resume: per partition key (see `partition_key`), skips what earlier calls have settled; where the pattern has `^`
-    the rows must then hold one before `start`, if there was one.
+    resume: per partition key (see `partition_key`), skips what earlier calls have settled; if the pattern has `^`, the
+    rows must then include one before `start`, if there was one.
 
-    Raises QueryError: HQ600 if one attempt tries more than steps_max rows, HQ601 for SKIP TO that would not move on,
-    HQ500 for what is not supported yet, HQ214 for an edge negation without WITHIN; DataError where an expression cannot
-    be computed. Exponential in the number of rows at worst.
+    Raises QueryError: HQ600 if one attempt tests more than steps_max rows, HQ601 for SKIP TO that would not move on,
+    HQ500 for unsupported features, HQ214 for an edge negation without WITHIN; DataError if an expression cannot be
+    computed. Exponential in the number of rows at worst.
     """
     search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
-    decided: list[tuple[Moment, tuple[Any, ...], Found]] = []
+    decided: list[tuple[Moment, tuple[Any, ...], ReferenceMatch]] = []
     try:
         for key, partition in _partitions(plan, rows).items():
             at = (resume or {}).get(key, Resume(0, 0))
@@ -117,12 +119,13 @@ def find(
 
 
 def match_rows(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[Found], evaluate: Evaluate | None = None
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[ReferenceMatch],
+    evaluate: Evaluate | None = None
 ) -> list[list[dict[str, Any]]]:
-    """For each of `found` its output rows, with the columns of `output_columns`. Values as in `find`.
+    """Returns the output rows of each of `found`, with the columns of `output_columns`. Values as in `find`.
 
     ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition, order, measures, remaining input
-    columns; a row for each row of the match but those inside {- -}, which may leave none; a row for an empty match
+    columns; one row for each row of the match except those inside {- -}, possibly none; one row for an empty match
     unless OMIT EMPTY MATCHES; the row itself for an unmatched row, measures null.
     """
     partitions = _partitions(plan, rows)
@@ -132,13 +135,15 @@ def match_rows(
         position = {index: p for p, index in enumerate(partition.index)}
         labels = tuple((name, position[index]) for name, index in match.labels)
         number = match.number if match.outcome is Outcome.MATCH else None
-        scope = Scope(partition, rows, labels, len(labels), labels[-1][1] if labels else None, number, evaluate)
+        at = labels[-1][1] if labels else None
+        scope = EvaluationScope(partition, rows, labels, len(labels), at, number, evaluate)
         output.append(_output(plan, scope, match))
     return output
 
 
 def measure_rows(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[Found], evaluate: Evaluate | None = None
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[ReferenceMatch],
+    evaluate: Evaluate | None = None
 ) -> list[dict[str, Any]]:
     """The output rows of all matches, in their order. See `match_rows`."""
     return [row for match in match_rows(plan, rows, ts_us, found, evaluate) for row in match]
@@ -147,8 +152,8 @@ def measure_rows(
 def alerts_once(
     rows: Sequence[tuple[object, int, object]], interval_us: int
 ) -> list[tuple[bool, object]]:
-    """ALERT ONCE over rows (values of PER, time of the last event, match) in the order in which they come out: for
-    each whether it is an alert, and the match whose alert stood in its way, the earlier one of two."""
+    """Applies ALERT ONCE to rows (values of PER, time of the last event, match) in order of emission. Returns, for each
+    row, True if it is an alert, and the match whose alert suppressed it, the earlier one of two."""
     alerts: list[tuple[object, int, object]] = []
     out: list[tuple[bool, object]] = []
     for values, time, match in rows:
@@ -166,7 +171,8 @@ def alerts_once(
 
 
 def partition_key(plan: Plan, row: Row) -> tuple[object, ...]:
-    """What makes two rows lie in one partition: the values of PARTITION BY, with null equal to null and NaN to NaN."""
+    """Returns the key by which rows share a partition: the values of PARTITION BY, with null equal to null and NaN to
+    NaN."""
 
     def one(value: object) -> object:
         if isinstance(value, list | dict):  # of a LIST, STRUCT or MAP column
@@ -176,21 +182,21 @@ def partition_key(plan: Plan, row: Row) -> tuple[object, ...]:
     return tuple((one(row[c.name]), row[c.name] is None) for c in plan.partition_by)
 
 
-def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], Partition]:
-    partitions: dict[tuple[object, ...], Partition] = {}
+def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], PartitionRows]:
+    partitions: dict[tuple[object, ...], PartitionRows] = {}
     for i, row in enumerate(rows):
         values = tuple(row[c.name] for c in plan.partition_by)
-        partitions.setdefault(partition_key(plan, row), Partition(values, [])).index.append(i)
+        partitions.setdefault(partition_key(plan, row), PartitionRows(values, [])).index.append(i)
     return partitions
 
 
-def _output(plan: Plan, scope: Scope, match: Found) -> list[dict[str, Any]]:
+def _output(plan: Plan, scope: EvaluationScope, match: ReferenceMatch) -> list[dict[str, Any]]:
     start = scope.rows[match.start]
     keys = {c.name: start[c.name] for c in plan.partition_by}
     unmatched = match.outcome is Outcome.UNMATCHED
     behind = _timeout_columns(match) if plan.timeout_rows else {}
 
-    def row_of(row: Row, scope: Scope) -> dict[str, Any]:
+    def row_of(row: Row, scope: EvaluationScope) -> dict[str, Any]:
         measures = {m.name: None if unmatched else value(m.expression, scope) for m in plan.measures}
         if plan.rows is RowsPerMatch.ONE:
             return keys | measures | behind
@@ -209,9 +215,9 @@ def _output(plan: Plan, scope: Scope, match: Found) -> list[dict[str, Any]]:
     ]
 
 
-def _timeout_columns(match: Found) -> dict[str, Any]:
-    """The values of TIMEOUT_COLUMNS, the same in all rows of a match: the variables of its rows, those inside {- -} too
-    (null for an unmatched row), and what it waited for."""
+def _timeout_columns(match: ReferenceMatch) -> dict[str, Any]:
+    """Returns the values of TIMEOUT_COLUMNS, equal in all rows of a match: the variables of its rows, including those
+    inside {- -} (null for an unmatched row), and the variables it waited for."""
     labels, timeout = TIMEOUT_COLUMNS
     unmatched = match.outcome is Outcome.UNMATCHED
     return {
@@ -220,137 +226,9 @@ def _timeout_columns(match: Found) -> dict[str, Any]:
     }
 
 
-# ---- what is left of a pattern -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Stands behind the body of a loop: its round, number done + 1, ends here. moved: the round has taken a row."""
-
-    loop: Repeat
-    done: int
-    moved: bool
-
-    @property
-    def may_repeat(self) -> bool:
-        return self.loop.at_most is None or self.done + 1 < self.loop.at_most
-
-
-@dataclass(frozen=True, slots=True)
-class _EndOfExclusion:
-    """Stands behind the body of {- -}: a row matched while this is still to come is excluded."""
-
-
-#: What is still to be matched, next one first.
-_Rest = tuple[RowPattern | _Round | _EndOfExclusion, ...]
-#: A step from a rest: the variable of the next row (None: the pattern is complete), the rest behind it, and the negated
-#: variables that stand between the last row and that one.
-_Move = tuple[str | None, _Rest, tuple[str, ...]]
-#: The anchors that hold at a place between two rows: True for `^`, False for `$`.
-_Anchors = frozenset[bool]
-
-
-def moves(rest: _Rest, holding: _Anchors) -> Iterator[_Move]:
-    """All steps from `rest`, the preferred one first: left choices before right ones, another round before leaving a
-    greedy loop, leaving a reluctant one before another round. An anchor is a step of its own, taken where it holds."""
-    yield from _moves(rest, holding, (), set())
-
-
-def _moves(
-    rest: _Rest, holding: _Anchors, negated: tuple[str, ...], seen: set[tuple[_Rest, tuple[str, ...]]]
-) -> Iterator[_Move]:
-    """seen: what was come to before; its steps are preferred, and the same once more."""
-    if (rest, negated) in seen:
-        return
-    seen.add((rest, negated))
-    if not rest:
-        yield None, (), negated
-        return
-    head, behind = rest[0], rest[1:]
-    match head:
-        case Variable(name):
-            yield name, tuple(_Round(r.loop, r.done, True) if isinstance(r, _Round) else r for r in behind), negated
-        case Concatenation(parts):
-            yield from _moves((*parts, *behind), holding, negated, seen)
-        case Alternation(choices):
-            for choice in choices:
-                yield from _moves((choice, *behind), holding, negated, seen)
-        case Empty() | _EndOfExclusion():
-            yield from _moves(behind, holding, negated, seen)
-        case Anchor(at_start):
-            if at_start in holding and at_start:
-                yield from _moves(behind, holding, negated, seen)
-            elif at_start in holding:  # behind `$` only the empty string can be matched
-                yield from (m for m in _moves(behind, holding, negated, set()) if m[0] is None)
-        case Exclusion(body):
-            yield from _moves((body, _EndOfExclusion(), *behind), holding, negated, seen)
-        case Negation(name):
-            yield from _moves(behind, holding, (*negated, name), seen)
-        case Repeat():
-            yield from _rounds(head, 0, behind, holding, negated, seen)
-        case _Round(loop, done, moved):
-            done += 1
-            if moved or done < loop.at_least:
-                done = done if loop.at_most else min(done, loop.at_least)
-                yield from _rounds(loop, done, behind, holding, negated, seen)
-            else:  # ISO 19075-5, 7.2.8: once the minimum is reached, a round without a row is the last one
-                yield from _moves(behind, holding, negated, seen)
-        case _:
-            assert_never(head)
-
-
-def _rounds(
-    loop: Repeat,
-    done: int,
-    behind: _Rest,
-    holding: _Anchors,
-    negated: tuple[str, ...],
-    seen: set[tuple[_Rest, tuple[str, ...]]],
-) -> Iterator[_Move]:
-    """The steps where `done` rounds of a loop are over."""
-    more = loop.at_most is None or done < loop.at_most
-    stop = done >= loop.at_least
-    if stop and not loop.greedy:
-        yield from _moves(behind, holding, negated, seen)
-    if more:
-        yield from _moves((loop.body, _Round(loop, done, False), *behind), holding, negated, seen)
-    if stop and loop.greedy:
-        yield from _moves(behind, holding, negated, seen)
-
-
-class _Place:
-    """A rest, one object for all that are equal: where all matches are wanted they are compared at every row."""
-
-    __slots__ = ("_places", "_steps", "excluded", "rest")
-
-    def __init__(self, rest: _Rest, places: dict[_Rest, _Place]) -> None:
-        self.rest = rest
-        self.excluded = _is_excluded(rest)
-        places[rest] = self
-        self._places = places
-        self._steps: dict[_Anchors, tuple[tuple[str | None, _Place, tuple[str, ...]], ...]] = {}
-
-    def at(self, rest: _Rest) -> _Place:
-        """The place with that rest of the same pattern."""
-        return self._places.get(rest) or _Place(rest, self._places)
-
-    def moves(self, holding: _Anchors) -> tuple[tuple[str | None, _Place, tuple[str, ...]], ...]:
-        """All steps from here, as `moves` has them."""
-        found = self._steps.get(holding)
-        if found is None:
-            steps = [(variable, self.at(behind), negated) for variable, behind, negated in moves(self.rest, holding)]
-            found = self._steps[holding] = tuple(steps)
-        return found
-
-
-def _is_excluded(behind: _Rest) -> bool:
-    """Whether a row stands inside {- -}, by what is left behind it."""
-    return any(isinstance(r, _EndOfExclusion) for r in behind)
-
-
 def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[int, bool]:
-    """Where SQL's scan goes on behind a match that began at `start`, and whether it is stuck: SKIP TO named a variable
-    without a row, or the first row of the match. Positions are of the partition."""
+    """Returns where SQL's scan continues after a match that began at `start`, and True if it is stuck: SKIP TO named a
+    variable without a row, or the first row of the match. Positions are of the partition."""
     if not labels:
         return start + 1, False
     match after.kind:
@@ -368,10 +246,10 @@ def next_start(after: AfterMatch, start: int, labels: Sequence[Label]) -> tuple[
             assert_never(after.kind)
 
 
-#: One way to read the rows so far: the rest behind it, and the negated variables in each gap passed.
-_Derivation = tuple[_Place, tuple[tuple[str, ...], ...]]
-#: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of two ways that
-#: leave the same to be matched only the preferred one is kept.
+#: One way to read the rows so far: the rest after it, and the negated variables in each gap passed.
+_Derivation = tuple[PatternPlace, tuple[tuple[str, ...], ...]]
+#: The ways to read a labelled sequence, the preferred one first, each with the positions it excludes. Of ways with
+#: equal rests only the preferred one is kept.
 _Derivations = Mapping[_Derivation, frozenset[int]]
 
 
@@ -380,8 +258,8 @@ _Derivations = Mapping[_Derivation, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """What came of an attempt, or is one of all matches. start, labels, excluded: positions in the partition. moment:
-    when it is decided. order: its place among those of other partitions that are emitted at the same moment."""
+    """The result of an attempt, or one of all matches. start, labels, excluded: positions in the partition. moment:
+    when it is decided. order: sorts it among results of other partitions that are emitted at the same moment."""
 
     outcome: Outcome
     start: int
@@ -395,8 +273,8 @@ class _Came:
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """Whether there is a row that may come next in a match, None if that is not known yet; when it is decided; and
-    whether WITHIN is why there is none, for it has passed or the input has ended."""
+    """True if a row may come next in a match, None if that is open; the moment of the decision; and True if WITHIN is
+    the reason that there is none, because it has passed or the input has ended."""
 
     there: bool | None
     moment: Moment
@@ -405,14 +283,14 @@ class _Next:
 
 @dataclass(slots=True)
 class _Step:
-    """A row bound by an attempt (but for the first step, which is before its first row), and the moves behind it that
-    have not been tried."""
+    """A row bound by an attempt (the first step precedes the first row), and the moves after it that are still
+    untried."""
 
-    rest: _Rest
+    rest: Rest
     untried: Iterator[_Move]
     variable: str = ""
     position: int = -1
-    negated: tuple[str, ...] = ()  # between this row and the one before
+    negated: tuple[str, ...] = ()  # between this row and the previous one
 
 
 class _Search:
@@ -436,13 +314,13 @@ class _Search:
         self.watermark_us = watermark_us
         self.ended = ended
         self.steps_left = self.steps_max = steps_max
-        self.begin = _Place((plan.pattern,), {})
+        self.begin = PatternPlace((plan.pattern,), {})
         self.lenient = lenient
         self.conditions = {d.variable: _by_reach(d.condition) for d in plan.defines}
         self.interval_us = plan.within.interval_us if plan.within else None
         self.rows_max = plan.within.rows if plan.within else None
-        #: rows of the partition behind a candidate that must be there to match it: those that conditions read, and the
-        #: next one where `$` asks whether there is one
+        #: Rows of the partition after a candidate that must exist before it can be matched: those that conditions read,
+        #: and the next one if `$` asks for it.
         self.reach = max((n.physical_offset for d in plan.defines for n in _navigations(d.condition)), default=0)
         self.reach = max(self.reach, 1 if False in anchors(plan.pattern) else 0)
         self.end: Moment = (len(rows), 1, 0)
@@ -458,22 +336,24 @@ class _Search:
             what = "TIMEOUT ROWS" if plan.timeout_rows else "WITH UNMATCHED ROWS"
             raise unsupported(f"{what} under {plan.selection.value} {plan.after}")
 
-    def in_partition(self, partition: Partition, at: Resume) -> Iterator[tuple[Moment, tuple[Any, ...], Found]]:
-        """What is decided in one partition, in order of MATCH_NUMBER, each with the moment of its emission and what
-        orders it among those of other partitions at that moment."""
+    def in_partition(
+        self, partition: PartitionRows, at: Resume
+    ) -> Iterator[tuple[Moment, tuple[Any, ...], ReferenceMatch]]:
+        """Yields the decided results of one partition, in order of MATCH_NUMBER, each with the moment of its emission
+        and its order among those of other partitions at that moment."""
         start = next((p for p, i in enumerate(partition.index) if i >= at.start), len(partition.index))
         covered = sum(i < at.covered for i in partition.index)
         number = at.number
         emitted: Moment = (0, 0, 0)
         all_came = self._overlapping(partition, start) if self.all_matches else None
         for came in all_came or self._scan(partition, start, number, covered):
-            # NEXT in MEASURES waits for its row, and what comes later in the partition waits with it
+            # NEXT in MEASURES waits for its row, and later results of the partition wait with it
             reach = max((p for n in self._output_navigations() for p in self._reads(n, came.labels)), default=-1)
             if reach >= len(partition.index) and not self.ended:
                 return
             emitted = max(emitted, came.moment, self._seen(partition, reach) if reach >= 0 else emitted)
             number += came.outcome is Outcome.MATCH
-            found = Found(
+            found = ReferenceMatch(
                 partition.values,
                 number if came.outcome is Outcome.MATCH else 0,
                 tuple((name, partition.index[position]) for name, position in came.labels),
@@ -485,30 +365,31 @@ class _Search:
             )
             yield emitted, came.order, found
 
-    # ---- when something is known
+    # ---- moments of decisions
 
-    def _known(self, partition: Partition) -> int:
-        """How many rows of a partition may be matched: where conditions read NEXT, a row waits for what it reads."""
+    def _known(self, partition: PartitionRows) -> int:
+        """Returns how many rows of a partition may be matched: if conditions read NEXT, a row waits for the rows it
+        reads."""
         return len(partition.index) if self.ended else max(0, len(partition.index) - self.reach)
 
-    def _seen(self, partition: Partition, position: int) -> Moment:
-        """The moment at which the row at that position has been seen, or the end if there is no such row."""
+    def _seen(self, partition: PartitionRows, position: int) -> Moment:
+        """Returns the moment at which the row at that position has been seen, or the end if there is no such row."""
         return (partition.index[position], 1, 0) if position < len(partition.index) else self.end
 
-    def _expired(self, partition: Partition, first: int) -> Moment:
+    def _expired(self, partition: PartitionRows, first: int) -> Moment:
         """The moment at which no further row can lie within WITHIN of `first`."""
         deadline = self._time(partition, first) + (self.interval_us or 0)
         return bisect_right(self.ts_us, deadline), 0, deadline
 
-    def _time_is_over(self, partition: Partition, first: int) -> bool:
-        """True if rows that still come lie behind first + WITHIN."""
+    def _time_is_over(self, partition: PartitionRows, first: int) -> bool:
+        """True if rows to come lie after first + WITHIN."""
         deadline = None if self.interval_us is None else self._time(partition, first) + self.interval_us
         return deadline is not None and self.watermark_us is not None and self.watermark_us > deadline
 
-    def _time(self, partition: Partition, position: int) -> int:
+    def _time(self, partition: PartitionRows, position: int) -> int:
         return self.ts_us[partition.index[position]]
 
-    def _fits(self, partition: Partition, first: int, last: int) -> bool:
+    def _fits(self, partition: PartitionRows, first: int, last: int) -> bool:
         """WITHIN for a match from one position to another."""
         if self.interval_us is not None:
             return self._time(partition, last) - self._time(partition, first) <= self.interval_us
@@ -516,26 +397,28 @@ class _Search:
 
     # ---- conditions
 
-    def _holds(self, partition: Partition, variable: str, labels: Sequence[Label], position: int, number: int) -> bool:
-        """The condition of a variable for the row at `position`, with the rows bound so far. Null is false."""
+    def _holds(
+        self, partition: PartitionRows, variable: str, labels: Sequence[Label], position: int, number: int
+    ) -> bool:
+        """Returns the condition of a variable for the row at `position`, with the rows bound so far. Null is false."""
         self.steps_left -= 1
         if self.steps_left < 0:
             raise self.too_much()
         bound = (*labels, (variable, position))
-        scope = Scope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
-        parts = self.conditions[variable]  # of the row alone, and of the match so far
+        scope = EvaluationScope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
+        parts = self.conditions[variable]  # conditions on the row alone, and on the match so far
         return all(part is None or value(part, scope) is True for part in parts)
 
     def too_much(self) -> QueryError:
-        message = f"one attempt at the pattern {self.plan.pattern} tries more than {self.steps_max:,} rows"
+        message = f"one attempt at the pattern {self.plan.pattern} tests more than {self.steps_max:,} rows"
         hint = "bound it with WITHIN, or make its conditions exclude each other"
         return QueryError([Diagnostic("HQ600", message, _span_of(self.plan), hint=hint)])
 
     def _negations(
-        self, partition: Partition, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
+        self, partition: PartitionRows, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
     ) -> tuple[bool | None, Moment]:
-        """Do the negations hold for a match: True, False, or None where rows to come may still violate them; and the
-        moment at which that is decided. gaps[i]: negated variables before the i-th row of the match."""
+        """Tests the negations of a match: True, False, or None if rows to come may still violate them; and the moment
+        of that decision. gaps[i]: negated variables before the i-th row of the match."""
         decided: Moment = (0, 0, 0)
         if not labels:
             return True, decided
@@ -549,7 +432,7 @@ class _Search:
             if (at_start or at_end) and self.plan.within is None:
                 message = "a negation at the start or end of a pattern needs WITHIN"
                 raise QueryError([Diagnostic("HQ214", message, _span_of(self.plan))])
-            # which error of a negated condition counts: rows are read from the match outwards
+            # defines the error of a negated condition that counts: rows are read from the match outwards
             if at_start:
                 inside = [g for g in reversed(range(first)) if self._fits(partition, g, last)]
             elif at_end:
@@ -572,10 +455,10 @@ class _Search:
 
     # ---- SQL: one preferred match per attempt, then skip
 
-    def _scan(self, partition: Partition, start: int, number: int, covered: int) -> Iterator[_Came]:
-        """Attempts in order of rows, as SQL:2016 has them. Stops at the first one that is not decided.
+    def _scan(self, partition: PartitionRows, start: int, number: int, covered: int) -> Iterator[_Came]:
+        """Yields the results of attempts in order of rows, as SQL:2016 defines. Stops at the first undecided one.
 
-        covered: the rows before this position are in a match."""
+        covered: the rows before this position belong to a match."""
         moment: Moment = (0, 0, 0)
         while start < self._known(partition):
             attempt = self._attempt(partition, start, number + 1)
@@ -598,7 +481,7 @@ class _Search:
             if timeout is not None and self.plan.timeout_rows:
                 steps, waiting = timeout
                 yield _Came(Outcome.TIMEOUT, start, *_bound(steps), moment, order, waiting)
-            # no later attempt takes rows before its own start: a row that is in no match by now will be in none
+            # no later attempt takes rows before its own start: a row that is unmatched by now stays unmatched
             if start >= covered and self.plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
                 yield _Came(Outcome.UNMATCHED, start, (), frozenset(), moment, order)
             start += 1
@@ -611,15 +494,15 @@ class _Search:
         return QueryError([Diagnostic("HQ601", message, _span_of(self.plan), hint=hint)])
 
     def _attempt(
-        self, partition: Partition, start: int, number: int
+        self, partition: PartitionRows, start: int, number: int
     ) -> tuple[list[_Step] | None, tuple[list[_Step], tuple[str, ...]] | None, Moment] | None:
-        """The preferred match that starts at a row (None: there is none); the preferred partial match that WITHIN ended
-        (None: there is none) with what it waited for; and the moment at which that is decided. None if rows to come may
-        still decide it."""
+        """Returns the preferred match that starts at a row (None: there is none); the preferred partial match that
+        WITHIN ended (None: there is none) with the variables it waited for; and the moment of the decision. None while
+        rows to come may change it."""
         self.steps_left = self.steps_max
         decided = self._seen(partition, start + self.reach)
         timeout: tuple[list[_Step], tuple[str, ...]] | None = None
-        begin: _Rest = (self.plan.pattern,)
+        begin: Rest = (self.plan.pattern,)
         # depth first is the order of preference
         path = [_Step(begin, moves(begin, _holding(partition, start, bool(start))))]
         while path:
@@ -652,8 +535,8 @@ class _Search:
                 path.append(_Step(rest, untried, variable, position, negated))
         return None, timeout, decided
 
-    def _candidate(self, partition: Partition, labels: Sequence[Label], position: int) -> _Next:
-        """The row at a position, as the one behind the labels."""
+    def _candidate(self, partition: PartitionRows, labels: Sequence[Label], position: int) -> _Next:
+        """Tests the row at a position as the one after the labels."""
         first = labels[0][1] if labels else position
         if self.rows_max is not None and position - first >= self.rows_max:
             return _Next(False, (0, 0, 0), timed_out=True)
@@ -677,9 +560,9 @@ class _Search:
 
     # ---- all matches
 
-    def _overlapping(self, partition: Partition, start: int) -> Iterator[_Came]:
-        """Matches by definition, in order of (completion, last row, first row, preference), less those that AFTER MATCH
-        does not want."""
+    def _overlapping(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
+        """Yields the matches by definition, in order of (completion, last row, first row, preference), without those
+        that AFTER MATCH rules out."""
         found = [c for first in range(start, self._known(partition)) for c in self._all_from(partition, first)]
         stretches: list[tuple[int, int]] = []
         for came in sorted(found, key=lambda c: (c.order, c.labels)):
@@ -695,12 +578,12 @@ class _Search:
                 stretches.append((first, last))
                 yield came
 
-    def _all_from(self, partition: Partition, start: int) -> Iterator[_Came]:
-        """Every decided match whose first row is at `start`; what orders it is (completion, last row, first row,
+    def _all_from(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
+        """Yields every decided match whose first row is at `start`, with its order (completion, last row, first row,
         preference)."""
         self.steps_left = self.steps_max
         begin: _Derivations = {(self.begin, ()): frozenset()}
-        # labels, their preference, the ways to read them, the next row to look at
+        # labels, their preference, the ways to read them, the next row to test
         stack: list[tuple[tuple[Label, ...], tuple[tuple[int, int], ...], _Derivations, int]] = []
         stack.append(((), (), begin, start))
         while stack:
@@ -742,10 +625,10 @@ class _Search:
                 assert_never(self.plan.selection)
 
     def _completion(
-        self, partition: Partition, labels: tuple[Label, ...], derivations: _Derivations
+        self, partition: PartitionRows, labels: tuple[Label, ...], derivations: _Derivations
     ) -> tuple[Moment, frozenset[int]] | None:
-        """The moment at which labels are complete as a match and the positions excluded from it, or None if they are no
-        match, or not yet."""
+        """Returns the moment at which labels are complete as a match and the positions excluded from it, or None if
+        they are no match, or not yet."""
         ways: list[tuple[Moment, bool, int, frozenset[int]]] = []
         last = labels[-1][1]
         for (place, gaps), excluded in derivations.items():
@@ -770,9 +653,9 @@ class _Search:
             yield base + navigation.physical_offset
 
 
-def _holding(partition: Partition, position: int, begun: bool) -> _Anchors:
-    """The anchors that hold before a position. begun: rows lie before it. Where `$` is asked for, a row is matched only
-    when the next one is there or the input has ended: so no row at `position` is the end."""
+def _holding(partition: PartitionRows, position: int, begun: bool) -> Anchors:
+    """Returns the anchors that hold before a position. begun: rows lie before it. If `$` occurs, a row is matched only
+    when the next one exists or the input has ended: so no row at `position` means the end."""
     return frozenset((*([] if begun else [True]), *([False] if position == len(partition.index) else [])))
 
 
@@ -782,9 +665,9 @@ def _bound(steps: Sequence[_Step]) -> tuple[tuple[Label, ...], frozenset[int]]:
     return tuple((step.variable, step.position) for step in steps), excluded
 
 
-def _options(derivations: _Derivations, holding: _Anchors, position: int) -> dict[str, _Derivations]:
-    """The variables that the row at `position` may be, in order of preference, each with the ways to read the sequence
-    it makes."""
+def _options(derivations: _Derivations, holding: Anchors, position: int) -> dict[str, _Derivations]:
+    """Returns the variables that the row at `position` may be, in order of preference, each with the ways to read the
+    resulting sequence."""
     options: dict[str, dict[_Derivation, frozenset[int]]] = {}
     for (place, gaps), excluded in derivations.items():
         for variable, behind, negated in place.moves(holding):
@@ -795,23 +678,23 @@ def _options(derivations: _Derivations, holding: _Anchors, position: int) -> dic
 
 
 def _waits_for(derivations: _Derivations) -> set[str]:
-    """The variables whose rows a run under SKIP TILL NEXT MATCH may not pass over.
+    """Returns the variables whose rows a run under SKIP TILL NEXT MATCH may not skip.
 
-    If a loop around the last row can go round again, those that stay in the innermost such loop; otherwise all that may
-    come next. Where a labelled sequence can be read in several ways, those of all of them.
+    If a loop around the last row can repeat, those that stay in the innermost such loop; otherwise all that may come
+    next. If a labelled sequence can be read in several ways, the union over all of them.
     """
     waits: set[str] = set()
     for place, _ in derivations:
         rest = place.rest
         loop = next((i for i, r in enumerate(rest) if isinstance(r, _Round) and r.may_repeat), None)
         inside = place if loop is None else place.at(rest[: loop + 1])
-        # there is a row to pass over, and rows before it: no anchor holds
+        # there is a row to skip, and rows before it: no anchor holds
         waits.update(variable for variable, _, _ in inside.moves(frozenset()) if variable is not None)
     return waits
 
 
 def _by_reach(condition: Expression) -> tuple[Expression | None, Expression | None]:
-    """What a condition asks of the row alone and what it asks of the match so far, joined by AND; None: nothing."""
+    """Splits a condition into its conjuncts on the row alone and those on the match so far; None: there are none."""
     local: list[Expression] = []
     rest: list[Expression] = []
     for part in conjuncts(condition):
@@ -828,7 +711,7 @@ def _navigations(expression: Expression) -> Iterator[Navigation]:
 
 
 def _span_of(plan: Plan) -> Any:
-    """Patterns carry no spans: the first condition is near enough."""
+    """Returns a span for errors: patterns have none, so that of the first condition."""
     return plan.defines[0].condition.span if plan.defines else Constant(None, "").span
 
 

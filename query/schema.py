@@ -39,18 +39,18 @@ class Schema:
     retention_us: int | None = None
 
     def field(self, name: str) -> Field | None:
-        """The column of that name; names compare without case, as in DuckDB."""
+        """Returns the column of that name, or None; names compare without case, as in DuckDB."""
         lowered = name.lower()
         return next((f for f in self.fields if f.name.lower() == lowered), None)
 
     def column(self, name: str) -> Field:
-        """The column of that name where it is known to be there."""
+        """Returns the column of that name, which must exist."""
         field = self.field(name)
         assert field is not None, f"{self.name} has no column {name}"
         return field
 
     def widens(self, other: Schema) -> bool:
-        """Whether it is the other with more columns behind the others."""
+        """True if it is the other with more columns at the end."""
         count = len(other.fields)
         return len(self.fields) > count and replace(self, fields=self.fields[:count]) == other
 
@@ -59,7 +59,7 @@ class Schema:
         return tuple(f.name for f in self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in what JSON can say; `from_dict` gives an equal one."""
+        """Returns a dict for JSON; `from_dict` gives an equal schema."""
         return {
             "name": self.name, "fields": [[f.name, f.type] for f in self.fields], "time": self.time,
             "keys": list(self.keys), "order": list(self.order), "lateness_us": self.lateness_us,
@@ -68,7 +68,8 @@ class Schema:
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Schema:
-        """Raises KeyError, TypeError or ValueError for what is none. What else stands there is passed over."""
+        """Returns the schema of a dict. Ignores other keys. Raises KeyError, TypeError or ValueError for an invalid
+        one."""
         return Schema(
             stored["name"], tuple(Field(name, type) for name, type in stored["fields"]), stored["time"],
             tuple(stored["keys"]), tuple(stored["order"]), stored["lateness_us"], stored["retention_us"],

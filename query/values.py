@@ -1,4 +1,5 @@
-"""Values of bound expressions in plain Python, as DuckDB means them: for the reference, one row and match at a time."""
+"""Values of bound expressions in plain Python, with DuckDB's meaning: for the reference, one row and match at a
+time."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from query.plan.expression import (
     show,
 )
 
-#: Computes what this file does not: `evaluate(expression, leaves)` with the value of every leaf of the expression.
-#: Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
+#: Computes the expressions that this file cannot: `evaluate(expression, leaves)` with the value of every leaf of the
+#: expression. Leaves are its Columns, Navigations, Aggregates, Classifiers and MatchNumbers. An Aggregate comes with
 #: {input: list of its values at the aggregated rows, in order} for each of its inputs. Raises DataError where DuckDB
 #: raises.
 Evaluate = Callable[[Expression, Mapping[Expression, Any]], Any]
@@ -38,7 +39,7 @@ Label = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionRows:
     """Rows of one partition. values: of PARTITION BY, as in its first row. index: row index of each position."""
 
     values: tuple[object, ...]
@@ -46,14 +47,14 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Where an expression is evaluated.
+class EvaluationScope:
+    """The position at which an expression is evaluated.
 
-    labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of
-    the candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
+    labels: rows of the match with their variables; the first `seen` of them are visible to RUNNING. at: position of the
+    candidate or current row, None for an empty match. number: MATCH_NUMBER, None of a partial match.
     """
 
-    partition: Partition
+    partition: PartitionRows
     rows: Sequence[Row]
     labels: tuple[Label, ...]
     seen: int
@@ -72,7 +73,7 @@ def logical_row(e: Navigation, visible: Sequence[Label], current: int) -> int | 
     return positions[e.logical_offset] if e.logical is Logical.FIRST else positions[-1 - e.logical_offset]
 
 
-def value(e: Expression, scope: Scope) -> Any:
+def value(e: Expression, scope: EvaluationScope) -> Any:
     """The value of an expression; None is null."""
     match e:
         case Constant():
@@ -112,8 +113,8 @@ def _cell(cell: object) -> Any:
     return cell
 
 
-def _outside(e: Expression, scope: Scope) -> Any:
-    """What only DuckDB can compute."""
+def _outside(e: Expression, scope: EvaluationScope) -> Any:
+    """Returns the value of an expression that only DuckDB can compute."""
     if scope.evaluate is None:
         raise _needs_duckdb(e)
     leaves: dict[Expression, Any] = {}
@@ -130,7 +131,7 @@ def _outside(e: Expression, scope: Scope) -> Any:
 
 
 def _needs_duckdb(e: Expression) -> QueryError:
-    return QueryError([Diagnostic("HQ500", f"{show(e)} needs DuckDB to compute it", e.span)])
+    return QueryError([Diagnostic("HQ500", f"{show(e)} can only be computed by DuckDB", e.span)])
 
 
 INTEGERS: dict[str, tuple[int, int]] = {
@@ -174,7 +175,7 @@ def _decimal_shape(type: str) -> tuple[int, int]:
     return int(width), int(scale)
 
 
-def _constant(e: Constant, scope: Scope) -> Any:
+def _constant(e: Constant, scope: EvaluationScope) -> Any:
     if e.value is None and (not e.sql or e.type in _NULL):
         return None
     known = _is_number(e.type) or e.type in ("BOOLEAN", "VARCHAR", "INTERVAL", *_TIMES)
@@ -200,7 +201,7 @@ def _is_fixed_interval(e: Expression) -> bool:
 
 
 def _comparable(arguments: Sequence[Expression]) -> str | None:
-    """The type that DuckDB compares these as, or "same" where they need no cast; None if it is left to DuckDB."""
+    """Returns the type that DuckDB compares these as, or "same" if they need no cast; None if it is left to DuckDB."""
     types = {a.type for a in arguments if a.type not in _NULL}
     if all(map(_is_number, types)):
         if any(map(_is_float, types)):
@@ -216,11 +217,11 @@ def _comparable(arguments: Sequence[Expression]) -> str | None:
 
 
 def _fail(e: Expression, why: str) -> DataError:
-    return DataError(f"{why} in {show(e)}", "write TRY(...) around it to get NULL instead")
+    return DataError(f"{why} in {show(e)}", "use TRY(...) to get NULL instead")
 
 
-def _call(e: Call, scope: Scope) -> Any:
-    """Operators of the core, with DuckDB's meaning. What is not known here by its types is left to DuckDB."""
+def _call(e: Call, scope: EvaluationScope) -> Any:
+    """Returns the value of a core operator, with DuckDB's meaning. Other types are left to DuckDB."""
     match e.function, e.arguments:
         case "and" | "or", arguments:
             return _connect(e.function == "or", (_boolean(a, scope) for a in arguments))
@@ -269,7 +270,7 @@ def _connect(wanted: bool, truths: Iterator[bool | None]) -> bool | None:
     return result
 
 
-def _boolean(e: Expression, scope: Scope) -> bool | None:
+def _boolean(e: Expression, scope: EvaluationScope) -> bool | None:
     truth: bool | None = _converted(e, "BOOLEAN", scope)
     return truth
 
@@ -361,7 +362,7 @@ def _to_decimal(v: Decimal | int, type: str, e: Expression) -> Decimal:
     return result
 
 
-def _converted(a: Expression, type: str, scope: Scope, e: Expression | None = None) -> Any:
+def _converted(a: Expression, type: str, scope: EvaluationScope, e: Expression | None = None) -> Any:
     """The value of `a` cast to another type. e: the cast as written, if it is one."""
     e = e or Call("cast", (a,), type, a.span)
     if a.type == type or a.type in _NULL or type in _NULL:
@@ -370,7 +371,7 @@ def _converted(a: Expression, type: str, scope: Scope, e: Expression | None = No
         v = value(a, scope)
         return None if v is None else v != 0
     if (_is_number(a.type) or (a.type == "BOOLEAN" and type in INTEGERS)) and _is_number(type):
-        if not (_is_float(a.type) and _is_decimal(type)):  # DuckDB knows how it rounds there
+        if not (_is_float(a.type) and _is_decimal(type)):  # DuckDB's own rounding applies there
             v = value(a, scope)
             return None if v is None else _number(v, a.type, type, e)
     return _outside(e, scope)
@@ -481,7 +482,7 @@ def _integer_arithmetic(e: Call, v: Sequence[int]) -> int:
             raise ValueError(e.function)
 
 
-def _time_arithmetic(e: Call, scope: Scope) -> Any:
+def _time_arithmetic(e: Call, scope: EvaluationScope) -> Any:
     """Times and intervals of fixed length are microseconds; anything else is left to DuckDB."""
 
     def is_ticks(a: Expression) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from query.schema import Schema
-from simulator.scenario import Arrival, generator
+from simulator.scenario import ArrivingBatch, generator
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class SourceLog:
     """Output of one source: rows in order of sending (row i has offset i). sent_us: int64 (n,), ascending."""
 
     source: str
@@ -26,7 +26,9 @@ class Log:
     sent_us: np.ndarray
 
 
-def delayed(source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: float, rng: np.random.Generator) -> Log:
+def delayed(
+    source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: float, rng: np.random.Generator
+) -> SourceLog:
     """Returns the log of a source that sends each row at its event time or, with probability p_delay, up to
     delay_us_max later.
 
@@ -36,18 +38,18 @@ def delayed(source: str, rows: pa.Table, time: str, delay_us_max: int, p_delay: 
     held = rng.random(len(ts_us)) < p_delay
     sent_us = ts_us + np.where(held, rng.integers(0, delay_us_max + 1, len(ts_us)), 0)
     order = np.argsort(sent_us, kind="stable")
-    return Log(source, rows.take(pa.array(order)), sent_us[order])
+    return SourceLog(source, rows.take(pa.array(order)), sent_us[order])
 
 
 def interleaved(
-    stream: str, logs: Sequence[Log], span_us: int, rows_max: int, rng: np.random.Generator
-) -> tuple[Arrival, ...]:
+    stream: str, logs: Sequence[SourceLog], span_us: int, rows_max: int, rng: np.random.Generator
+) -> tuple[ArrivingBatch, ...]:
     """Returns the batches of several sources in order of arrival; each source keeps its order and offsets.
 
     A batch has 1 to rows_max rows, sent within span_us, and arrives when its last row is sent. Batches that arrive at
     the same time are in random order. A different rng gives a different interleaving of the same events.
     """
-    arrivals: list[Arrival] = []
+    arrivals: list[ArrivingBatch] = []
     arrived_us: list[int] = []
     rank: list[int] = []
     ranks = rng.permutation(len(logs))
@@ -60,7 +62,7 @@ def interleaved(
                 int(np.searchsorted(log.sent_us, log.sent_us[start] + span_us, side="right")),
             )
             batch = columns.slice(start, stop - start).to_batches()[0]
-            arrivals.append(Arrival(stream, log.source, start, batch))
+            arrivals.append(ArrivingBatch(stream, log.source, start, batch))
             arrived_us.append(int(log.sent_us[stop - 1]))
             rank.append(int(its_rank))
             start = stop
@@ -68,14 +70,16 @@ def interleaved(
     return tuple(arrivals[i] for i in order)
 
 
-def redelivered(arrivals: Sequence[Arrival], p_redelivery: float, rng: np.random.Generator) -> tuple[Arrival, ...]:
+def redelivered(
+    arrivals: Sequence[ArrivingBatch], p_redelivery: float, rng: np.random.Generator
+) -> tuple[ArrivingBatch, ...]:
     """Returns the arrivals with redeliveries. Redelivered rows keep their offsets.
 
     With probability p_redelivery each: a batch arrives again up to eight arrivals later; or its last rows are sent
     again with the next batch of its source, which then begins with known rows and ends with new ones.
     """
-    result: list[tuple[float, Arrival]] = []
-    before: dict[tuple[str, str], Arrival] = {}
+    result: list[tuple[float, ArrivingBatch]] = []
+    before: dict[tuple[str, str], ArrivingBatch] = {}
     for i, arrival in enumerate(arrivals):
         last = before.get((arrival.stream, arrival.source))
         before[arrival.stream, arrival.source] = arrival
@@ -83,7 +87,7 @@ def redelivered(arrivals: Sequence[Arrival], p_redelivery: float, rng: np.random
             again = int(rng.integers(1, last.batch.num_rows + 1))
             tail = last.batch.slice(last.batch.num_rows - again)
             joined = pa.concat_batches([tail, arrival.batch])
-            arrival = Arrival(arrival.stream, arrival.source, arrival.offset - again, joined)
+            arrival = ArrivingBatch(arrival.stream, arrival.source, arrival.offset - again, joined)
         result.append((float(i), arrival))
         if rng.random() < p_redelivery:
             result.append((i + int(rng.integers(0, 8)) + 0.5, arrival))
@@ -98,7 +102,7 @@ def deliver(
     p_delay: float = 0.3,
     p_redelivery: float = 0.05,
     interleaving: int = 0,
-) -> tuple[Arrival, ...]:
+) -> tuple[ArrivingBatch, ...]:
     """Delivers one stream with all these faults, within the lateness of its schema.
 
     sources: source -> its rows in order of event time. `seed` determines the delays and thus the offsets; `seed` and

@@ -24,7 +24,7 @@ START_US = 1_709_251_200 * SECOND_US
 TIMESTAMP = pa.timestamp("us")
 
 
-class Arrival(NamedTuple):
+class ArrivingBatch(NamedTuple):
     """An arriving batch: row i is the event (stream, source, offset + i). Offsets of a source begin at 0."""
 
     stream: str
@@ -46,7 +46,7 @@ class Scenario:
     name: str
     seed: int
     schemas: tuple[Schema, ...]
-    arrivals: tuple[Arrival, ...]
+    arrivals: tuple[ArrivingBatch, ...]
     query: str
     truth: pa.Table
     cases: pa.Table
@@ -67,7 +67,7 @@ class Scenario:
         return rows.sort_by(order).select(list(schema.names))
 
 
-def _identified(arrival: Arrival) -> pa.Table:
+def _identified(arrival: ArrivingBatch) -> pa.Table:
     """Returns the rows of an arrival with their source and offset."""
     n = arrival.batch.num_rows
     return (
@@ -88,11 +88,11 @@ def numbered(prefix: str, numbers: Sequence[int] | np.ndarray, digits: int) -> p
     return pc.binary_join_element_wise(pa.scalar(prefix), text, "")
 
 
-def in_batches(stream: str, source: str, table: pa.Table, rows_max: int) -> tuple[Arrival, ...]:
+def in_batches(stream: str, source: str, table: pa.Table, rows_max: int) -> tuple[ArrivingBatch, ...]:
     """Returns a table as arrivals of one source that sends its rows in order, without a copy."""
     arrivals = []
     offset = 0
     for batch in table.to_batches(max_chunksize=rows_max):
-        arrivals.append(Arrival(stream, source, offset, batch))
+        arrivals.append(ArrivingBatch(stream, source, offset, batch))
         offset += batch.num_rows
     return tuple(arrivals)

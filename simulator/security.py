@@ -1,6 +1,8 @@
 """Login scenario: accounts whose password was guessed from a device that was new to them.
 
 Stream `logins(ts TIMESTAMP, account VARCHAR, device VARCHAR, ok BOOLEAN)`.
+
+`security` is long: ordinary logins and planted cases are drawn in turn from one generator.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ set of symbols, and with time windows instead of joins.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from archive.reader import RangeRequest
@@ -45,13 +46,13 @@ from query.plan.pattern import (
 from query.plan.plan import Plan
 
 #: With fewer events, finding the rarest condition costs more than it saves.
-_ROWS_MIN = 1_000_000
+ROWS_MIN = 1_000_000
 #: Files in which conditions are counted, to estimate their selectivity.
 _SAMPLE_FILES = 8
 #: The prefilter pays if at most this share of events meets the rarest condition, and at most this share is near such an
 #: event. Reading by windows costs about as much as reading all; the gain is in matching and sorting.
 _ANCHORS_PART_MAX = 0.02
-_EVENTS_PART_MAX = 0.25
+EVENTS_PART_MAX = 0.25
 #: Types of partition columns that windows support: stored unchanged, with the same equality in DuckDB and PARTITION BY.
 _PARTITION_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "BOOLEAN", "DATE")
 _FLOATING = ("DOUBLE", "FLOAT")
@@ -65,9 +66,8 @@ _NEVER_FAIL = frozenset(
 
 
 def windows_of(
-    snapshot: HistorySnapshot, plan: Plan, low_us: int | None, high_us: int | None, late: bool, wanted: bool | None,
-    total: int,
-) -> tuple[Windows | None, str]:  # fmt: skip
+    snapshot: HistorySnapshot, plan: Plan, request: RangeRequest, wanted: bool | None, total: int
+) -> tuple[Windows | None, str]:
     """Returns the time windows per partition that contain all matches of a plan, or None to read all events; and the
     decision, in words. wanted: True: wherever sound; False: never; None: wherever sound and worthwhile.
 
@@ -85,14 +85,14 @@ def windows_of(
     - no condition can raise on a skipped row, and none reads MATCH_NUMBER().
     One difference remains: a search that fails for too many partial matches (HQ600) in skipped rows succeeds."""
     why = "not asked for" if wanted is False else unsound(plan)
-    if why is None and wanted is None and total < _ROWS_MIN:
+    if why is None and wanted is None and total < ROWS_MIN:
         why = "few events"
     if why is not None:
         return None, f"no prefilter: {why}"
     assert plan.within is not None
     assert plan.within.interval_us is not None
     conditions = {d.variable: own_row(d.condition) for d in plan.defines}
-    rows, counts = snapshot.count_where(list(conditions.values()), low_us, high_us, late=late, files_max=_SAMPLE_FILES)
+    rows, counts = snapshot.count_where(list(conditions.values()), request, _SAMPLE_FILES)
     rates = {name: count / max(rows, 1) for name, count in zip(conditions, counts)}
     found = mandatory(plan.pattern, rates)
     assert found is not None, "min_rows is one at least"
@@ -103,11 +103,11 @@ def windows_of(
         return None, f"no prefilter: the rarest condition is {text}"
     condition = which[0] if len(which) == 1 else Call("or", tuple(which), "BOOLEAN")
     columns = [c.name for c in plan.partition_by]
-    near = snapshot.read(RangeRequest(low_us, high_us, late=late, columns=columns), where=condition)
+    near = snapshot.read(replace(request, columns=columns), where=condition)
     windows = Windows.around(columns, near.columns, near.ts_us, plan.within.interval_us)
     if wanted is None:
-        inside = snapshot.count_in(windows, low_us, high_us, late=late)
-        if inside > total * _EVENTS_PART_MAX:
+        inside = snapshot.count_in(windows, request)
+        if inside > total * EVENTS_PART_MAX:
             return None, f"no prefilter: {inside:,} events lie within {plan.within} of {text}"
     return windows, f"prefilter: within {plan.within} of {text}"
 

@@ -16,11 +16,12 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import archive.snapshot
+from archive.reader import WHOLE, RangeRequest
 from archive.recent import KeyRange
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
@@ -51,7 +52,7 @@ Arrange: TypeAlias = Callable[[Iterator[EventBatch]], Iterator[EventBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SearchUnit:
     """The input of one Matcher: a range of values of a key (span), the rows with a null key (null: its column), or all
     rows."""
 
@@ -60,7 +61,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Report:
+class SearchReport:
     """Progress of a search, for EXPLAIN and statistics. units: number of units. column: the column that is cut (None:
     one unit, in time order). workers: units in parallel. prefilter: its decision, in words. events: number of events
     matched. total: upper bound of the events in the range."""
@@ -88,24 +89,23 @@ class Report:
 def search(
     snapshot: HistorySnapshot,
     plan: Plan,
-    low_us: int | None = None,
-    high_us: int | None = None,
+    request: RangeRequest = WHOLE,
     *,
-    late: bool = False,
     make: Callable[[Plan], Matcher] | None = None,
     arrange: Arrange | None = None,
     workers: int | None = None,
     rows_max: int | None = None,
     prefilter: bool | None = None,
-    report: Report | None = None,
+    report: SearchReport | None = None,
 ) -> Iterator[Matches]:
-    """Yields the matches of a plan in the events with low_us <= time < high_us, as a bounded input: the same matches
-    with the same evidence as a single Matcher finds. Order: unit by unit, in a unit by emission.
+    """Yields the matches of a plan in the requested events, as a bounded input: the same matches with the same evidence
+    as a single Matcher finds. Order: unit by unit, in a unit by emission.
 
-    late: includes late events. make: makes the matchers, which run in threads. arrange: required for an ORDER BY of
-    more than the stream's time. workers: units in parallel (None: one per core). rows_max: limit of events in a batch
-    of a unit, of which two or three are held (None: archive.snapshot.BATCH_ROWS_MAX). prefilter: reads only rows near a
-    possible match (None: if sound and worthwhile). report: filled during the search.
+    request: its range and `late` count; keys and columns are those of the plan. make: makes the matchers, which run in
+    threads. arrange: required for an ORDER BY of more than the stream's time. workers: units in parallel (None: one per
+    core). rows_max: limit of events in a batch of a unit, of which two or three are held (None:
+    archive.snapshot.BATCH_ROWS_MAX). prefilter: reads only rows near a possible match (None: if sound and worthwhile).
+    report: filled during the search.
     Memory per worker: some batches, archive.scan.SORT_MEMORY, and the matcher's partial matches. Raises the errors of
     reading and matching; the first error ends the search."""
     from matching.matcher import KernelMatcher, make_matcher
@@ -113,12 +113,12 @@ def search(
     if len(plan.order_by) > 1 and arrange is None:
         raise ValueError("an ORDER BY of several columns requires `arrange`")
     make = make or make_matcher
-    report = Report() if report is None else report
+    report = SearchReport() if report is None else report
     rows_max = archive.snapshot.BATCH_ROWS_MAX if rows_max is None else rows_max
     cores = os.cpu_count() or 1 if workers is None else workers
-    report.total, largest = snapshot.stretch_rows(low_us, high_us)
-    windows, report.prefilter = windows_of(snapshot, plan, low_us, high_us, late, prefilter, report.total)
-    units = [Unit()]
+    report.total, largest = snapshot.stretch_rows(request.low_us, request.end_us)
+    windows, report.prefilter = windows_of(snapshot, plan, request, prefilter, report.total)
+    units = [SearchUnit()]
     column = key_column(plan, snapshot.schema)
     if windows is None and column is not None:
         parts = -(-largest // rows_max) if largest > rows_max else 1
@@ -126,18 +126,17 @@ def search(
         if cores > 1 and (workers is not None or (largest and report.total >= _PARALLEL_ROWS_MIN)):
             parts = max(parts, cores * _UNITS_PER_WORKER)
         if parts > 1:
-            cut = units_of(column, snapshot.key_cuts(column, parts, low_us, high_us, late=late))
-            looks = snapshot.touched_rows([u.span for u in cut if u.span is not None], low_us, high_us)
+            cut = units_of(column, snapshot.key_cuts(column, parts, request))
+            looks = snapshot.touched_rows([u.span for u in cut if u.span is not None], request.low_us, request.end_us)
             times = _LOOKS_MAX_UNSORTED if largest > rows_max else _LOOKS_MAX
             if workers is not None or looks <= report.total * times:
                 units, report.column = cut, column
     report.units, report.workers = len(units), min(cores, len(units))
 
-    def walk(unit: Unit) -> Iterator[Matches]:
-        batches = snapshot.batches(
-            low_us, high_us, late=late, columns=plan.columns, span=unit.span, windows=windows, rows_max=rows_max,
-            keys=None if unit.null is None else {unit.null: [None]},
-        )  # fmt: skip
+    def walk(unit: SearchUnit) -> Iterator[Matches]:
+        keys = None if unit.null is None else {unit.null: [None]}
+        asked = replace(request, keys=keys, columns=plan.columns)
+        batches = snapshot.batches(asked, span=unit.span, windows=windows, rows_max=rows_max)
         counted = _counted(batches if len(units) > 1 else _ahead(batches), report)
         matcher = make(plan)
         try:
@@ -164,14 +163,14 @@ def key_column(plan: Plan, schema: Schema) -> str | None:
     return next((c.name for c in plan.partition_by if c.name.lower() in keys and c.type in _CUT_TYPES), None)
 
 
-def units_of(column: str, cuts: list[str] | list[int]) -> list[Unit]:
+def units_of(column: str, cuts: list[str] | list[int]) -> list[SearchUnit]:
     """Returns the units between the cuts of a column, and the unit of rows with null."""
     edges = [None, *cuts, None]
-    spans = [Unit(KeyRange(column, low, end)) for low, end in pairwise(edges)]
-    return [*spans, Unit(null=column)]
+    spans = [SearchUnit(KeyRange(column, low, end)) for low, end in pairwise(edges)]
+    return [*spans, SearchUnit(null=column)]
 
 
-def _counted(batches: Iterator[EventBatch], report: Report) -> Generator[EventBatch]:
+def _counted(batches: Iterator[EventBatch], report: SearchReport) -> Generator[EventBatch]:
     for batch in batches:
         report.took(len(batch))
         yield batch

@@ -18,7 +18,8 @@ from archive.spark.files import Rereads
 from archive.spark.ingest import laid_out, packed
 from archive.spark.session import Where, ignore_pandas, in_words, spark_session
 from archive.sums import FOOTERS
-from archive.table import Table, TableSnapshot
+from archive.table import Table
+from archive.table_snapshot import TableSnapshot
 from query.errors import DataError
 
 

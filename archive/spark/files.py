@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archive.checks import Options, Reading, read_checked
+from archive.checks import FileReadPlan, Options, read_checked
 from archive.ingest import NONE, Count, bad_rows, count_of, event_rows, write_bad
-from archive.inputs import Chunk, File, Part, scan_chunk
+from archive.inputs import Chunk, InputFile, Part, scan_chunk
 from archive.layout import DAY_US, DataFile, Unit, stored_schema, time_name, write_sorted
 from archive.place import Place
-from archive.spark.told import Failed, Loaded, say
+from archive.spark.told import FailedTask, Loaded, say
 from query.errors import DataError, first_line
 from query.schema import Schema
 
@@ -34,7 +34,7 @@ _BATCH_ROWS = 1 << 16
 class Scans:
     """Chunks to scan: (file, start, end, delimiter), grouped by task."""
 
-    tasks: tuple[tuple[tuple[File, int, int, str], ...], ...]
+    tasks: tuple[tuple[tuple[InputFile, int, int, str], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Loads:
     options: Options
     place: Place
     job: int
-    readings: dict[int, Reading]
+    readings: dict[int, FileReadPlan]
     tasks: tuple[tuple[tuple[int, Part], ...], ...]
 
 
@@ -85,26 +85,26 @@ def _saying(what: object, schema: Schema) -> pa.RecordBatch:
 
 
 def scan(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Scans chunks; yields a list of Chunk, or Failed, per task."""
+    """Scans chunks; yields a list of Chunk, or FailedTask, per task."""
     wanted: Scans = pickle.loads(argument)
     for number in _numbers(batches):
-        found: list[Chunk] | Failed
+        found: list[Chunk] | FailedTask
         try:
             found = [scan_chunk(*place) for place in wanted.tasks[number]]
         except DataError as error:
-            found = Failed(error)
+            found = FailedTask(error)
         yield pa.record_batch({"task": [number], TOLD: pa.array([say(found)], pa.binary())})
 
 
 def load(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads and checks parts of files; yields the good rows, and a Loaded or Failed per task. Writes bad rows to the
-    quarantine."""
+    """Reads and checks parts of files; yields the good rows, and a Loaded or FailedTask per task. Writes bad rows to
+    the quarantine."""
     wanted: Loads = pickle.loads(argument)
     for number in _numbers(batches):
         try:
             yield from _load(wanted, wanted.tasks[number])
         except DataError as error:
-            yield _saying(Failed(error), wanted.schema)
+            yield _saying(FailedTask(error), wanted.schema)
 
 
 def _load(wanted: Loads, parts: Sequence[tuple[int, Part]]) -> Iterator[pa.RecordBatch]:
@@ -132,7 +132,7 @@ def _load(wanted: Loads, parts: Sequence[tuple[int, Part]]) -> Iterator[pa.Recor
 
 
 def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reads data files; yields their rows, and a Loaded or Failed per task, with counts by the file's index in the
+    """Reads data files; yields their rows, and a Loaded or FailedTask per task, with counts by the file's index in the
     task."""
     wanted: Rereads = pickle.loads(argument)
     columns = stored_schema(wanted.schema)
@@ -151,7 +151,7 @@ def reread(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
             yield _saying(Loaded(counts, tuple(sorted(days))), wanted.schema)
         except (pa.ArrowException, OSError) as error:
             message = f"{wanted.place} cannot be read: {first_line(error)}"
-            yield _saying(Failed(DataError(message, "a file was removed or changed")), wanted.schema)
+            yield _saying(FailedTask(DataError(message, "a file was removed or changed")), wanted.schema)
 
 
 def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -162,17 +162,17 @@ def _stored_batches(path: Place, columns: pa.Schema) -> Iterator[pa.RecordBatch]
 
 
 def write(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes sorted rows; yields a DataFile per file, or Failed."""
+    """Writes sorted rows; yields a DataFile per file, or FailedTask."""
     wanted: Writes = pickle.loads(argument)
     columns = stored_schema(wanted.schema)
     fitted = (_fitted(batch, columns) for batch in batches if batch.num_rows)
-    found: DataFile | Failed
+    found: DataFile | FailedTask
     try:
         for found in write_sorted(fitted, wanted.place, wanted.schema, wanted.unit):
             yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
     except OSError as error:
         message = f"the archive of {wanted.schema.name} in {wanted.place} cannot be written: {error}"
-        found = Failed(DataError(message, "executors write to it: make room or give permission"))
+        found = FailedTask(DataError(message, "executors write to it: make room or give permission"))
         yield pa.record_batch({TOLD: pa.array([say(found)], pa.binary())})
 
 

@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from archive import ingest as embedded
-from archive.checks import Reading
-from archive.ingest import NONE, Count, Job, Progress, Report, Todo, Told, Written, unit_of_days
-from archive.inputs import CHUNK_BYTES, Chunk, Format, Part, chunks_of, parts_of, row_groups
+from archive.checks import FileReadPlan
+from archive.ingest import NONE, Count, IngestReport, Job, Progress, Todo, Told, Written, unit_of_days
+from archive.inputs import CHUNK_BYTES, Chunk, InputFormat, Part, chunks_of, parts_of, row_groups
 from archive.layout import DAY_US, FILE_ROWS_MAX, SEQ, DataFile, Unit, key_names, stored_schema, time_name
 from archive.place import Place
 from archive.spark.files import TOLD, Loads, Scans, Writes, told_schema
 from archive.spark.session import Where, functions, ignore_pandas, in_words, is_connect, spark_session
 from archive.spark.ship import task
-from archive.spark.told import Failed, Loaded, hear
+from archive.spark.told import FailedTask, Loaded, hear
 from archive.spark.types import quoted, spark_type
 from query.schema import Schema
 
@@ -44,7 +44,7 @@ _PART_ROWS = 1 << 20
 _TASKS_MAX = 4096
 
 
-def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report:
+def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> IngestReport:
     """Runs `archive.ingest.ingest` by Spark. where: as in archive.spark.session. Executors must see the files and the
     archive under the same paths as the driver.
 
@@ -57,7 +57,7 @@ def ingest(where: Where, job: Job, told: Told = lambda progress: None) -> Report
 # Converted here, not around the job: a refused connection to Java is an OSError, which embedded.run would report as an
 # archive that cannot be written.
 @in_words("Spark has failed", "nothing has changed")
-def _scan(session: SparkSession, readings: Sequence[Reading], told: Told) -> list[tuple[Chunk, ...]]:
+def _scan(session: SparkSession, readings: Sequence[FileReadPlan], told: Told) -> list[tuple[Chunk, ...]]:
     places = [(r.file, start, end, r.delimiter) for r in readings for start, end in chunks_of(r.file)]
     sizes = [end - start for _, start, end, _ in places]
     total = sum(sizes)
@@ -100,7 +100,7 @@ def _write(session: SparkSession, job: Job, todo: Sequence[Todo], told: Told, nu
 
 def _parts(one: Todo) -> list[Part]:
     file = one.reading.file
-    return row_groups(file, _PART_ROWS) if file.format is Format.parquet else parts_of(file, one.chunks)
+    return row_groups(file, _PART_ROWS) if file.format is InputFormat.parquet else parts_of(file, one.chunks)
 
 
 def packed(items: Sequence[Any], sizes: Sequence[int]) -> tuple[tuple[Any, ...], ...]:
@@ -190,7 +190,7 @@ def heard(answer: pa.Table) -> list[Any]:
     """Returns the results of tasks. Raises the error of the first failed one."""
     found = [hear(payload.as_buffer()) for payload in answer.column(TOLD)]
     for one in found:
-        if isinstance(one, Failed):
+        if isinstance(one, FailedTask):
             raise one.error
     return found
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
 from archive.place import Place
+from archive.reader import RangeRequest
 from archive.scan import checked
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
@@ -31,7 +32,7 @@ from archive.spark.task import COUNT, Search
 from archive.spark.told import hear, hear_matches
 from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
-from archive.table import TableSnapshot
+from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array, Matches
 from matching.engines.engine import Purpose
 from matching.ipc import from_ipc
@@ -58,15 +59,12 @@ __all__ = ["COUNT", "Archived", "counts", "matches", "rows", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The events to search: those of a table snapshot with low_us <= time < end_us (None: unbounded). late: includes
-    late events."""
+    """The events to search: those of a table snapshot in a range. request: the range, and late."""
 
     place: Place
     table: TableSnapshot
     schema: Schema
-    low_us: int | None = None
-    end_us: int | None = None
-    late: bool = True
+    request: RangeRequest
 
 
 def why_not(plan: Plan) -> str:
@@ -129,7 +127,7 @@ def _search(
     if not told:
         make_matcher(plan, lenient=True)  # issues the warnings about the kernel's limits
     table = archived.table
-    index = table.select(archived.low_us, archived.end_us, {})
+    index = table.select(archived.request.low_us, archived.request.end_us, {})
     if not len(index):
         return []
     plan = narrowed(plan)
@@ -160,8 +158,8 @@ def _slices(
     if distance is None or by_time is False or (tasks < 2 and not by_time):
         return None
     low, high = int(archived.table.min_us[index].min()), int(archived.table.max_us[index].max())
-    low = low if archived.low_us is None else max(low, archived.low_us)
-    high = high if archived.end_us is None else min(high, archived.end_us - 1)
+    low = low if archived.request.low_us is None else max(low, archived.request.low_us)
+    high = high if archived.request.end_us is None else min(high, archived.request.end_us - 1)
     if not -FAR_US < low <= high < FAR_US:  # a file without statistics
         return None
     found = slices(distance, low, high, tasks)
@@ -209,11 +207,11 @@ def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequ
         reader = session.read.option("parquet.page.verify-checksum.enabled", "true").schema(ddl)
         frame = reader.parquet(*(spark_path(archived.place / path) for path in paths))
     time = F.col(quoted(time_name(schema)))
-    if archived.low_us is not None:
-        frame = frame.where(time >= F.timestamp_micros(F.lit(archived.low_us)))
-    if archived.end_us is not None:
-        frame = frame.where(time < F.timestamp_micros(F.lit(archived.end_us)))
-    if not archived.late:
+    if archived.request.low_us is not None:
+        frame = frame.where(time >= F.timestamp_micros(F.lit(archived.request.low_us)))
+    if archived.request.end_us is not None:
+        frame = frame.where(time < F.timestamp_micros(F.lit(archived.request.end_us)))
+    if not archived.request.late:
         frame = frame.where(~F.col(LATE))
     return frame.select(*map(quoted, wanted.columns.names))
 

@@ -31,13 +31,13 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedTask:
     """Error of a task. It is returned, because Spark would retry the task and wrap the error if it were raised."""
 
     error: DataError
 
 
-_TYPES: dict[str, type[Any]] = {t.__name__: t for t in (Chunk, Count, DataFile, Loaded, Failed, Diagnostic, Span)}
+_TYPES: dict[str, type[Any]] = {t.__name__: t for t in (Chunk, Count, DataFile, Loaded, FailedTask, Diagnostic, Span)}
 
 
 def say(what: Any) -> bytes:

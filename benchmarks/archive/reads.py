@@ -89,7 +89,7 @@ def of_duckdb(file: Path, history: History) -> Read:
     connection.execute("SET TimeZone='UTC'; SET enable_progress_bar=false")
     if fresh:
         connection.execute("CREATE TABLE ticks (ts TIMESTAMP, symbol VARCHAR, price DOUBLE, volume BIGINT)")
-        for batch in history.snapshot().batches(None, None):
+        for batch in history.snapshot().batches():
             part = pa.Table.from_batches([batch.columns])
             connection.register("part", part)
             connection.execute("INSERT INTO ticks SELECT * FROM part")

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from archive.search.search import Report, search
+from archive.reader import RangeRequest
+from archive.search.search import SearchReport, search
 from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces, ticks
 from matching.batch import EventBatch
@@ -104,12 +105,12 @@ def child(directory: Path, query: str, how: str) -> None:
     snapshot = fill(directory, iter(()), closed=False).snapshot()
     plan = plan_of(query)
     make_matcher(plan)  # the kernels are loaded, and compiled if need be
-    report = Report()
+    report = SearchReport()
     rows, total = 0, 0
     started, worked = time.perf_counter(), time.process_time()
     make = partial(make_matcher, purpose=Purpose.ROWS)
     if how == "one matcher":
-        found = run(make(plan), snapshot.batches(None, None, columns=plan.columns))
+        found = run(make(plan), snapshot.batches(RangeRequest(columns=plan.columns)))
     else:
         prefilter = None if how == "prefilter" else False
         found = search(snapshot, plan, make=make, prefilter=prefilter, report=report)

@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 import hybrid
+from archive.reader import RangeRequest
 from benchmarks import answers
 from benchmarks.archive.events import parser
 from benchmarks.hybrid.history import COLUMNS, VALLEY, filled, scratch
@@ -78,7 +79,7 @@ def main() -> None:
 def scanned(db: Database) -> int:
     snapshot = db._flow.streams["ticks"].kept.snapshot()
     columns = ("ts", "symbol", "price")
-    return sum(map(len, snapshot.batches(None, None, columns=columns, sorted_max=SORTED_MAX)))
+    return sum(map(len, snapshot.batches(RangeRequest(columns=columns), sorted_max=SORTED_MAX)))
 
 
 def measured(act: Callable[[], int], events: int, repeat: int) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def same_as_live(db: Database, query: str, events: int) -> int:
     all of them and the backtest give, in one order."""
     tables: list[pa.Table] = []
     left = events
-    for batch in db._flow.streams["ticks"].kept.snapshot().batches(None, None):
+    for batch in db._flow.streams["ticks"].kept.snapshot().batches():
         part = batch.columns.slice(0, left)
         tables += [pa.table(part.slice(at, 50_000)) for at in range(0, part.num_rows, 50_000)]
         left -= part.num_rows

@@ -29,7 +29,7 @@ ANY = int(Ignore.ANY)
 
 
 class Runs(NamedTuple):
-    """row, label: (runs, longest), the rows of the run so far. The others as in matching.kernels.layout.Runs."""
+    """row, label: (runs, longest), the rows of the run so far. The others as in matching.kernels.layout.LinkedRuns."""
 
     state: np.ndarray
     first: np.ndarray

@@ -16,7 +16,7 @@ import typer
 
 from hybrid.cli import archive, run
 from hybrid.cli.given import open_tables, query_text
-from hybrid.cli.output import Format, Formats, say, write
+from hybrid.cli.output import Formats, RowFormat, say, write
 
 app = typer.Typer(
     name="hybrid", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -37,7 +37,7 @@ class Stage(StrEnum):
     kernel = "kernel"
 
 
-class Scenario(StrEnum):
+class ScenarioName(StrEnum):
     """Simulated scenarios."""
 
     stock = "stock"
@@ -94,7 +94,7 @@ def sql_command(
     text: Text,
     table: Tables = None,
     directory: Directory = None,
-    format: Formats = Format.table,
+    format: Formats = RowFormat.table,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
 ) -> None:
@@ -187,7 +187,7 @@ def backtest(
     end: Annotated[
         str | None, typer.Option("--to", help="End: events before this time. Default: all; the stream ends.")
     ] = None,
-    format: Formats = Format.table,
+    format: Formats = RowFormat.table,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     diff: Annotated[
@@ -279,24 +279,24 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 @app.command()
 def simulate(
     what: Annotated[
-        Scenario, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, or logins.")
+        ScenarioName, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, or logins.")
     ],
     seed: Seed = 1,
     events: Annotated[int, typer.Option(help="Number of ticks (stock only).", min=0)] = 10_000,
     symbols: Annotated[int, typer.Option(help="Number of symbols (stock only).", min=1)] = 100,
-    format: Formats = Format.csv,
+    format: Formats = RowFormat.csv,
     output: Output = None,
 ) -> None:
     """Writes simulated events, ordered by time."""
-    if what is Scenario.stock:
+    if what is ScenarioName.stock:
         from simulator.stock import walk
 
         table = walk(seed, events, symbols)
-    elif what is Scenario.rfid:
+    elif what is ScenarioName.rfid:
         from simulator.rfid import shop
 
         table = shop(seed).events("readings")
-    elif what is Scenario.highway:
+    elif what is ScenarioName.highway:
         from simulator.highway import highway
 
         table = highway(seed).events("tolls")

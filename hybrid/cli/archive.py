@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybrid.cli.ingest import Memory, ingest
-from hybrid.cli.output import Format, Formats, say, write
+from hybrid.cli.output import Formats, RowFormat, say, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ Stream = Annotated[str | None, typer.Argument(help="One stream. Default: all str
 
 
 @app.command()
-def stat(directory: Where, stream: Stream = None, format: Formats = Format.table) -> None:
+def stat(directory: Where, stream: Stream = None, format: Formats = RowFormat.table) -> None:
     """Shows files, rows, bytes and times of each stream."""
     import pyarrow as pa
 
@@ -198,7 +198,7 @@ def verify(
 def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
     """Returns (stream, fault) pairs of the logs; none while a process has the database open."""
     from archive.place import place_of
-    from archive.writer import Locked, claim
+    from archive.writer import WriterLocked, claim
     from hybrid.database.repair import log_faults
     from query.errors import DataError
 
@@ -208,7 +208,7 @@ def _log_faults(directory: str, stream: str | None) -> list[tuple[str, str]]:
     names = _chosen(directory, stream)
     try:
         writer = claim(place, [])
-    except Locked:
+    except WriterLocked:
         say("logs are not checked: a process has the database open")
         return []
     except DataError:  # a read-only disk
@@ -276,7 +276,7 @@ def search(
         typer.Option(metavar="MASTER", help="Search by Spark: local[*], spark://host:7077 or sc://host:15002."),
     ] = None,
     memory: Memory = None,
-    format: Formats = Format.table,
+    format: Formats = RowFormat.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
 ) -> None:

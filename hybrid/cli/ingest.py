@@ -15,7 +15,7 @@ import typer
 from hybrid.cli.output import say
 
 if TYPE_CHECKING:
-    from archive.ingest import Job, Progress, Report, Told
+    from archive.ingest import IngestReport, Job, Progress, Told
     from query.schema import Schema
 
 class FileFormat(StrEnum):
@@ -26,7 +26,7 @@ class FileFormat(StrEnum):
     parquet = "parquet"
 
 
-class Refused(StrEnum):
+class UndeclaredColumns(StrEnum):
     """Policies for undeclared columns."""
 
     ignore = "ignore"
@@ -89,7 +89,7 @@ def ingest(
         str | None,
         typer.Option(metavar="FORMAT", help="Format of times: '%d/%m/%Y %H:%M', or s, ms, us, ns since 1970."),
     ] = None,
-    extra: Annotated[Refused, typer.Option(help="Undeclared columns.")] = Refused.ignore,
+    extra: Annotated[UndeclaredColumns, typer.Option(help="Undeclared columns.")] = UndeclaredColumns.ignore,
     missing: Annotated[
         Lacking, typer.Option(help="Declared columns that a file, or an object, lacks.")
     ] = Lacking.error,
@@ -135,7 +135,7 @@ def ingest(
     print(in_words(report, schema.name))
 
 
-def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> Report:
+def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> IngestReport:
     if spark is None:
         from archive.ingest import ingest as ingest_here
 
@@ -146,7 +146,7 @@ def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> Report:
     return ingest_by_spark(spark_session(spark, memory=memory), job, told)
 
 
-def in_words(report: Report, stream: str) -> str:
+def in_words(report: IngestReport, stream: str) -> str:
     """Returns a report in one line."""
 
     def counted(number: int, what: str) -> str:
@@ -198,8 +198,9 @@ def parse_columns(text: str) -> dict[str, str]:
     import duckdb
 
     from query.errors import DataError, first_line
+    from query.language.duck import connect
 
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     try:
         connection.execute(f"CREATE TABLE t ({text})")
         text = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 't' ORDER BY column_index"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Format(StrEnum):
+class RowFormat(StrEnum):
     """Formats of rows."""
 
     table = "table"
@@ -24,7 +24,7 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
-Formats = Annotated[Format, typer.Option("--format", "-f", help="Format of rows.")]
+Formats = Annotated[RowFormat, typer.Option("--format", "-f", help="Format of rows.")]
 
 
 def say(message: str) -> None:
@@ -45,11 +45,11 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda more: bar.advance(task, more)
 
 
-def write(table: pa.Table, format: Format, output: Path | None) -> None:
+def write(table: pa.Table, format: RowFormat, output: Path | None) -> None:
     """Writes rows to a file or to stdout."""
     if output is not None and not output.parent.is_dir():
         raise typer.BadParameter(f"--output: directory {output.parent} does not exist")
-    if format is Format.parquet:
+    if format is RowFormat.parquet:
         import pyarrow.parquet as pq
 
         if output is None and sys.stdout.isatty():
@@ -63,13 +63,13 @@ def write(table: pa.Table, format: Format, output: Path | None) -> None:
         sys.stdout.write(text)
 
 
-def in_text(table: pa.Table, format: Format) -> str:
+def in_text(table: pa.Table, format: RowFormat) -> str:
     """Returns rows as text in a format other than Parquet."""
-    if format is Format.table:
+    if format is RowFormat.table:
         from hybrid.rows.result import text_table
 
         return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
-    if format is Format.csv:
+    if format is RowFormat.csv:
         import io
 
         import pyarrow.csv

@@ -35,7 +35,7 @@ class Checkpoints:
         self.number, self.taken_s = 0, time.monotonic()
         self.notes: dict[str, str] = {}
         self._writing: Future[int] | None = None
-        #: Whether a checkpoint was written when a query with a name began or ended last.
+        #: True if a checkpoint was written when a query with a name began or ended last.
         self.names_kept = True
         self._joined, self._waiting = 0, False
 

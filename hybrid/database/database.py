@@ -1,6 +1,9 @@
 """The database: streams to push to and to watch, and statements over their archives.
 
-The public methods: each takes the lock, calls the other modules of this package, and issues their warnings."""
+The public methods: each takes the lock, calls the other modules of this package, and issues their warnings.
+
+Long: the docstrings of the public methods are the reference of the Python interface.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ from hybrid.watch.declaration import (
     pace_of,
     with_columns,
 )  # fmt: skip
-from hybrid.watch.derived_stream import Rows
+from hybrid.watch.derived_stream import DerivedDeclaration
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
 from hybrid.watch.live_query import LiveQuery
@@ -65,7 +68,7 @@ from query.errors import DataError, HybridWarning, nearest
 from query.schema import Schema
 
 if TYPE_CHECKING:
-    from archive.ingest import Progress, Report
+    from archive.ingest import IngestReport, Progress
     from archive.keeper import Keeper
     from archive.log import Policy
     from hybrid.database.backup import Copied
@@ -180,7 +183,7 @@ class Database:
 
     @property
     def names_kept(self) -> bool:
-        """Whether the last start or end of a named query is in a checkpoint."""
+        """True if the last start or end of a named query is in a checkpoint."""
         return self._checkpoints.names_kept
 
     @property
@@ -242,7 +245,9 @@ class Database:
             for message in self.alter_stream(name, **given):
                 warnings.warn(f"stream {was.name}: {message}", HybridWarning, stacklevel=2)
 
-    def _declare_rows(self, name: str, rows: Rows, keys: Sequence[str], retention: timedelta | None) -> None:
+    def _declare_rows(
+        self, name: str, rows: DerivedDeclaration, keys: Sequence[str], retention: timedelta | None
+    ) -> None:
         self.create_stream(name, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
@@ -320,7 +325,7 @@ class Database:
         max_bad: int | None = None,
         spark: Any = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Report:
+    ) -> IngestReport:
         """Archives CSV, NDJSON and Parquet files in a stream: files, directories, globs; paths or URLs.
 
         One commit for all. Files already in the archive are skipped, so a call may be repeated. History joins, sql and

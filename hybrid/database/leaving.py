@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
-from archive.writer import Locked, Writer, claim
+from archive.writer import Writer, WriterLocked, claim
 from query.errors import DataError, first_line
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def writer_of(place: Place, tables: Sequence[Place]) -> Writer:
     settle()
     try:
         return claim(place, tables)
-    except Locked as error:
+    except WriterLocked as error:
         if not error.mine:
             raise
     collect()

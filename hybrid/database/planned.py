@@ -28,7 +28,7 @@ class Planned:
     """static: static tables by name. streams, histories: the streams it reads and those whose history it joins, by
     name in lower case."""
 
-    query: ast.Query
+    query: ast.QuerySyntax
     plan: QueryPlan
     outer: Outer
     static: Mapping[str, pa.Table]

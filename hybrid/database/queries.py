@@ -20,7 +20,7 @@ from hybrid.statement.explain import explain_live
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.backfill import Past
 from hybrid.watch.chain import outermost, plain
-from hybrid.watch.derived_stream import Pour, Rows, rows_as_events
+from hybrid.watch.derived_stream import DerivedDeclaration, Pour, rows_as_events
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
@@ -34,7 +34,7 @@ from query.errors import DataError
 from query.plan.plan import QueryPlan
 
 #: Declares the target stream of a query's rows: name, rows, keys, retention.
-Declare = Callable[[str, Rows, Sequence[str], timedelta | None], None]
+Declare = Callable[[str, DerivedDeclaration, Sequence[str], timedelta | None], None]
 
 
 class Queries:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from archive import log_repair
 from archive.place import Place, place_of
-from archive.repair import Repaired, aside, repair
+from archive.repair import RepairedFault, aside, repair
 from archive.table import Table
 from hybrid.watch.declaration import STREAM_FILE, TABLE, read_declaration, write_declaration
 from query.errors import DataError, HybridWarning, first_line
@@ -31,7 +31,7 @@ def log_faults(directory: Place) -> list[str]:
     return [str(fault) for fault in log_repair.faults(Path(directory) / TABLE, found[1])]
 
 
-def mend(directory: Place) -> list[Repaired]:
+def mend(directory: Place) -> list[RepairedFault]:
     """Repairs the stream in a directory and returns the repairs. No process may have it open. Raises DataError if the
     lost information is recorded nowhere else."""
     found = _declared(directory)
@@ -46,11 +46,11 @@ def mend(directory: Place) -> list[Repaired]:
         write_declaration(directory, Table.open(directory / TABLE).schema, None)
         what = f"was damaged: it is {moved} now, and" if moved else "was gone: it is"
         again = "declare idle and heartbeat again, if it had them"
-        done.append(Repaired(STREAM_FILE, f"{what} made anew as the table says", "", again))
+        done.append(RepairedFault(STREAM_FILE, f"{what} made anew as the table says", "", again))
     return done
 
 
-def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
+def _log(directory: Path, logged: bool) -> Iterator[RepairedFault]:
     found = log_repair.repair(directory / TABLE, logged)
     moved = ", ".join(path.name for path in found.aside)
     now = f", its files are {moved} now" if moved else ""
@@ -61,7 +61,7 @@ def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
         table.note_gaps([*(table.gaps or []), *lost])
     for fault in found.faults:
         what = str(fault).removeprefix(f"{fault.path} ")
-        yield Repaired(
+        yield RepairedFault(
             str(fault.path.relative_to(directory)), f"{what}; {kept}", "", _AGAIN if fault.missing else ""
         )
 
@@ -69,7 +69,7 @@ def _log(directory: Path, logged: bool) -> Iterator[Repaired]:
 def _declared(directory: Place) -> tuple[Schema, bool] | str:
     """Returns the schema of a stream and whether it has a log, or the fault of its declaration."""
     if not (directory / STREAM_FILE).exists():
-        return f"{STREAM_FILE} is gone"
+        return f"{STREAM_FILE} is missing"
     try:
         schema, _, _, _, logged = read_declaration(directory)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Whether another thread may still push to a database, for which an iteration over alerts waits."""
+"""True if another thread may still push to a database, for which an iteration over alerts waits."""
 
 from __future__ import annotations
 

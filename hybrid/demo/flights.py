@@ -32,7 +32,7 @@ HINT = "pip install -e '.[flights]' in the project's directory"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FlightsResult:
     """Result of the demo. rows: joined rows, in the order of the live matches. evidence: of all rows. worst_row: number
     of the row with the longest delay. archived, replayed: numbers of departures."""
 
@@ -84,7 +84,7 @@ def departures() -> pa.Table:
     return table.select(own).add_column(0, "ts", ts).sort_by([("ts", "ascending"), ("tailnum", "ascending")])
 
 
-def run(db: Database, batch_rows: int = 500) -> Outcome:
+def run(db: Database, batch_rows: int = 500) -> FlightsResult:
     """Archives the first half of the year, replays July as live, and returns the rows of the query. db: has the empty
     stream."""
     table = departures()
@@ -99,4 +99,4 @@ def run(db: Database, batch_rows: int = 500) -> Outcome:
     db.advance("departures", None)
     rows = alerts.fetch()
     worst_row = pc.index(rows["delay"], pc.max(rows["delay"])).as_py()
-    return Outcome(rows, alerts.evidence(), worst_row, past.num_rows, live.num_rows, alerts.stats())
+    return FlightsResult(rows, alerts.evidence(), worst_row, past.num_rows, live.num_rows, alerts.stats())

@@ -14,7 +14,7 @@ from simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScenarioResult:
     """Result of a scenario. rows: all rows, as fetched. evidence: of the rows fetched last. missing: planted rows that
     were not found. unexpected: found rows that were not planted. kinds: kind -> (planted, expected, found)."""
 
@@ -30,7 +30,7 @@ class Outcome:
         return not self.missing and not self.unexpected
 
 
-def play(scenario: Scenario, directory: str | Path | None = None, flush_every: int = 50) -> Outcome:
+def play(scenario: Scenario, directory: str | Path | None = None, flush_every: int = 50) -> ScenarioResult:
     """Pushes all arrivals in order, flushes to the archive after every flush_every of them, then ends the streams.
 
     directory: of the database, which is kept. None: a temporary directory."""
@@ -40,7 +40,7 @@ def play(scenario: Scenario, directory: str | Path | None = None, flush_every: i
         return _play(scenario, Path(path), flush_every)
 
 
-def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Outcome:
+def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> ScenarioResult:
     with Database(directory) as db:
         for schema in scenario.schemas:
             assert schema.time is not None
@@ -62,7 +62,7 @@ def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Outcom
         evidence = alerts.evidence()
         stats = alerts.stats()
     truth, got = Counter(_tuples(scenario.truth)), Counter(_tuples(rows))
-    return Outcome(
+    return ScenarioResult(
         rows, evidence, sorted((truth - got).elements(), key=repr), sorted((got - truth).elements(), key=repr),
         _by_kind(scenario, rows), stats,
     )

@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StockResult:
     """Result of the demo. rows: joined rows, in the order of the live matches. closest: evidence of the row whose
     bottom is closest to its last price. closest_row: number of that row. archived, replayed: numbers of prices."""
 
@@ -55,7 +55,7 @@ def prices() -> tuple[pa.Table, pa.Table]:
     return table.filter(pc.invert(live)), table.filter(live)
 
 
-def run(db: Database, batch_rows: int = 100) -> Outcome:
+def run(db: Database, batch_rows: int = 100) -> StockResult:
     """Archives the past, replays the rest as live, and returns the rows of the query. db: has the empty stream."""
     past, live = prices()
     db.push("stocks", past, source="archive")
@@ -73,7 +73,8 @@ def run(db: Database, batch_rows: int = 100) -> Outcome:
     rows = pa.concat_tables([*found, last])
     difference = pc.abs(pc.subtract(pc.divide(rows.column("bottom"), rows.column("last_price")), 1.0))
     closest_row = pc.index(difference, pc.min(difference)).as_py()
-    return Outcome(rows, _evidence(db, rows, closest_row), closest_row, past.num_rows, live.num_rows, alerts.stats())
+    closest = _evidence(db, rows, closest_row)
+    return StockResult(rows, closest, closest_row, past.num_rows, live.num_rows, alerts.stats())
 
 
 def _evidence(db: Database, rows: pa.Table, row: int) -> pa.Table:

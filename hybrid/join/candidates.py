@@ -100,7 +100,7 @@ def read_together(
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class JoinKeys:
     """Equalities of ON that are pushed into the read: history columns, and for each the values of the live rows. Each
     combination of values has a code."""
 
@@ -135,7 +135,7 @@ class Keys:
         return code
 
 
-def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
+def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[JoinKeys, np.ndarray]:
     """Returns the keys, and the code of each live row: 0 for all without keys, -1 for a row that can join nothing."""
     columns: list[str] = []
     values: list[pa.Array] = []
@@ -153,7 +153,7 @@ def keys_of(history: HistoryPlan, live: pa.Table) -> tuple[Keys, np.ndarray]:
         columns.append(field.name)
         used.append(live.column(name))
         values.append(pc.unique(live.column(name)).drop_null())
-    keys = Keys(tuple(columns), tuple(values))
+    keys = JoinKeys(tuple(columns), tuple(values))
     return keys, keys.codes(used, live.num_rows)
 
 
@@ -193,7 +193,7 @@ class Blocks:
         return self.order[self.start[block] + within], block
 
 
-def blocks_of(batch: EventBatch, keys: Keys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray) -> Blocks:
+def blocks_of(batch: EventBatch, keys: JoinKeys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray) -> Blocks:
     """Returns the blocks of a batch in the total order that n live rows request: for row i the events of the key of
     codes[i], from low_us[i] to last_us[i]. Rows without events in their range request no block."""
     have = keys.codes([batch.columns.column(c) for c in keys.columns], len(batch))

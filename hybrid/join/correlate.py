@@ -58,44 +58,15 @@ def correlate(
     searches the ranges of rows with True in `large`, one by one; the reader is then a snapshot of files only, and ON
     has no keys.
     """
-    found_row: list[np.ndarray] = [np.empty(0, np.int64)]
-    found_rows: list[pa.Table] = [side_schema(history).empty_table()]
-    found_evidence: list[Evidence] = []
     keys, codes = keys_of(history, answer.live)
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # other rows can join nothing
     reads = searches = failures = 0
-    pinned = len(keys.columns) == len(history.equalities)
-    rest = _in_lanes(history.on_rest) if pinned else None
-
-    def join(live: np.ndarray, block: np.ndarray, candidates: Candidates) -> None:
-        """Joins rows of the answer to the candidates of their blocks."""
-        if not candidates.rows.num_rows:
-            return
-        pairs = None
-        if pinned and not history.on_more:
-            pairs = _all_pairs(block, candidates)
-        elif rest is not None:
-            pairs = _met(rest, answer.live, live, block, candidates)
-        if pairs is None:
-            pairs = _pairs(history, factor, answer.live.take(pa.array(live)), block, candidates)
-        i, j = _kept(history.kind, *pairs, candidates)
-        found_row.append(live[i])
-        found_rows.append(candidates.rows.take(pa.array(j)))
-        found_evidence.append(candidates.evidence.take(candidates.match[j]))
-
+    pairs = _FoundPairs(history, factor, answer, len(keys.columns) == len(history.equalities))
     if spark is not None and large is not None and large.any():
-        assert history.plan is not None
-        assert isinstance(reader, HistorySnapshot)
-        far = np.flatnonzero(large)
         able = able & ~large
-        spans, of = np.unique(np.stack([low_us[far], last_us[far]], axis=1), axis=0, return_inverse=True)
-        for number, (low, last) in enumerate(spans.tolist()):
-            rows = far[of.reshape(-1) == number]
-            among, by_spark = spark.candidates(history.plan, reader, low, last, late)
-            searches, failures = searches + by_spark, failures + (not by_spark)
-            join(rows, np.zeros(len(rows), np.int64), among)
+        searches, failures = _join_large(pairs, history, spark, reader, ranges, np.flatnonzero(large), late)
     for request in requests:
         asking = request[able[request]]
         if cache is not None and known is not None:
@@ -104,7 +75,7 @@ def correlate(
                 if candidates is None:
                     left.append(rows)
                 else:
-                    join(rows, np.arange(len(rows)), candidates)
+                    pairs.join(rows, np.arange(len(rows)), candidates)
             reads += cache.reads - before
             asking = np.sort(np.concatenate(left))
         for group in read_together(reader, codes[asking], low_us[asking], last_us[asking]):
@@ -116,20 +87,69 @@ def correlate(
                 if not len(batch):
                     continue
                 first, until = np.maximum(low_us[rows], low), np.minimum(last_us[rows], last)
-                served, before = rows, len(found_row)
+                served, before = rows, len(pairs.rows)
                 for chunk in blocks_of(batch, keys, codes[rows], first, until).chunks():
                     found = candidates_in(history.plan, batch, chunk, matcher)
-                    join(served[chunk.member], chunk.member_block, found)
-                if _newest(history) and len(found_row) > before:
-                    rows = np.setdiff1d(rows, np.concatenate(found_row[before:]), assume_unique=True)
+                    pairs.join(served[chunk.member], chunk.member_block, found)
+                if _newest(history) and len(pairs.rows) > before:
+                    rows = np.setdiff1d(rows, np.concatenate(pairs.rows[before:]), assume_unique=True)
                     if not len(rows):
                         break
-    row = np.concatenate(found_row)
-    order = np.argsort(row, kind="stable")
-    row = row[order]
-    evidence = concat(found_evidence)
-    side_rows = pa.concat_tables(found_rows)
-    return _joined(history.kind, answer, row, order, side_rows, evidence, complete), reads, searches, failures
+    return pairs.joined(complete), reads, searches, failures
+
+
+def _join_large(
+    pairs: _FoundPairs, history: HistoryPlan, spark: LargeRanges, reader: HistoryReader, ranges: Ranges,
+    rows: np.ndarray, late: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """Joins rows of the answer whose ranges Spark searches, each different range once. Returns the numbers of searches
+    by Spark, and of searches in this process because Spark failed."""
+    assert history.plan is not None
+    assert isinstance(reader, HistorySnapshot)
+    searches = failures = 0
+    both = np.stack([ranges.low_us[rows], ranges.last_us[rows]], axis=1)
+    spans, of = np.unique(both, axis=0, return_inverse=True)
+    for number, (low, last) in enumerate(spans.tolist()):
+        some = rows[of.reshape(-1) == number]
+        among, by_spark = spark.candidates(history.plan, reader, low, last, late)
+        searches, failures = searches + by_spark, failures + (not by_spark)
+        pairs.join(some, np.zeros(len(some), np.int64), among)
+    return searches, failures
+
+
+class _FoundPairs:
+    """Rows of an answer with the rows of one history that they join, in the order in which they are found. pinned: ON
+    has equalities of keys only. rows: of each call of `join`, the rows of the answer, one per pair."""
+
+    def __init__(self, history: HistoryPlan, factor: FactorPlan, answer: Answer, pinned: bool) -> None:
+        self.rows: list[np.ndarray] = [np.empty(0, np.int64)]
+        self._history, self._factor, self._answer, self._pinned = history, factor, answer, pinned
+        self._rest = _in_lanes(history.on_rest) if pinned else None
+        self._sides: list[pa.Table] = [side_schema(history).empty_table()]
+        self._evidence: list[Evidence] = []
+
+    def join(self, live: np.ndarray, block: np.ndarray, candidates: Candidates) -> None:
+        """Joins rows of the answer to the candidates of their blocks."""
+        if not candidates.rows.num_rows:
+            return
+        history, answer, pairs = self._history, self._answer, None
+        if self._pinned and not history.on_more:
+            pairs = _all_pairs(block, candidates)
+        elif self._rest is not None:
+            pairs = _met(self._rest, answer.live, live, block, candidates)
+        if pairs is None:
+            pairs = _pairs(history, self._factor, answer.live.take(pa.array(live)), block, candidates)
+        i, j = _kept(history.kind, *pairs, candidates)
+        self.rows.append(live[i])
+        self._sides.append(candidates.rows.take(pa.array(j)))
+        self._evidence.append(candidates.evidence.take(candidates.match[j]))
+
+    def joined(self, complete: np.ndarray) -> Answer:
+        """Returns the answer with the found pairs, in the order of its rows."""
+        row = np.concatenate(self.rows)
+        order = np.argsort(row, kind="stable")
+        evidence, sides = concat(self._evidence), pa.concat_tables(self._sides)
+        return _joined(self._history.kind, self._answer, row[order], order, sides, evidence, complete)
 
 
 def _joined(

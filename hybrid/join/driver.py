@@ -31,12 +31,12 @@ from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.plan.typed import ZONED
 
 #: Initial guesses in seconds: for a request for history, and for each of its matches in addition.
-REQUEST_S, MATCH_S = 0.005, 0.0005
+REQUEST_S, PER_MATCH_S = 0.005, 0.0005
 #: A request of so many matches weighs as much as all earlier ones in the moving average of the time per match.
 SOME = 8
 
 
-class History(Protocol):
+class HistoryStream(Protocol):
     """The driver's view of one history stream at one moment."""
 
     @property
@@ -173,7 +173,7 @@ class Driver:
         self._taken = 0
         self._asked_s = 0.0  # see Costs
         self._request_s: float | None = None  # minimum of all requests
-        self._match_s = MATCH_S  # moving average per match, beyond _request_s
+        self._match_s = PER_MATCH_S  # moving average per match, beyond _request_s
         self.read_count = 0
         self.by_spark_count = 0
         self.spark_failed_count = 0
@@ -227,14 +227,17 @@ class Driver:
             bounds = tuple(ranges(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
             self._waiting.append((answer, bounds))
 
-    def settle(self, histories: Mapping[str, History], late: bool = False, events: int | None = None) -> Answer | None:
+    def settle(
+        self, histories: Mapping[str, HistoryStream], late: bool = False, events: int | None = None
+    ) -> Answer | None:
         """Answers all pending matches that can be answered at the end of PL's input. None if there are none. See
         `begin`."""
         request = self.begin(histories, late, None, True, events)
         return None if request is None else self.finish(request())
 
     def begin(
-        self, histories: Mapping[str, History], late: bool, watermark_us: int | None, ended: bool, events: int | None,
+        self, histories: Mapping[str, HistoryStream], late: bool, watermark_us: int | None, ended: bool,
+        events: int | None,
         sample: bool = True,
     ) -> Callable[[], Answer] | None:  # fmt: skip
         """Returns a call that answers the matches chosen by the strategy, or None if it chose none.
@@ -289,7 +292,7 @@ class Driver:
         return partial(self._answered, answer, asked, requests, ahead, late)
 
     def _in_large(
-        self, rows: np.ndarray, spans: Sequence[Ranges], whole: Sequence[np.ndarray], sources: Sequence[History],
+        self, rows: np.ndarray, spans: Sequence[Ranges], whole: Sequence[np.ndarray], sources: Sequence[HistoryStream],
         readers: list[HistoryReader],
     ) -> list[np.ndarray]:  # fmt: skip
         """Returns for each history True for the rows whose range Spark searches, bool (n,).
@@ -319,7 +322,7 @@ class Driver:
             for alias, why in reasons
         ]
 
-    def warm(self, histories: Mapping[str, History]) -> None:
+    def warm(self, histories: Mapping[str, HistoryStream]) -> None:
         """Reads and matches the last instant of each history, so that code is loaded and compiled before the first
         request."""
         for history, cache in zip(self._factor.histories, self._caches):
@@ -408,7 +411,8 @@ class Driver:
         return Frontier(first, last, low, high, ready, watermark_us, ended)
 
     def _costs(
-        self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[History], readers: Sequence[HistoryReader],
+        self, frontier: Frontier, spans: Sequence[Ranges], sources: Sequence[HistoryStream],
+        readers: Sequence[HistoryReader],
         events: int | None, late: bool, sample: bool,
     ) -> Costs:  # fmt: skip
         """Returns the costs for strategies that use them; defaults for others."""
@@ -519,7 +523,7 @@ class _Fresh:
         return self._before + self._matcher.stuck
 
 
-def _last_known_us(source: History) -> int | None:
+def _last_known_us(source: HistoryStream) -> int | None:
     """Returns the last instant of complete history; None if the watermark does not limit it."""
     watermark_us = source.watermark_us
     return None if source.ended or watermark_us is None else watermark_us - 1
@@ -532,7 +536,7 @@ def _hull(span: Ranges, last_known_us: int | None) -> tuple[int, int]:
     return low_us, last_us if last_known_us is None else max(last_us, last_known_us)
 
 
-def _whole(span: Ranges, source: History) -> np.ndarray:
+def _whole(span: Ranges, source: HistoryStream) -> np.ndarray:
     """Returns True for each complete range, bool (n,): the watermark is greater than its last instant."""
     if source.ended:
         return np.ones(len(span.low_us), bool)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, Keys, Ranges, candidates_in, read_together
+from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, JoinKeys, Ranges, candidates_in, read_together
 from hybrid.join.covered import Covered, Cut, distinct
 from hybrid.rows.inputs import SORTED_MAX
 from matching.batch import EventBatch, Int64Array, Matcher
@@ -53,7 +53,7 @@ class Estimate:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """One cached interval. read: key filter of its reads (see Keys.used_by), None for all keys. keys: keys that it
+    """One cached interval. read: key filter of its reads (see JoinKeys.used_by), None for all keys. keys: keys that it
     answers."""
 
     covered: Covered
@@ -225,7 +225,7 @@ class HistoryCache:
         self._evict()
 
     def candidates(
-        self, keys: Keys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: HistoryReader, late: bool
+        self, keys: JoinKeys, codes: Int64Array, ranges: Ranges, rows: Int64Array, reader: HistoryReader, late: bool
     ) -> Iterator[tuple[Int64Array, Candidates | None]]:
         """Yields the candidates of the rows of one request, in parts: the rows, and their candidates, whose block is
         the row's index in the part. Candidates None: the cache cannot answer these rows. rows: row numbers, indices
@@ -327,7 +327,7 @@ class HistoryCache:
         return True
 
     def _answer(
-        self, piece: _Piece, keys: Keys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array,
+        self, piece: _Piece, keys: JoinKeys, codes: Int64Array, low_us: Int64Array, last_us: Int64Array,
         reader: HistoryReader, late: bool,
     ) -> Candidates:  # fmt: skip
         """Returns the candidates of n ranges inside the interval of a piece; the block is the number of the range."""
@@ -412,9 +412,8 @@ def _events(
 ) -> Iterator[EventBatch]:  # fmt: skip
     """Yields the events of [low_us, last_us] in the total order: in batches from a snapshot without keys, else in one.
     """
+    request = RangeRequest(low_us, last_us, closed=True, keys=keys, late=late, columns=columns)
     if isinstance(reader, HistorySnapshot) and keys is None:
-        yield from reader.batches(
-            low_us, last_us, closed=True, late=late, columns=columns, sorted_max=SORTED_MAX
-        )
+        yield from reader.batches(request, sorted_max=SORTED_MAX)
     else:
-        yield reader.read(RangeRequest(low_us, last_us, closed=True, keys=keys, late=late, columns=columns))
+        yield reader.read(request)

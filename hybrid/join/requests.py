@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from hybrid.join.daemons import Daemons
-from hybrid.join.driver import Driver, History
+from hybrid.join.driver import Driver, HistoryStream
 from hybrid.rows.answer import Answer
 
 #: Share of the time that pushes may wait for answers, and most seconds that one may wait if none has waited lately.
@@ -63,14 +63,14 @@ class Asking:
         self._patience_s = PATIENCE_S
         self._waited_s = time.monotonic()
 
-    def prepare(self, histories: Mapping[str, History]) -> None:
+    def prepare(self, histories: Mapping[str, HistoryStream]) -> None:
         """Reads a bit of history before the first request, so that code is loaded and compiled by then."""
         if self._pool is not None and self._running is None:
             self._running = self._pool.submit(self.driver.warm, histories)
             self._running.add_done_callback(lambda _: self._over())
 
     def settle(
-        self, histories: Mapping[str, History], watermark_us: int | None, ended: bool, events: int | None
+        self, histories: Mapping[str, HistoryStream], watermark_us: int | None, ended: bool, events: int | None
     ) -> Iterator[Answer]:
         """Yields the completed answers in order, and begins a request if none runs. See Driver.begin. Raises the error
         of a failed request after the answers before it."""

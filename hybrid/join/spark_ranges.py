@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from archive.reader import HistoryReader
+from archive.reader import HistoryReader, RangeRequest
 from archive.search.search import search
 from archive.snapshot import HistorySnapshot
 from hybrid.join.candidates import Candidates, Ranges, keys_of
@@ -84,11 +84,12 @@ class LargeRanges:
         # Drop bounds that exclude nothing: they may be outside of Spark's range of times.
         low = None if low_us <= table.min_us.min(initial=low_us) else low_us
         end = None if last_us >= table.max_us.max(initial=last_us) else last_us + 1
-        found = self._by_spark(Archived(place, table, reader.schema, low, end, late), plan)
+        request = RangeRequest(low, end, late=late)
+        found = self._by_spark(Archived(place, table, reader.schema, request), plan)
         if not isinstance(found, str):
             return ranked(plan, found, reader, late), True
         # plans that need another order never get here
-        here = list(search(reader, plan, low, end, late=late, arrange=iter))
+        here = list(search(reader, plan, request, arrange=iter))
         self.trouble.append(f"a range of the history of {reader.schema.name} was searched without Spark: {found}")
         return ranked(plan, here, reader, late), False
 
@@ -183,6 +184,7 @@ def _places(evidence: Evidence, at: Int64Array, reader: HistoryReader, late: boo
         shared = np.unique(events[1:][events[1:] == events[:-1]])
         tied = np.flatnonzero(np.isin(ts_us, shared))
         if len(tied):
-            tie[tied] = positions_of(reader.read_times(shared, late=late, columns=()), evidence.seq[at][tied])
+            found = reader.read_times(shared, RangeRequest(late=late, columns=()))
+            tie[tied] = positions_of(found, evidence.seq[at][tied])
     keys = np.stack([ts_us, tie, source, offset], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)

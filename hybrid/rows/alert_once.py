@@ -149,11 +149,6 @@ class Suppressor:
         return match
 
     @property
-    def kept_count(self) -> int:
-        """Number of alerts that may still suppress a row."""
-        return len(self._newest)
-
-    @property
     def unlisted_count(self) -> int:
         """Number of suppressed rows that are no longer on the list."""
         return self.count - min(self._listed_count, LISTED_ROWS)

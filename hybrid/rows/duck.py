@@ -16,7 +16,7 @@ from types import FrameType
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import Settings, bind_statement, hide_progress, out_of_memory, shut, take_over
+from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -139,10 +139,7 @@ def cursor(
 def _database(
     memory_limit: str | None, access: Access, own_files: Sequence[str] = (), settings: Settings = ()
 ) -> duckdb.DuckDBPyConnection:
-    config = {} if memory_limit is None else {"memory_limit": memory_limit}
-    own = duckdb.connect(":memory:", config={"python_enable_replacements": False, **config})
-    take_over(own, (("TimeZone", "UTC"), *settings))
-    hide_progress(own)
+    own = connect(memory_limit=memory_limit, settings=settings, extensions=access.outside)
     if not access.outside:
         shut(own, (*access.files, *own_files), access.folders)
     return own
@@ -160,7 +157,7 @@ def binder(access: Access) -> Describe:
 def check_memory_limit(limit: str) -> None:
     """Raises DataError if DuckDB does not read the text as a memory size."""
     try:
-        duckdb.connect(":memory:", config={"memory_limit": limit}).close()
+        connect(memory_limit=limit).close()
     except duckdb.Error:
         message = f"memory_limit is {limit!r}: invalid memory size"
         raise DataError(message, "write it as '2GB' or '500MB'") from None

@@ -23,7 +23,7 @@ from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.statement import NO_ACCESS
-from query.schema import Field, Schema
+from query.schema import Field
 
 BATCH_ROWS = 65_536
 #: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
@@ -339,7 +339,7 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderedInput:
     """A bounded input in its total order.
 
     table: the rows as given, or sorted by content if they have no position. order: the row numbers in the total order,
@@ -355,7 +355,7 @@ class Ordered:
     @staticmethod
     def of(
         name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False
-    ) -> Ordered:
+    ) -> OrderedInput:
         """Sorts the rows by ORDER BY unless they are in that order. Ties keep their order, or are ordered by content.
         time: the event-time column, or None."""
         if time is not None:
@@ -364,7 +364,7 @@ class Ordered:
         if order is not None and by_content:
             table, order = table.take(pa.array(order)), None
         ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
-        return Ordered(name, table, order, ts_us if order is None else ts_us[order])
+        return OrderedInput(name, table, order, ts_us if order is None else ts_us[order])
 
     def rows(self, columns: Collection[str] | None = None) -> pa.Table:
         """Returns the rows in the total order. columns: the needed ones (None: all)."""
@@ -410,8 +410,3 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     if not batches:
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
     return batches[0]
-
-
-def schema_of(name: str, table: pa.Table) -> Schema:
-    """Returns the schema of a plain relation: no time column, no keys."""
-    return Schema(name, fields_of(table))

@@ -41,7 +41,7 @@ class ReaderLookup:
         if not len(seq):
             return pa.Table.from_batches([self.reader.read(RangeRequest(0, 0)).columns])
         if isinstance(self.reader, HistorySnapshot):
-            batch = self.reader.read_times(ts_us, late=self.late)
+            batch = self.reader.read_times(ts_us, RangeRequest(late=self.late))
         else:
             batch = self.between(int(ts_us.min()), int(ts_us.max()))
         return pa.Table.from_batches([batch.columns]).take(pa.array(positions_of(batch, seq)))

@@ -13,7 +13,7 @@ from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch
 from matching.ordering import sort_events
 from matching.types import arrow_schema
-from query.plan.merge import Member, positions
+from query.plan.merge import MergedInput, positions
 from query.schema import Schema
 
 
@@ -22,7 +22,7 @@ class Merged:
     """The inputs of one `MERGE(a, b)`. schema: the columns of all inputs."""
 
     schema: Schema
-    members: tuple[Member, ...]
+    members: tuple[MergedInput, ...]
 
     def events(self, k: int, batch: EventBatch) -> EventBatch:
         """Returns events of member k as events of the merged input, in the same order.
@@ -80,7 +80,7 @@ class MergedReader:
         """Yields the events of one input, in non-empty batches."""
         reader, late = self.readers[k]
         if isinstance(reader, HistorySnapshot):
-            parts: Iterator[EventBatch] = reader.batches(None, None, late=late)
+            parts: Iterator[EventBatch] = reader.batches(RangeRequest(late=late))
         else:
             parts = iter([reader.read(RangeRequest(late=late))])
         yield from (self.merged.events(k, part) for part in parts if len(part))

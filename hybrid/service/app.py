@@ -11,7 +11,7 @@ from hybrid.service.app_tables import (
     DatabaseTable,
     LimitsTable,
     MetricsTable,
-    SimulatorSource,
+    SimulatorSourceTable,
     SinkTable,
     SourceTable,
     StreamTable,
@@ -65,7 +65,7 @@ class App:
         of a simulator are not those of the clock."""
         table = self.streams[name]
         reads = [s for s in self.sources.values() if s.stream.lower() == name.lower()]
-        if "max_ahead" in table.model_fields_set or not any(isinstance(s, SimulatorSource) for s in reads):
+        if "max_ahead" in table.model_fields_set or not any(isinstance(s, SimulatorSourceTable) for s in reads):
             return table
         return table.model_copy(update={"max_ahead": None})
 

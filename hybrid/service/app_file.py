@@ -20,17 +20,17 @@ from hybrid.service.app import App, Query, state_directory
 from hybrid.service.app_tables import (
     SINKS,
     SOURCES,
+    AppTable,
     DatabaseTable,
-    FileSink,
-    FileSource,
+    FileSinkTable,
+    FileSourceTable,
     LimitsTable,
     MetricsTable,
     QueryTable,
-    SimulatorSource,
+    SimulatorSourceTable,
     SinkTable,
     SourceTable,
     StreamTable,
-    Table,
 )
 from hybrid.service.connectors import file_settings, make_sink, make_source
 from hybrid.service.declare import declare, late_rows
@@ -236,7 +236,7 @@ class _Check:
             self.extra(type, EXTRAS[type], (*path, "type"))
         return self.table(kinds[type], path)
 
-    def wrong(self, error: Any, base: toml_places.Path, model: type[Table]) -> None:
+    def wrong(self, error: Any, base: toml_places.Path, model: type[AppTable]) -> None:
         """Reports a fault found by pydantic, in words of the app file and at its position."""
         path = (*base, *error["loc"])
         name = next(part for part in reversed(path) if isinstance(part, str))  # not the index of an item
@@ -288,7 +288,7 @@ class _Check:
         """Reports sinks that write to the same file or directory, in any spelling."""
         taken: dict[object, str] = {}
         for name, sink in sinks.items():
-            if isinstance(sink, FileSink):
+            if isinstance(sink, FileSinkTable):
                 place = self.bare().place(sink.path)
                 try:
                     there = os.stat(place)
@@ -306,9 +306,9 @@ class _Check:
         """Reports sources that read the same file into the same stream, in any spelling."""
         from live.sources.listing import read_by_both
 
-        before: list[tuple[str, FileSource]] = []
+        before: list[tuple[str, FileSourceTable]] = []
         for name, source in sources.items():
-            if not isinstance(source, FileSource):
+            if not isinstance(source, FileSourceTable):
                 continue
             for other, that in before:
                 if that.stream.lower() != source.stream.lower():
@@ -335,9 +335,9 @@ class _Check:
             "the state of the service": state_directory(app.path, path, None if database is None else database.state),
             "the database": None if path is None or around else Path(app.place(path)),
         }
-        reads = [(name, file_settings(s, app)) for name, s in sources.items() if isinstance(s, FileSource)]
+        reads = [(name, file_settings(s, app)) for name, s in sources.items() if isinstance(s, FileSourceTable)]
         for name, sink in sinks.items():
-            if not isinstance(sink, FileSink):
+            if not isinstance(sink, FileSinkTable):
                 continue
             place = os.path.realpath(app.place(sink.path))
             # The file or directory, and for a directory a file in it.
@@ -413,7 +413,7 @@ class _Check:
 
     def simulated(self, name: str, source: SourceTable, streams: Mapping[str, StreamTable | None]) -> None:
         """Reports a stream whose columns are not those of its simulator."""
-        if not isinstance(source, SimulatorSource):
+        if not isinstance(source, SimulatorSourceTable):
             return
         from hybrid.service.simulated import simulated_columns
 

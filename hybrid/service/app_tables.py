@@ -58,13 +58,13 @@ Missing: TypeAlias = Literal["error", "null"]
 Port = Annotated[int, Field(gt=0, le=65535)]
 
 
-class Table(BaseModel):
+class AppTable(BaseModel):
     """One table of the file. The text below a field is its hint in errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class DatabaseTable(Table):
+class DatabaseTable(AppTable):
     path: str | None = None
     """the directory or s3://bucket/prefix of the database; default: in memory, not stored"""
     options: dict[str, str] = {}
@@ -85,7 +85,7 @@ class DatabaseTable(Table):
     """the files that queries may read: a file, a directory with all its files, or a list; default: none"""
 
 
-class StreamTable(Table):
+class StreamTable(AppTable):
     columns: dict[str, str]
     """column names with DuckDB types, { ts = "TIMESTAMP", price = "DOUBLE" }"""
     time: str
@@ -108,14 +108,14 @@ class StreamTable(Table):
     """the sink of late events"""
 
 
-class Source(Table):
+class CommonSourceTable(AppTable):
     """The keys of all sources."""
 
     stream: str
     """the stream that takes the events"""
 
 
-class Records(Source):
+class RecordSourceTable(CommonSourceTable):
     """A source of records from which columns are read."""
 
     times: Times = "iso"
@@ -126,7 +126,7 @@ class Records(Source):
     """the handling of times finer than a microsecond: error or cut"""
 
 
-class Payloads(Records):
+class PayloadSourceTable(RecordSourceTable):
     """A source of messages."""
 
     format: Payload = "json"
@@ -137,7 +137,7 @@ class Payloads(Records):
     """the file with the schema of plain Avro records"""
 
 
-class Mqtt(Table):
+class Mqtt(AppTable):
     """The connection to an MQTT broker."""
 
     host: str
@@ -152,7 +152,7 @@ class Mqtt(Table):
     """true to encrypt the connection"""
 
 
-class FileSource(Records):
+class FileSourceTable(RecordSourceTable):
     type: Literal["file"]
     path: str
     """a file, a directory or a glob"""
@@ -170,7 +170,7 @@ class FileSource(Records):
     """the CSV fields that mean null"""
 
 
-class KafkaSource(Payloads):
+class KafkaSourceTable(PayloadSourceTable):
     type: Literal["kafka"]
     brokers: str
     """host:port, separated by commas"""
@@ -188,7 +188,7 @@ class KafkaSource(Payloads):
     """more settings of librdkafka"""
 
 
-class MqttSource(Payloads, Mqtt):
+class MqttSourceTable(PayloadSourceTable, Mqtt):
     type: Literal["mqtt"]
     topic: Names
     """a topic filter, such as shop/+/readings, or a list"""
@@ -196,7 +196,7 @@ class MqttSource(Payloads, Mqtt):
     """the name of the session at the broker: unique to this source, and always the same"""
 
 
-class SimulatorSource(Source):
+class SimulatorSourceTable(CommonSourceTable):
     type: Literal["stock", "rfid", "highway"]
     seed: int = Field(default=1, ge=0)
     """the same seed gives the same events"""
@@ -208,7 +208,7 @@ class SimulatorSource(Source):
     """events per second; default: without pauses"""
 
 
-class ShedTable(Table):
+class ShedTable(AppTable):
     lag: Positive = timedelta(seconds=10)
     """the longest age of the newest event, by the clock, when it is taken, such as "10s"; older is overload"""
     after: Duration = timedelta(seconds=5)
@@ -217,7 +217,7 @@ class ShedTable(Table):
     """the share of the keys that is always kept"""
 
 
-class QueryTable(Table):
+class QueryTable(AppTable):
     sql: str | None = None
     """the text of the query"""
     file: str | None = None
@@ -230,18 +230,18 @@ class QueryTable(Table):
     """load shedding of keys under overload, { lag = "10s", after = "5s", least = 0.1 }; default: never"""
 
 
-class RefusingSink(Table):
+class RefusingSinkTable(AppTable):
     """A sink whose receiver may reject a row for its content."""
 
     refusals: Count | None = None
     """a row rejected so many times for its content goes to refused-NAME.ndjson below `state`; default: never"""
 
 
-class StdoutSink(Table):
+class StdoutSinkTable(AppTable):
     type: Literal["stdout"]
 
 
-class FileSink(Table):
+class FileSinkTable(AppTable):
     type: Literal["file"]
     path: str
     """the file, or the directory for Parquet"""
@@ -249,7 +249,7 @@ class FileSink(Table):
     """ndjson or parquet"""
 
 
-class KafkaSink(RefusingSink):
+class KafkaSinkTable(RefusingSinkTable):
     type: Literal["kafka"]
     brokers: str
     """host:port, separated by commas"""
@@ -259,7 +259,7 @@ class KafkaSink(RefusingSink):
     """more settings of librdkafka"""
 
 
-class MqttSink(Mqtt):
+class MqttSinkTable(Mqtt):
     type: Literal["mqtt"]
     topic: str
     """the topic to write to"""
@@ -267,7 +267,7 @@ class MqttSink(Mqtt):
     """the name of the session at the broker"""
 
 
-class WebhookSink(RefusingSink):
+class WebhookSinkTable(RefusingSinkTable):
     type: Literal["webhook"]
     url: str = Field(pattern=r"^https?://")
     """the address to which rows are posted"""
@@ -275,14 +275,14 @@ class WebhookSink(RefusingSink):
     """the headers of each request"""
 
 
-class MetricsTable(Table):
+class MetricsTable(AppTable):
     port: int = Field(ge=0, le=65535)
     """the port of the Prometheus endpoint, such as 9100"""
     host: str = "127.0.0.1"
     """the address at which it listens"""
 
 
-class LimitsTable(Table):
+class LimitsTable(AppTable):
     queue_rows: Count = 100_000
     """the most rows read ahead of a source; then it waits"""
     unread_rows: Count = 100_000
@@ -291,13 +291,14 @@ class LimitsTable(Table):
     """the largest file of dead letters (rejected payloads or rows); nine full files are kept"""
 
 
-SourceTable: TypeAlias = FileSource | KafkaSource | MqttSource | SimulatorSource
-SinkTable: TypeAlias = StdoutSink | FileSink | KafkaSink | MqttSink | WebhookSink
+SourceTable: TypeAlias = FileSourceTable | KafkaSourceTable | MqttSourceTable | SimulatorSourceTable
+SinkTable: TypeAlias = StdoutSinkTable | FileSinkTable | KafkaSinkTable | MqttSinkTable | WebhookSinkTable
 
-SOURCES: dict[str, type[Table]] = {
-    "file": FileSource, "kafka": KafkaSource, "mqtt": MqttSource,
-    "stock": SimulatorSource, "rfid": SimulatorSource, "highway": SimulatorSource,
+SOURCES: dict[str, type[AppTable]] = {
+    "file": FileSourceTable, "kafka": KafkaSourceTable, "mqtt": MqttSourceTable,
+    "stock": SimulatorSourceTable, "rfid": SimulatorSourceTable, "highway": SimulatorSourceTable,
 }  # fmt: skip
-SINKS: dict[str, type[Table]] = {
-    "stdout": StdoutSink, "file": FileSink, "kafka": KafkaSink, "mqtt": MqttSink, "webhook": WebhookSink,
+SINKS: dict[str, type[AppTable]] = {
+    "stdout": StdoutSinkTable, "file": FileSinkTable, "kafka": KafkaSinkTable, "mqtt": MqttSinkTable,
+    "webhook": WebhookSinkTable,
 }

@@ -8,17 +8,17 @@ from urllib.parse import quote
 
 from hybrid.service.app import App
 from hybrid.service.app_tables import (
-    FileSink,
-    FileSource,
-    KafkaSink,
-    KafkaSource,
-    MqttSink,
-    MqttSource,
-    SimulatorSource,
+    FileSinkTable,
+    FileSourceTable,
+    KafkaSinkTable,
+    KafkaSourceTable,
+    MqttSinkTable,
+    MqttSourceTable,
+    SimulatorSourceTable,
     SinkTable,
     SourceTable,
-    StdoutSink,
-    WebhookSink,
+    StdoutSinkTable,
+    WebhookSinkTable,
 )
 from live.sinks.base import Sink
 from live.sources.base import Source
@@ -39,28 +39,26 @@ KNOWN_FILES = "files-"
 def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
     """Returns the source of a table, not opened. schema: of its stream. Raises DataError for invalid settings."""
     match table:
-        case FileSource():
-            from live.sources.files import FileSource as Files
+        case FileSourceTable():
+            from live.sources.files import FileSource
 
             name = next((name for name, given in app.sources.items() if given is table), None)
-            return Files(schema, file_settings(table, app), None if name is None else known_files(app.state, name))
-        case KafkaSource():
-            from live.sources.kafka import KafkaSettings
-            from live.sources.kafka import KafkaSource as Kafka
+            return FileSource(schema, file_settings(table, app), None if name is None else known_files(app.state, name))
+        case KafkaSourceTable():
+            from live.sources.kafka import KafkaSettings, KafkaSource
 
-            return Kafka(schema, KafkaSettings(
+            return KafkaSource(schema, KafkaSettings(
                 table.brokers, table.topic, table.group, _decoding(table, app), table.start, table.lost,
                 table.recreated, options=table.options,
             ), marks_of(app, table.stream))  # fmt: skip
-        case MqttSource():
-            from live.sources.mqtt import MqttSettings
-            from live.sources.mqtt import MqttSource as Mqtt
+        case MqttSourceTable():
+            from live.sources.mqtt import MqttSettings, MqttSource
 
-            return Mqtt(schema, MqttSettings(
+            return MqttSource(schema, MqttSettings(
                 table.host, table.topic, table.client_id, table.port, _decoding(table, app), table.user,
                 table.password, table.tls,
             ))  # fmt: skip
-        case SimulatorSource():
+        case SimulatorSourceTable():
             from hybrid.service.simulated import simulated
 
             return simulated(schema, table.type, table.seed, table.events, table.symbols, table.rate)
@@ -68,7 +66,7 @@ def make_source(table: SourceTable, schema: Schema, app: App) -> Source:
             assert_never(table)
 
 
-def file_settings(table: FileSource, app: App) -> FileSettings:
+def file_settings(table: FileSourceTable, app: App) -> FileSettings:
     """Returns the settings of a file source."""
     from live.sources.files import FileSettings
 
@@ -88,7 +86,7 @@ def known_files(state: Path, source: str) -> Path:
     return state / f"{KNOWN_FILES}{quote(source, safe='')}.log"
 
 
-def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
+def _decoding(table: KafkaSourceTable | MqttSourceTable, app: App) -> Decoding:
     """Returns the decoding of payloads. Raises DataError if the Avro schema cannot be read."""
     from live.sources.decode import Decoding
 
@@ -102,35 +100,35 @@ def _decoding(table: KafkaSource | MqttSource, app: App) -> Decoding:
 
 def target_of(table: SinkTable) -> str:
     """Returns the target for which a sink's cursor is valid: the cursor of another target must not be used."""
-    return f"{table.format}:{table.path}" if isinstance(table, FileSink) else table.type
+    return f"{table.format}:{table.path}" if isinstance(table, FileSinkTable) else table.type
 
 
 def make_sink(table: SinkTable, app: App) -> Sink:
     """Returns the sink of a table, not opened. Raises DataError for invalid settings."""
     match table:
-        case StdoutSink():
-            from live.sinks.stdout import StdoutSink as Stdout
+        case StdoutSinkTable():
+            from live.sinks.stdout import StdoutSink
 
-            return Stdout()
-        case FileSink(format="parquet"):
+            return StdoutSink()
+        case FileSinkTable(format="parquet"):
             from live.sinks.parquet import ParquetSink
 
             return ParquetSink(app.place(table.path))
-        case FileSink():
+        case FileSinkTable():
             from live.sinks.ndjson import NdjsonSink
 
             return NdjsonSink(app.place(table.path))
-        case KafkaSink():
-            from live.sinks.kafka import KafkaSink as Kafka
+        case KafkaSinkTable():
+            from live.sinks.kafka import KafkaSink
 
-            return Kafka(table.brokers, table.topic, table.options)
-        case MqttSink():
-            from live.sinks.mqtt import MqttSink as Mqtt
+            return KafkaSink(table.brokers, table.topic, table.options)
+        case MqttSinkTable():
+            from live.sinks.mqtt import MqttSink
 
-            return Mqtt(table.host, table.topic, table.port, table.user, table.password, table.tls, table.client_id)
-        case WebhookSink():
-            from live.sinks.webhook import WebhookSink as Webhook
+            return MqttSink(table.host, table.topic, table.port, table.user, table.password, table.tls, table.client_id)
+        case WebhookSinkTable():
+            from live.sinks.webhook import WebhookSink
 
-            return Webhook(table.url, table.headers)
+            return WebhookSink(table.url, table.headers)
         case _:
             assert_never(table)

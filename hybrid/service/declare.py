@@ -8,7 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid.service.app_tables import StreamTable
+from hybrid.service.context import Context
 from query.schema import Schema
+
+
+def declare_all(context: Context) -> None:
+    """Declares the streams of the app in its database, and logs their changes."""
+    for name, stream in context.app.streams.items():
+        with context.trouble.warned(f"stream {name}"):
+            for said in declare(context.db, name, context.app.stream(name)):
+                context.say(f"stream {name}: {said}")
+        if stream.late is not None:
+            context.db.late(name)  # from now on late events are buffered for `ServiceQueries.fetch`
 
 
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:

@@ -8,7 +8,7 @@ from simulator.highway import FIELDS as TOLL
 from simulator.highway import highway
 from simulator.rfid import FIELDS as READING
 from simulator.rfid import shop
-from simulator.scenario import Arrival, in_batches
+from simulator.scenario import ArrivingBatch, in_batches
 from simulator.stock import TICKS, walk
 
 #: Rows of one batch of the stock simulator.
@@ -27,7 +27,7 @@ def simulated(schema: Schema, kind: str, seed: int, events: int, symbols: int, r
     highway (three partitions each, some batches twice). rate: rows per second; None: without pauses."""
 
     def arrivals() -> list[tuple[str, int, object]]:
-        found: tuple[Arrival, ...]
+        found: tuple[ArrivingBatch, ...]
         if kind == "stock":
             found = in_batches("ticks", f"stock/{seed}", walk(seed, events, symbols), ROWS_MAX)
         else:

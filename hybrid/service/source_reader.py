@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from live.sources.base import Bad, Piece, Place, Source
+from live.sources.base import Bad, PartitionProgress, Piece, Source
 from query.errors import DataError
 
 #: Longest wait of a poll in seconds, and so the delay of a stop.
@@ -37,7 +37,7 @@ class Reader:
         #: True once it was read after opening; and true if its failure is permanent, so that it is not retried.
         self.reads = self.refused = False
         self.partitions: tuple[str, ...] = ()
-        self.places: Mapping[str, Place] = {}
+        self.places: Mapping[str, PartitionProgress] = {}
         self._source = source
         self._positions = dict(positions)
         self._rows_max = rows_max

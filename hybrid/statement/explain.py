@@ -45,7 +45,7 @@ def explain(
 
 
 def explain_plan(
-    query: ast.Query, plan: QueryPlan, stage: str, live: bool = False, running: EnginePlan | None = None
+    query: ast.QuerySyntax, plan: QueryPlan, stage: str, live: bool = False, running: EnginePlan | None = None
 ) -> str:
     """Returns the text of a stage of a bound statement. live: as a live query, which keeps the evidence of all matches.
     running: the engine that runs its only pattern; None: the one that would be chosen."""
@@ -77,7 +77,7 @@ def explain_plan(
 
 
 def explain_live(
-    query: ast.Query, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
+    query: ast.QuerySyntax, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
     shedding: str | None = None, running: EnginePlan | None = None,
 ) -> str:  # fmt: skip
     """Returns the text of a stage of a live query, after lines about its strategy. driver: of a running query; adds the
@@ -139,7 +139,7 @@ def _counted(plan: QueryPlan) -> str:
     return "" if sql is None else f"\n\n-- matches are counted, not searched for, by\n{sql}"
 
 
-def show_ast(query: ast.Query) -> str:
+def show_ast(query: ast.QuerySyntax) -> str:
     """Returns the syntax tree, one node per line, without spans."""
     lines: list[str] = []
 

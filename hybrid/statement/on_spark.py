@@ -81,4 +81,4 @@ def _archived(stream: StreamInput) -> Archived:
         name = stream.schema.name
         hint = "hybrid.connect(directory) keeps streams in files"
         raise DataError(f"Spark cannot read {name}, which is kept in memory", hint)
-    return Archived(*files, stream.schema, stream.low_us, stream.high_us, stream.late)
+    return Archived(*files, stream.schema, stream.request)

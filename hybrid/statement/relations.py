@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,13 +14,13 @@ import duckdb
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
-from archive.search.search import Report
+from archive.search.search import SearchReport
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
 from hybrid.rows.faults import fault
 from hybrid.rows.inputs import (
     TIME_TYPES,
-    Ordered,
+    OrderedInput,
     fields_of,
     has_ties,
     order_index,
@@ -103,7 +103,7 @@ class Relations:
         self._registered: dict[str, Mapping[str, str]] = {}
         self._views: set[str] = set()
         #: Search reports of patterns over large streams, by the alias of the factor.
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, SearchReport] = {}
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
         for key, (name, data) in self._given.items():
@@ -209,7 +209,7 @@ class Relations:
         words = {w.lower() for w in re.findall(r"\w+", text)}
         return [s.schema.name for key, s in self._streams.items() if key in words and key not in self._given]
 
-    def allow(self, query: ast.Query) -> None:
+    def allow(self, query: ast.QuerySyntax) -> None:
         """Raises QueryError for COPY without file access, and for INSERT and CREATE without a user's connection."""
         if query.kind is ast.StatementKind.COPY and not self._access.outside:
             what = "COPY writes a file, and this database has external=False"
@@ -219,14 +219,14 @@ class Relations:
             what = f"{query.kind.value} needs a DuckDB connection to write to"
             raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
 
-    def expect(self, query: ast.Query) -> None:
+    def expect(self, query: ast.QuerySyntax) -> None:
         """Records the relations that the query joins as histories, and the columns that order them."""
         for join in query.histories:
             matches = [join.match, *(f.match for f in query.factors)]
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
 
-    def bind(self, query: ast.Query) -> QueryPlan:
+    def bind(self, query: ast.QuerySyntax) -> QueryPlan:
         """Returns the plan of a query over these relations."""
         self.expect(query)
         try:
@@ -238,7 +238,7 @@ class Relations:
             raise duck.query_error(error, self._text) from None
         return plan
 
-    def _session(self, query: ast.Query) -> Session:
+    def _session(self, query: ast.QuerySyntax) -> Session:
         """Returns the session of the user's connection. Raises QueryError for settings that patterns do not support."""
         taken, refused = settings_of(self.connection)
         for name, value in refused:
@@ -246,7 +246,7 @@ class Relations:
             raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
         return session_of(self.connection, taken)
 
-    def _refuse_collations(self, query: ast.Query, plan: QueryPlan) -> None:
+    def _refuse_collations(self, query: ast.QuerySyntax, plan: QueryPlan) -> None:
         """Raises QueryError for a pattern over columns with a collation other than byte order."""
         inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
         for i, factor in enumerate(plan.factors):
@@ -360,10 +360,10 @@ class Relations:
             return False
         return None
 
-    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> Ordered:
+    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> OrderedInput:
         """Returns the rows of an input that is not a stream, in the order of ORDER BY."""
         positioned = self.has_positions(text)
-        ordered = Ordered.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
+        ordered = OrderedInput.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
             warnings.warn(
                 f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
@@ -400,9 +400,8 @@ class Relations:
                     return standing.batches(plan.columns), standing, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
             return ordered.batches(plan.columns), ordered, False
-        snapshot, late = stream.snapshot, stream.late
-        batches = snapshot.batches(stream.low_us, stream.high_us, late=late, columns=factor.plan.columns)
-        return resorted(batches, factor.plan.order_by), snapshot, late
+        batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))
+        return resorted(batches, factor.plan.order_by), stream.snapshot, stream.late
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
         """Returns the stream of a pattern factor if it is large enough to be searched in parts, else None."""
@@ -457,7 +456,7 @@ def _is_option(data: Any) -> bool:
     return data is None or isinstance(data, bool | int | float) or (isinstance(data, str) and not set("./") & set(data))
 
 
-def query_head(query: ast.Query) -> Span:
+def query_head(query: ast.QuerySyntax) -> Span:
     """Returns the span of the first word of a statement."""
     start = len(query.text) - len(query.text.lstrip())
     return Span(start, start + len(query.text.split()[0]))

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from archive.interrupts import Deferred
-from archive.search.search import Report, search
+from archive.search.search import SearchReport, search
 from hybrid.join.driver import Driver
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
@@ -164,15 +164,12 @@ def answer_factor(
         if isinstance(reader, ByKey) and make is not rows_matcher:
             found = [reader.own_times(m) for m in found]
     else:
-        report = relations.reports[factor.alias] = Report()
+        report = relations.reports[factor.alias] = SearchReport()
         plan, order_by = factor.plan, factor.plan.order_by
         arrange = partial(resorted, order_by=order_by)
         found = list(
-            search(
-                stream.snapshot, plan, stream.low_us, stream.high_us, late=late, make=make, arrange=arrange,
-                report=report,
-            )
-        )  # fmt: skip
+            search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report)
+        )
     if make is rows_matcher:
         return rows_of(factor.plan, found), lookups
     if not factor.histories:

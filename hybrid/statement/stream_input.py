@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
 from query.schema import Schema
 
@@ -19,3 +20,8 @@ class StreamInput:
     late: bool
     low_us: int | None = None
     high_us: int | None = None
+
+    @property
+    def request(self) -> RangeRequest:
+        """The events that a pattern over the stream reads, with all columns."""
+        return RangeRequest(self.low_us, self.high_us, late=self.late)

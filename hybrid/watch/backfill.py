@@ -1,8 +1,8 @@
-"""A live query that begins in the past: it reads the archive from there on, and then goes on with its streams.
+"""Backfill: a live query that begins in the past reads the archive from there, and then continues with its streams.
 
-What lies below the watermark is read first, in the total order; no on-time event can come there any more, so nobody has
-to wait meanwhile. Then, between two pushes, comes what has passed the watermark since; and what lies ahead of it goes
-the way of events that have just come: it is held back until nothing that sorts before it can come.
+Events below the watermark are read first, in the total order; pushes need not wait, since no on-time event can arrive
+there any more. The events that the watermark has passed meanwhile follow, between two pushes. Events ahead of the
+watermark are treated like newly arrived ones: they are held back until no earlier one can come.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Filling:
     """A query over one stream that reads the archive. Not thread safe.
 
-    from_us: events before that are not for it. low_us: nor do events before that matter (None: as from_us)."""
+    from_us: the first event time of the query. low_us: earlier events cannot be part of a match (None: from_us)."""
 
     __slots__ = ("_from_us", "_plan", "_sources", "count", "member", "reached_us")
 
@@ -46,20 +46,20 @@ class Filling:
         self.reached_us = from_us if low_us is None else max(from_us, low_us)
         self._sources: tuple[str, ...] = ()
         self.member = Member(live_matcher(plan, found_again=found_again and shedder is None), shedder)
-        #: How many events it has taken.
+        #: Number of events taken.
         self.count = 0
 
     def read(self, snapshot: HistorySnapshot, watermark_us: int | None) -> None:
-        """Takes the events below the watermark, from where it stands on. Raises DataError for files that are gone."""
+        """Takes the events from the current position up to the watermark. Raises DataError for missing files."""
         if watermark_us is None or watermark_us <= self.reached_us:
             return
-        columns = self._plan.columns
-        for batch in snapshot.batches(self.reached_us, watermark_us, columns=columns, sorted_max=SORTED_MAX):
+        request = RangeRequest(self.reached_us, watermark_us, columns=self._plan.columns)
+        for batch in snapshot.batches(request, sorted_max=SORTED_MAX):
             self.take(batch)
         self.reached_us = watermark_us
 
     def take(self, batch: EventBatch) -> None:
-        """Takes the next events of the total order."""
+        """Takes the next events in the total order."""
         self.count += len(batch)
         named = in_sources(batch, self._sources)
         self._sources = named.sources
@@ -67,13 +67,13 @@ class Filling:
             self.member.guarded(self.member.matcher.push, part)
 
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
-        """Takes the rest, between two pushes, and is a member of the feed then."""
+        """Takes the remaining events, between two pushes, and joins the feed. Returns its member."""
         self.read(snapshot, live.watermark_us)
         return self.join(feed, snapshot.read(RangeRequest(self.reached_us)), live)
 
     def join(self, feed: Feed, ahead: EventBatch, live: LiveStream, since_seq: int = 0) -> Member:
-        """Is a member of the feed from now on. ahead: the events of it that the watermark has not passed, in the total
-        order; since_seq: see Feed.enter."""
+        """Joins the feed. Returns its member. ahead: the events of the query above the watermark, in the total order;
+        since_seq: see Feed.enter."""
         self.count += len(ahead)
         known = (*self._sources, *ahead.sources, *live.offsets, *live.expected)
         sources = tuple(dict.fromkeys(known))
@@ -85,16 +85,14 @@ def steps(
     names: Sequence[str], snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int],
     end_us: Mapping[str, int | None], columns: Mapping[str, Collection[str] | None],
 ) -> Iterator[Step]:  # fmt: skip
-    """What is kept of several streams, low_us <= time < end_us (None: all), as a chain takes it, all of them going on
-    together, with the columns named (None: all). Memory: some batches of each, and what then waits for a stream that
-    ends earlier."""
-    parts = {
-        name: snapshots[name].batches(low_us[name], end_us[name], columns=columns[name], sorted_max=SORTED_MAX)
-        for name in names
-    }
+    """Yields the kept events of several streams with low_us <= time < end_us (None: no end), in the steps that a chain
+    takes, interleaved by time, with the given columns (None: all). Memory: a few batches of each stream, and the events
+    that wait for a stream that ends earlier."""
+    asked = {name: RangeRequest(low_us[name], end_us[name], columns=columns[name]) for name in names}
+    parts = {name: snapshots[name].batches(asked[name], sorted_max=SORTED_MAX) for name in names}
     heads: dict[str, EventBatch | None] = {name: next(batches, None) for name, batches in parts.items()}
     while some := [head for head in heads.values() if head is not None]:
-        last_us = min(int(head.ts_us[-1]) for head in some)  # nothing up to here is still to come
+        last_us = min(int(head.ts_us[-1]) for head in some)  # no later batch has an event up to here
         for name, head in heads.items():
             if head is None:
                 continue
@@ -108,7 +106,7 @@ def steps(
 
 
 class Past:
-    """What a live query reads of the archive before it begins. Raises DataError for files that are gone."""
+    """Reads the part of the archive that precedes a live query. Raises DataError for missing files."""
 
     def __init__(self, query: LiveQuery, from_us: int) -> None:
         self.query = query
@@ -121,7 +119,7 @@ class Past:
         self._reached_us = {name: END_US if s.ended else s.watermark_us for name, s in self.streams.items()}
 
     def read(self) -> None:
-        """Reads what lies below the watermarks of the last look."""
+        """Reads the events below the watermarks of the last look."""
         end = {name: max(low, self._reached_us[name] or low) for name, low in self._low_us.items()}
         columns = {name: self.query.events.columns(name) for name in self.streams}
         for step in steps(tuple(self.streams), self._snapshots, self._low_us, end, columns):
@@ -129,7 +127,8 @@ class Past:
         self._low_us = end
 
     def read_rest(self) -> None:
-        """Reads what has passed the watermarks since, and what lies ahead of them. Between two pushes."""
+        """Reads the events that the watermarks have passed since, and those ahead of them. Called between two
+        pushes."""
         self._look()
         self.read()
         for step in self.query.events.enter(self._snapshots, self._low_us):

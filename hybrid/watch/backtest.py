@@ -1,4 +1,4 @@
-"""A backtest: what a live query would have found in a stretch of the archive, read at the archive's speed."""
+"""A backtest: the result of a live query over a stretch of the archive, at reading speed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from archive.reader import HistoryReader
+from archive.reader import HistoryReader, RangeRequest
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
@@ -24,7 +24,7 @@ from hybrid.statement.relations import Bounded
 from hybrid.statement.statement import live_matcher
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
-from hybrid.watch.chain import Chain, outermost, plain, plan_streams
+from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams
 from hybrid.watch.query_spec import END_US
 from matching.batch import Matches
 from matching.drive import run
@@ -33,11 +33,13 @@ from query.plan.plan import Plan, QueryPlan
 
 
 def backtest(
-    query: ast.Query, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput],
+    query: ast.QuerySyntax, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str,
+    StreamInput],
     start_us: int, end_us: int | None, large: LargeRanges | None,
 ) -> Result:  # fmt: skip
-    """What the query finds in the on-time events with start_us <= time < end_us (None: in all, and then the stream
-    ends). inputs: streams, by name in lower case. large: what searches in large ranges of history, if anything does."""
+    """Returns the result of the query over the on-time events with start_us <= time < end_us (None: all, and then the
+    end of the stream). inputs: streams, by name in lower case. large: searches large ranges of history; None: they are
+    read like others."""
     factor = plan.factors[-1]
     snapshots = {key: stream.snapshot for key, stream in inputs.items()}
     strategy = strategy_of("auto")
@@ -72,10 +74,11 @@ def backtest(
 
 
 def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None) -> list[Matches]:
-    """The matches of one pattern over one stream, of which only what can be part of one is read."""
+    """Returns the matches of a pattern over one stream. Reads only events that can be part of a match."""
     count = snapshot.stretch_rows(start_us, end_us)[0]
-    windows, _ = windows_of(snapshot, plan, start_us, end_us, False, None, count)
-    events = snapshot.batches(start_us, end_us, columns=plan.columns, windows=windows, sorted_max=SORTED_MAX)
+    request = RangeRequest(start_us, end_us, columns=plan.columns)
+    windows, _ = windows_of(snapshot, plan, request, None, count)
+    events = snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
     return list(run(live_matcher(plan), events, end_us))
 
 
@@ -83,10 +86,11 @@ def _in_chain(
     plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
     end_us: int | None, access: Access,
 ) -> tuple[list[Matches], HistoryReader]:  # fmt: skip
-    """The matches of the last of several patterns, or of one over several streams; and what finds its events again."""
+    """Returns the matches of the last of several patterns, or of one over several streams, and the reader of their
+    events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
-    chain = Chain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
+    chain = PatternChain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

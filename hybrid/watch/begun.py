@@ -1,4 +1,4 @@
-"""Which events are for a live query, and which of them are kept for it to go through once more."""
+"""Where a live query began: the events it reads, and those of them that are kept for a replay."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hybrid.watch.stream import Stream
 from matching.batch import EventBatch
 from query.errors import DataError
 
-#: Before the ingest sequence of any event, those of archived files too.
+#: Less than any ingest sequence, including those of archived files.
 EVER = -(2**62)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a live query has begun. since: by stream, in lower case, the ingest sequence of the first event that is for
-    it; from_us: instead of that, the time of it, which may lie in the past."""
+    """The beginning of a live query. since: by stream, in lower case, the ingest sequence of the query's first event;
+    from_us: the event time of its first event instead, possibly in the past."""
 
     since: Mapping[str, int]
     from_us: int | None = None
 
     @staticmethod
     def now(streams: Mapping[str, Stream], from_us: int | None) -> Begun:
-        """With the next event of each stream; or at a time."""
+        """Returns the beginning at the next event of each stream, or at from_us."""
         return Begun({name: s.live.next_seq for name, s in streams.items()} if from_us is None else {}, from_us)
 
     def seq(self, stream: str) -> int:
-        """The ingest sequence of the first event of a stream that may be for it."""
+        """Returns the ingest sequence of the first event of a stream that may belong to the query."""
         return self.since.get(stream, EVER)
 
 
 def events_had(stream: Stream, begun: Begun, needed_us: int | None = None) -> tuple[EventBatch, bool]:
-    """Returns the on-time events of a stream, in the total order, that a query has had by where the stream is now, and
-    whether these are known to be all. needed_us: older ones do not matter (None: all do)."""
+    """Returns the on-time events of a stream that a query has seen up to now, in the total order, and True if they are
+    known to be all. needed_us: older events do not matter (None: all matter)."""
     name, from_us = stream.schema.name.lower(), begun.from_us
     end_seq, retention_us, watermark_us = stream.live.next_seq, stream.schema.retention_us, stream.watermark_us
     since_seq = begun.since.get(name, 0)
@@ -57,6 +57,6 @@ def events_had(stream: Stream, begun: Begun, needed_us: int | None = None) -> tu
 def cannot_go_on() -> DataError:
     """Returns the error that refuses a new version of a query."""
     return DataError(
-        "the new version cannot go on where the old one is: events since that began are no longer kept",
-        "db.replace(..., fresh=True) begins with an empty state; a longer retention keeps them",
+        "the new version cannot continue from the old one: events since the old one began are no longer kept",
+        "use db.replace(..., fresh=True) to begin with an empty state; a longer retention would keep the events",
     )

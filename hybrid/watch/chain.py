@@ -1,8 +1,9 @@
 """The patterns of a live query that reads several streams, or in which a pattern reads the rows of another.
 
-A pattern has one input, or several that are merged by time. An input is a stream, whose events come as they are pushed,
-or the rows of another pattern, put through the SQL that stands between the two: their time is a column of theirs, and
-they are held back until none that sorts before them can come (query.plan.lag says how far behind one may be).
+A pattern has one input, or several that are merged by time. An input is a stream, whose events arrive as they are
+pushed, or the rows of another pattern after the SQL between the two. Such rows take their time from one of their
+columns and are held back until no earlier one can come (query.plan.lag computes how far behind the watermark a row may
+be).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from archive.reader import HistoryReader, RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
-from hybrid.rows.inputs import Ordered, one_batch, table_of, times_us
+from hybrid.rows.inputs import OrderedInput, one_batch, table_of, times_us
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import factor_name
 from hybrid.rows.times import show_us
@@ -40,31 +41,31 @@ if TYPE_CHECKING:
     from matching.matcher import KernelMatcher
 
 
-#: So many rows of a pattern are kept at least to show what the matches over them are made of.
+#: Minimum number of a pattern's rows that are kept as evidence for the matches over them.
 KEPT_ROWS = 1_000_000
 
-#: How far each stream has come, by its name in lower case: its watermark, END_US, or None.
+#: Progress of each stream, by its name in lower case: its watermark, END_US, or None.
 Frontier = Mapping[str, int | None]
 
 
 def plain(plan: QueryPlan) -> bool:
-    """Whether a live query is one pattern over one stream."""
+    """True if a live query is one pattern over one stream."""
     return len(plan.factors) == 1 and not plan.factors[0].members
 
 
 def plan_streams(plan: QueryPlan) -> tuple[str, ...]:
-    """The streams that a live query reads, by name in lower case."""
+    """Returns the streams that a live query reads, by name in lower case."""
     names = [sql for f in plan.factors for sql, r in zip(f.inputs, f.rows_of, strict=True) if r is None]
     return tuple(dict.fromkeys(stream_key(name) for name in names))
 
 
 def stream_key(text: str) -> str:
-    """The lower-case name of a stream, as it is written or quoted."""
+    """Returns the lower-case name of a stream that is written plain or quoted."""
     return text.strip().strip('"').lower()
 
 
 def outermost(plan: QueryPlan) -> QueryPlan:
-    """The plan of a live query from the rows of its last pattern on."""
+    """Returns the part of a live query's plan that reads the rows of its last pattern."""
     last = len(plan.factors) - 1
     if not last:
         return plan
@@ -72,8 +73,8 @@ def outermost(plan: QueryPlan) -> QueryPlan:
     return replace(plan, select_sql=renamed, factors=(plan.factors[last],))
 
 
-class Chain:
-    """What finds the matches of the last pattern of a live query. Not thread safe; an error leaves it of no use.
+class PatternChain:
+    """Finds the matches of the last pattern of a live query. Not thread safe, and unusable after an error.
 
     schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. Raises
     DataError for inputs without a total order.
@@ -99,22 +100,22 @@ class Chain:
         self._reached: dict[str, int | None] = dict.fromkeys(self.streams)
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
-        """Takes on-time events of a stream in order of arrival, or None, and its watermark after them (END_US: it has
-        ended; None: there is none yet). Returns the matches decided by that, in order of emission."""
+        """Takes on-time events of a stream in order of arrival, or None, and its watermark after them (END_US: the
+        stream has ended; None: no watermark yet). Returns the matches decided by that, in order of emission."""
         if watermark_us is not None:
             self._reached[stream] = watermark_us
         return self._last.push(stream, batch, self._reached)
 
     def save(self) -> dict[str, Any]:
-        """All that it has become, for hybrid.watch.saved."""
+        """Returns the whole state, for hybrid.watch.saved."""
         return {"reached": dict(self._reached), "last": self._last.save()}
 
     def fits(self, saved: Mapping[str, Any]) -> bool:
-        """Whether it can go on from what `save` gave."""
+        """True if the chain can continue from a state that `save` returned."""
         return self._last.fits(saved["last"])
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `save` gave, in a chain of the same query. Raises DataError for another one."""
+        """Restores a state that `save` returned for the same query. Raises DataError for another query."""
         self._reached = dict(saved["reached"])
         self._last.restore(saved["last"])
 
@@ -124,36 +125,36 @@ class Chain:
 
     @property
     def watermark_us(self) -> int | None:
-        """How far the input of the last pattern has come."""
+        """Returns the watermark of the last pattern's input."""
         return self._last.watermark_us(self._reached)
 
     @property
     def held_back(self) -> int:
-        """Events and rows that wait for something that may sort before them."""
+        """Returns the number of events and rows held back because earlier ones may come."""
         return self._last.held_back
 
     @property
     def stuck(self) -> int:
-        """Matches from which AFTER MATCH SKIP TO would not have moved on."""
+        """Returns the number of matches where AFTER MATCH SKIP TO would not have moved on."""
         return self._last.stuck
 
     @property
     def patterns(self) -> list[_Pattern]:
-        """All of them, the last one first."""
+        """Returns all patterns, the last one first."""
         found = [self._last]
         for pattern in found:
             found += [i.below for i in pattern.inputs if isinstance(i, _Rows) and i.below not in found]
         return found
 
     def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness of a stream; nothing else may differ."""
+        """Adopts a declaration of a stream that differs in its lateness only."""
         for pattern in self.patterns:
             first = pattern.inputs[0]
             if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
                 pattern.drive.ordering.declare(schema)
 
     def columns(self, stream: str) -> tuple[str, ...] | None:
-        """The columns of a stream that its patterns read; None: all, where it is merged with others."""
+        """Returns the columns of a stream that its patterns read; None: all, if it is merged with others."""
         named: set[str] = set()
         for pattern in self.patterns:
             if any(isinstance(i, _Stream) and i.name == stream for i in pattern.inputs):
@@ -163,7 +164,7 @@ class Chain:
         return tuple(sorted(named))
 
     def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
-        """What the last pattern has read, to be found again. readers: of the streams."""
+        """Returns a reader of the last pattern's input, for evidence. readers: of the streams."""
         return self._last.reader(readers)
 
 
@@ -177,7 +178,7 @@ class _Pattern:
         self.inputs = inputs
         self.streams = tuple(dict.fromkeys(name for i in inputs for name in i.streams))
         self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
-        # rows of a pattern are in order as they are handed on, and are not held back again
+        # rows of a pattern arrive in order and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False
 
@@ -189,12 +190,12 @@ class _Pattern:
 
     @property
     def spill(self) -> SpillStats:
-        """How much of it is in memory, and how much is not."""
+        """Returns the number of partial matches in memory and on disk."""
         return BY_REFERENCE if self._kernel is None else self._kernel.spill
 
     @property
     def limit_bytes(self) -> int:
-        """What its partial matches may take of memory."""
+        """Returns the memory limit of its partial matches."""
         spilled = None if self._kernel is None else self._kernel.rows.spilled
         return 0 if spilled is None else spilled.limit_bytes
 
@@ -238,7 +239,7 @@ class _Pattern:
                 source.restore(kept)
 
     def watermark_us(self, reached: Frontier) -> int | None:
-        """The least of the inputs'; None as long as one has none."""
+        """Returns the least watermark of the inputs; None while one has none."""
         least = END_US
         for source in self.inputs:
             w = source.watermark_us(reached)
@@ -281,8 +282,8 @@ class _Stream:
 
 
 class _Rows:
-    """The rows of a pattern as an input: numbered in their total order, the one that hybrid.rows.inputs gives a
-    table."""
+    """The rows of a pattern as an input, numbered in their total order, which is that of a table in
+    hybrid.rows.inputs."""
 
     def __init__(
         self, below: _Pattern, sql: str, rows_of: RowsOf, factor: FactorPlan, k: int, static: Mapping[str, pa.Table],
@@ -296,7 +297,7 @@ class _Rows:
         self._sql, self._lag_us, self._static, self._access = sql, rows_of.lag_us, static, access
         self._table = factor_name(rows_of.factor)
         time = self.schema.column(rows_of.time)
-        # merged rows go by their time alone, as those of a table do
+        # Merged rows are ordered by time alone, as those of a table.
         by_time = (Order(Column(time.name, time.type)),)
         self._order_by = by_time if factor.members else factor.plan.order_by
         self._held: list[tuple[pa.Table, Int64Array]] = []
@@ -309,7 +310,7 @@ class _Rows:
         return sum(len(times) for _, times in self._held) + self.below.held_back
 
     def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
-        """The rows that nothing can come before any more."""
+        """Returns the rows that no later row can precede."""
         if stream not in self.streams:
             return None
         found = self.below.push(stream, batch, reached)
@@ -351,9 +352,9 @@ class _Rows:
         times = times_us(table, self.time, self.schema.name)
         if self._reached_us is not None and int(times.min()) < self._reached_us:
             raise DataError(
-                f"a row of {self.below.factor.alias} came out with {self.time} {show_us(int(times.min()))}, and rows "
-                f"up to {show_us(self._reached_us)} are matched already",
-                "let its time be that of an event of its match",
+                f"a row of {self.below.factor.alias} has {self.time} {show_us(int(times.min()))}, and rows "
+                f"up to {show_us(self._reached_us)} are already matched",
+                "let the time of the row be that of an event of its match",
             )
         self._held.append((table, times))
 
@@ -373,7 +374,7 @@ class _Rows:
         if not out:
             return None
         rows = pa.concat_tables(out)
-        ordered = Ordered.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
+        ordered = OrderedInput.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows
         columns = pa.RecordBatch.from_arrays(columns.columns, schema=arrow_schema(self.schema))
@@ -388,13 +389,13 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """Rows of a pattern that are still kept, in their order."""
+    """The rows of a pattern that are still kept, in their order."""
 
     schema: Schema
     batches: tuple[EventBatch, ...]
 
     def read(self, request: RangeRequest) -> EventBatch:
-        """Those of a range. They are no history: nobody asks for keys."""
+        """Returns the rows of a range. Keys are not supported: no history request reads these rows."""
         assert not request.keys
         parts = []
         for batch in self.batches:

@@ -1,9 +1,8 @@
-"""Checkpoints of a database: what its live queries have become, in one file each, written whole or not at all.
+"""Checkpoints of a database: the state of its live queries, in one file each, written whole or not at all.
 
-A file is MAGIC, the SHA-256 of the rest, and what hybrid.watch.saved makes of the state. It says how far each stream
-had been matched (`next_seq`); all events before that are in the archive or its log by the time the file is there, and
-those behind it are matched again from there. An older checkpoint is as good as a newer one,
-only slower to go on from.
+A file is MAGIC, the SHA-256 of the rest, and the state as hybrid.watch.saved encodes it. It records how far each stream
+was matched (`next_seq`). All earlier events are in the archive or its log before the file exists; later ones are
+matched again from there. An older checkpoint gives the same answer as a newer one, only later.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from query.errors import DataError, HybridWarning, first_line
 
 #: In the directory of a database.
 CHECKPOINTS = "_checkpoint"
-#: The number of the format, in each file. Of older ones all is read but how far matches had come, which is found again
-#: from the events; a newer one is refused.
+#: The version of the format, in each file. An older file is read, except for the progress of its matches, which is
+#: rebuilt from the events; a newer one is refused.
 VERSION = 2
-#: A file beside the streams: which queries the checkpoints are of, so that they are missed if all checkpoints are gone.
+#: A file beside the streams that names the queries in the checkpoints, so that a loss of all checkpoints is noticed.
 NAMES = "_queries.json"
-#: So many are kept: the older one in case that the disk has spoilt the newer.
+#: Number of checkpoints kept: the older one is the fallback if the newer one is damaged on disk.
 KEPT = 2
 _MAGIC = b"hybrid checkpoint\n"
 _SUFFIX = ".state"
-_START_ANEW = "remove the directory: queries then begin anew, and no event is lost"
+_START_ANEW = "remove the directory: queries then start empty, and no event is lost"
 
 
 def write(database: Place, number: int, state: dict[str, Any]) -> None:
-    """Writes a checkpoint, and removes those that are superfluous then. Raises DataError; the older ones then stay."""
+    """Writes a checkpoint and removes superfluous ones. Raises DataError; the older ones are kept then."""
     directory = database / CHECKPOINTS
     body = save({"version": VERSION, **state})
     try:
@@ -43,18 +42,19 @@ def write(database: Place, number: int, state: dict[str, Any]) -> None:
         directory.sync()
     except OSError as error:
         message = f"a checkpoint in {directory} cannot be written: {first_line(error)}"
-        raise DataError(message, "the one before stands: make room or give permission") from error
+        hint = "the previous checkpoint remains valid: free disk space or grant write permission"
+        raise DataError(message, hint) from error
     _note_names(database, list(state["queries"]))
     try:
         for old in _numbers(directory)[KEPT:]:
             (directory / f"{old:020d}{_SUFFIX}").remove()
     except OSError:
-        pass  # those are tried again behind the next one
+        pass  # retried after the next checkpoint
 
 
 def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
-    """The number of the newest checkpoint that can be read, and its state; None if there is none. Warns of one that
-    is broken. Raises DataError if all are, and for one of another version."""
+    """Returns the number and state of the newest readable checkpoint; None if there is none. Warns of a damaged one.
+    Raises DataError if all are damaged, or if one has a newer version."""
     directory = database / CHECKPOINTS
     broken: list[str] = []
     try:
@@ -73,19 +73,20 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
                 raise DataError(has, hint)
             state = load(body)
             for name in broken:
-                message = f"the checkpoint {name} is broken: queries go on from the one before it, nothing is lost"
+                message = f"the checkpoint {name} is damaged: queries resume from the previous one, and nothing is lost"
                 warnings.warn(message, HybridWarning, stacklevel=5)
             return number, state
     except OSError as error:
         message = f"the checkpoints in {directory} cannot be read: {first_line(error)}"
-        raise DataError(message, "check the place") from None
+        raise DataError(message, "check the path and its permissions") from None
     if broken:
-        message = f"all checkpoints are broken: {', '.join(broken)}"
+        message = f"all checkpoints are damaged: {', '.join(broken)}"
         raise DataError(message, f"restore one from a copy, or {_START_ANEW}")
     if names := _noted_names(database):
         warnings.warn(
-            f"the checkpoints in {directory} are gone, and with them the queries {', '.join(names)}: begin them anew "
-            f"with db.watch, no event is lost; the next checkpoint, or removing {database / NAMES}, ends this warning",
+            f"the checkpoints in {directory} are missing, and with them the queries {', '.join(names)}: start them "
+            f"again with db.watch, no event is lost; the next checkpoint, or removing {database / NAMES}, ends this "
+            "warning",
             HybridWarning,
             stacklevel=5,
         )
@@ -93,38 +94,38 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
 
 
 def replaced(names: Sequence[str], lost: Sequence[str], version: int, wider: bool = False) -> list[str]:
-    """What is to be said of queries whose states in a checkpoint could not be read. lost: those of them that may not be
-    what they were. wider: whether their streams have got columns since."""
-    why = "the checkpoint is of streams with fewer columns" if wider else "the checkpoint is of another release"
+    """Returns warnings about queries whose states in a checkpoint could not be read. lost: those of them that may have
+    missed events. wider: True if their streams have got columns since."""
+    writer = "for streams with fewer columns" if wider else "by another release"
     found = [
-        f"{why}: {', '.join(names)} went through the events that are kept once more, "
-        "and go on where they were"
+        f"the checkpoint was written {writer}: {', '.join(names)} replayed the kept events and resumed where they were"
     ]
     if lost:
         found.append(
-            f"of {', '.join(lost)} not all events are kept, or it is not known when they began: a match that depends "
-            "on those may be missing, or one too many"
+            f"events of {', '.join(lost)} are no longer kept, or their beginning is unknown: a match that depends "
+            "on those may be missing or superfluous"
         )
     if version < 2:
         found.append(
-            "the checkpoint is of a release with other match ids: rows that were handed out since it was taken come "
+            "the checkpoint was written by a release with other match ids: rows delivered since then come "
             "again under new ids"
         )
     return found
 
 
 def _note_names(database: Place, names: list[str]) -> None:
-    """Writes down which queries there are checkpoints of. Without it a checkpoint is as good."""
+    """Writes the names of the queries in the checkpoints. Checkpoints are valid without this file."""
     try:
         if _noted_names(database) != names:
             (database / NAMES).write_text(json.dumps({"version": 1, "queries": names}))
     except OSError as error:
-        message = f"{database / NAMES} cannot be written: {first_line(error)}; nobody will miss the checkpoints"
+        path = database / NAMES
+        message = f"{path} cannot be written: {first_line(error)}; a loss of the checkpoints will not be noticed"
         warnings.warn(message, HybridWarning, stacklevel=3)
 
 
 def _noted_names(database: Place) -> list[str]:
-    """What `_note_names` wrote; none where it is gone or broken."""
+    """Returns the names that `_note_names` wrote; none if the file is missing or damaged."""
     try:
         return [str(name) for name in json.loads((database / NAMES).read_text())["queries"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -132,6 +133,6 @@ def _noted_names(database: Place) -> list[str]:
 
 
 def _numbers(directory: Place) -> list[int]:
-    """Of the checkpoints in a directory, the newest first."""
+    """Returns the numbers of the checkpoints in a directory, the newest first."""
     stems = [name.removesuffix(_SUFFIX) for name in directory.names() if name.endswith(_SUFFIX)]
     return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)

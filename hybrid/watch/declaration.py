@@ -1,4 +1,4 @@
-"""What a stream is declared as: checked, and kept in a file of its directory in a database."""
+"""Stream declarations: checked, compared, and kept in a file of the stream's directory in a database."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from query.schema import Field, Schema
 
 #: In the directory of a stream: its declaration, and the table of its archive.
 STREAM_FILE, TABLE = "stream.json", "table"
-#: In the directory of a database: it is a copy that was not finished.
+#: In the directory of a database: marks an unfinished copy.
 INCOMPLETE = "_incomplete"
-#: Version 1 has no `sum`, the SHA-256 of all else.
+#: Version 1 has no `sum`, the SHA-256 of all other fields.
 STREAM_VERSION = 2
-#: Of a name, in UTF-8: names of files may have 255, and what stands beside a stream has its name with an ending.
+#: Maximum length of a name in UTF-8: file names may have 255 bytes, and files beside a stream append an ending to its
+#: name.
 NAME_BYTES_MAX = 200
 
 
@@ -30,11 +31,11 @@ def declared(
     name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
     retention: Any,
 ) -> Schema:
-    """The schema of a declaration. Raises DataError for what does not hang together."""
+    """Returns the schema of a declaration. Raises DataError for an inconsistent one."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise DataError(f"{name!r} cannot name a stream", "use letters, digits and underscores")
     if name.startswith("_"):
-        raise DataError(f"{name} cannot name a stream", "names with an underscore in front are the database's own")
+        raise DataError(f"{name} cannot name a stream", "names that begin with an underscore are reserved")
     check_length(name, "stream")
     fields = []
     seen: set[str] = set()
@@ -67,8 +68,8 @@ def declared(
 
 
 def differences(was: Schema, now: Schema) -> list[str]:
-    """What a declaration says otherwise than the one before it, in words; nothing where they are equal. Names compare
-    without case."""
+    """Returns the differences between two declarations, in words; empty if they are equal. Names compare without
+    case."""
     found = []
     before, after = ({f.name.lower(): f for f in schema.fields} for schema in (was, now))
     for name, field in before.items():
@@ -96,7 +97,7 @@ def differences(was: Schema, now: Schema) -> list[str]:
 
 
 def widened(was: Schema, now: Schema) -> Schema | None:
-    """The declaration before with what a new one has behind its columns; None where that is not all that is new."""
+    """Returns the old declaration extended by the new one's additional columns; None if the two differ otherwise."""
     count = len(was.fields)
     if len(now.fields) <= count or differences(was, replace(now, fields=now.fields[:count])):
         return None
@@ -104,8 +105,7 @@ def widened(was: Schema, now: Schema) -> Schema | None:
 
 
 def with_columns(was: Schema, types: Mapping[str, str]) -> Schema | None:
-    """A declaration with those of some columns behind its own that it does not have; None where it has them all. Raises
-    DataError."""
+    """Returns a declaration extended by the given columns that it lacks; None if it has them all. Raises DataError."""
     more = {column: type for column, type in types.items() if was.field(column) is None}
     fields = {f.name: f.type for f in was.fields} | more
     now = declared(was.name, fields, was.time or "", was.keys, was.order, 0, None)
@@ -113,13 +113,13 @@ def with_columns(was: Schema, types: Mapping[str, str]) -> Schema | None:
 
 
 def otherwise(was: Schema, now: Schema) -> DataError:
-    """The error that says in which a declaration differs from the one before it."""
+    """Returns the error that lists the differences between two declarations."""
     message = f"stream {was.name} already exists with a different declaration: {'; '.join(differences(was, now))}"
-    return DataError(message, "declare it as it is, with new columns behind the others; or choose another name")
+    return DataError(message, "repeat the existing declaration, new columns last; or choose another name")
 
 
 def check_query_name(name: Any) -> None:
-    """Raises DataError for what cannot name a query, in a checkpoint and in what is told of it."""
+    """Raises DataError for an invalid query name."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise DataError(f"{name!r} cannot name a query", "use a text without control characters, such as 'falls'")
     check_length(name, "query")
@@ -139,7 +139,7 @@ def _type(stream: str, column: str, type: str) -> str:
     try:
         arrow_type(type)
         return canonical_type(type)
-    except Exception as error:  # noqa: BLE001  (DuckDB's complaint about a type comes in many classes)
+    except Exception as error:  # noqa: BLE001  (DuckDB raises many classes for a bad type)
         message = first_line(error)
         hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"
         raise DataError(f"{stream}.{column}: {message}", hint) from None
@@ -147,11 +147,11 @@ def _type(stream: str, column: str, type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the clock does to a stream, in microseconds by the clock; None: nothing.
+    """The settings of a stream that depend on the clock, in microseconds of the clock; None: off.
 
-    idle_us: a source that has been silent for so long no longer holds the watermark back. heartbeat_us: where no source
-    has sent anything for so long, the watermark goes on with the clock, that far behind it, less the lateness.
-    ahead_us: an event that is further ahead of the clock when it comes is refused."""
+    idle_us: the idle timeout: a source silent for so long no longer holds the watermark back. heartbeat_us: if no
+    source has sent anything for so long, the watermark follows the clock at this distance, less the lateness. ahead_us:
+    an event further ahead of the clock on arrival is refused."""
 
     idle_us: int | None = None
     heartbeat_us: int | None = None
@@ -159,7 +159,7 @@ class Pace:
 
     @property
     def ticks(self) -> bool:
-        """Whether time alone may raise the watermark."""
+        """True if time alone may raise the watermark."""
         return self.idle_us is not None or self.heartbeat_us is not None
 
 
@@ -167,14 +167,14 @@ UNPACED = Pace()
 
 
 def pace_of(idle: Any, heartbeat: Any, max_ahead: Any) -> Pace:
-    """Raises DataError for what is no length of time, or none at all."""
+    """Returns the pace of these settings. Raises DataError for an invalid duration, or one that is not positive."""
     given = {"idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead}
     return Pace(*(None if value is None else positive_us(value, what) for what, value in given.items()))
 
 
 def settings(schema: Schema, pace: Pace, changed: Mapping[str, Any]) -> tuple[Schema, Pace, list[str]]:
-    """A declaration with other settings, those that may change while the stream is there, and what is another one, in
-    words. Raises DataError."""
+    """Returns the schema and pace with changed settings, and the changes in words. Raises DataError for a setting that
+    is fixed."""
     was = {
         "lateness": schema.lateness_us, "retention": schema.retention_us, "idle": pace.idle_us,
         "heartbeat": pace.heartbeat_us, "max_ahead": pace.ahead_us,
@@ -182,7 +182,7 @@ def settings(schema: Schema, pace: Pace, changed: Mapping[str, Any]) -> tuple[Sc
     now, said = dict(was), []
     for what, value in changed.items():
         if what not in was:
-            hint = "create_stream adds columns; for another time, key or order make a new stream and fill it anew"
+            hint = "create_stream adds columns; another time, key or order needs a new stream, filled from the source"
             raise DataError(f"{what} of stream {schema.name} cannot be changed", hint)
         if what == "lateness":
             now[what] = 0 if value is None else duration_us(value, what)
@@ -200,8 +200,8 @@ def write_declaration(
     directory: Place, schema: Schema, watermark_us: int | None, pace: Pace = UNPACED, expected: Sequence[str] = (),
     logged: bool = False,
 ) -> None:
-    """Keeps a declaration, where the watermark stands, the sources it waits for, and whether there is a log, in the
-    directory of the stream. Atomic."""
+    """Writes the declaration, the watermark, the sources it waits for, and the presence of a log to the stream's
+    directory. Atomic."""
     state = {
         "version": STREAM_VERSION, **schema.to_dict(), "watermark_us": watermark_us, "idle_us": pace.idle_us,
         "heartbeat_us": pace.heartbeat_us, "ahead_us": pace.ahead_us, "expected": list(expected), "logged": logged,
@@ -214,15 +214,15 @@ def _sum(state: Mapping[str, Any]) -> str:
 
 
 def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[str, ...], bool]:
-    """The stream that is declared in a directory, where its watermark stood, its pace, the sources that the watermark
-    waited for, and whether there must be a log. A file that is gone is said, and the table says how the stream is
-    declared. Raises DataError."""
+    """Returns the declaration in a stream's directory: schema, saved watermark, pace, the sources that the watermark
+    waited for, and True if a log must exist. If the file is missing, warns and takes the declaration from the table.
+    Raises DataError."""
     file = directory / STREAM_FILE
     if not file.exists():
         from archive.table import Table
 
         schema = Table.open(directory / TABLE).schema
-        message = f"{file} is gone: {schema.name} is as its table says, without idle and heartbeat if it had them"
+        message = f"{file} is missing: {schema.name} is declared as its table is, without idle and heartbeat settings"
         warnings.warn(message, HybridWarning, stacklevel=2)
         return schema, None, UNPACED, (), False
     try:
@@ -231,28 +231,28 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[
         if version not in (1, STREAM_VERSION):
             raise DataError(f"{file} has version {version}", f"this program reads versions up to {STREAM_VERSION}")
         if version > 1 and written != _sum(state):
-            raise ValueError("it is not what was written")
+            raise ValueError("its checksum does not match")
         pace = Pace(state.get("idle_us"), state.get("heartbeat_us"), state.get("ahead_us"))
         return Schema.from_dict(state), state["watermark_us"], pace, tuple(state.get("expected", ())), bool(
             state.get("logged", False)
         )
     except (ValueError, KeyError, TypeError) as error:
-        hint = "restore it from a copy, or let hybrid archive repair make one from the table"
+        hint = "restore it from a copy, or run hybrid archive repair to rebuild it from the table"
         raise DataError(f"{file} is damaged: {error}", hint) from None
 
 
 def stream_names(database: Place) -> list[str]:
-    """The directories of streams in one of a database, in order. Raises DataError for a copy that was not finished."""
+    """Returns the names of the streams in a database, in order. Raises DataError for an unfinished copy."""
     names = database.names()
     if INCOMPLETE in names:
-        raise DataError(f"{database} is a snapshot that was not finished", "run hybrid archive snapshot again")
+        raise DataError(f"{database} is an unfinished snapshot", "run hybrid archive snapshot again")
     places = ((name, database / name) for name in names)
     return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
 
 
 def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
-    """A stream of a database that need not be open: its declaration, None if there is no such stream; and its
-    directory. Raises DataError."""
+    """Returns the declaration of a stream (None: no such stream) and its directory; the database need not be open.
+    Raises DataError."""
     for known in stream_names(database):
         if known.lower() == name.lower():
             return read_declaration(database / known)[0], database / known

@@ -1,4 +1,4 @@
-"""The rows of a live query as the events of a stream: what is declared for them, and when they can come."""
+"""Derived streams: the rows of a live query as the events of a stream, their declaration and their lag."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from query.plan.statement import origin
 
 @dataclass(frozen=True, slots=True)
 class Pour:
-    """A live query whose rows go into a stream.
+    """A live query whose rows feed a stream.
 
-    reads: the streams it reads, by name in lower case; target: the one it feeds. lag_us: how far behind the watermark
-    of what it reads a row may come out. reached: that watermark (END_US: it has ended; None: none yet).
+    reads: the streams it reads, by name in lower case; target: the one it feeds. lag_us: how far behind the input
+    watermark a row may come out. reached: that watermark (END_US: the input has ended; None: none yet).
     """
 
     alerts: Alerts
@@ -35,8 +35,8 @@ class Pour:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What a stream of a query's rows is declared as; the names are those of Database.create_stream."""
+class DerivedDeclaration:
+    """The declaration of a stream of a query's rows; the names are those of Database.create_stream."""
 
     columns: dict[str, str]
     time: str
@@ -45,21 +45,22 @@ class Rows:
     lag_us: int
 
 
-def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Rows:
-    """How the rows of a live query are events. schema: of the rows; time: the column of their time, or None if they
-    have just one. Events of equal time are ordered by the other columns, whatever order they come out in.
+def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> DerivedDeclaration:
+    """Returns the declaration that makes the rows of a live query events. schema: of the rows; time: their time column,
+    or None if they have exactly one. Events of equal time are ordered by the other columns, independent of emission
+    order.
 
-    Raises QueryError where a row may come out any time after its time, DataError for a time that is none."""
+    Raises QueryError if a row may come out any time after its time, DataError for an invalid time column."""
     columns = {field.name: duckdb_type(field.type) for field in schema}
     times = [name for name, type in columns.items() if type in TIME_TYPES]
     if time is None:
         if len(times) != 1:
             has = f"have several times: {', '.join(times)}" if times else "have no column of time"
-            raise DataError(f"the rows {has}", "say which is that of the events: watch(text, into=name, time=column)")
+            raise DataError(f"the rows {has}", "name the time column: watch(text, into=name, time=column)")
         time = times[0]
     found = next((name for name in columns if name.lower() == time.lower()), None)
     if found is None or found not in times:
-        raise DataError(f"the rows have no time {time}", nearest(time, times))
+        raise DataError(f"the rows have no time column {time}", nearest(time, times))
     if plan.factors[-1].histories:
         hint = "watch it without into=, and push the rows"
         raise not_supported("a stream of rows that are joined with history", plan.text, hint)
@@ -70,7 +71,8 @@ def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Rows
         hint = f"add WITHIN INTERVAL '...' to {alias}, or let each match end with its last event and take its time"
         raise fault("HQ220", f"rows of {alias} may come out any time after {found}", plan.text, hint)
     order = tuple(f.name for f in schema if f.name != found and not _has_no_order(f.type))
-    return Rows(columns, found, order, timedelta(microseconds=max(lag, 1)), lag)  # lateness 0 would hold nothing back
+    lateness = timedelta(microseconds=max(lag, 1))  # lateness 0 would hold nothing back
+    return DerivedDeclaration(columns, found, order, lateness, lag)
 
 
 def _has_no_order(type: Any) -> bool:

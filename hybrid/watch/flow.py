@@ -1,4 +1,5 @@
-"""What is pushed to a stream, on its way to all that watches it, and what they find, into the streams that it feeds."""
+"""The way of a pushed event: from its stream to the live queries that read it, and of their rows to the streams they
+feed."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from query.errors import DataError, first_line
 
 
 class Flow:
-    """The streams of a database, by name in lower case, the live queries, those of them that have a name (also when
-    they are over), and the rows that are the events of a stream. The caller holds the database's lock.
+    """The streams of a database (by name in lower case), the live queries, the named ones among them (finished ones
+    included), and the derived streams. The caller holds the database's lock.
 
-    An event is taken when history has it (History.append), and not before. What could not be archived is given as
-    text."""
+    An event is accepted once history has it (History.append), and not before. Archive failures are returned as
+    texts."""
 
     __slots__ = ("named", "pours", "queries", "streams")
 
@@ -34,16 +35,16 @@ class Flow:
         self.pours: list[Pour] = []
 
     def reads(self, stream: Stream) -> bool:
-        """Returns whether a live query reads or feeds a stream."""
+        """True if a live query reads or feeds a stream."""
         name = stream.schema.name.lower()
         return any(name in query.reads for query in self.queries) or any(p.target == name for p in self.pours)
 
     def running(self, alerts: Alerts) -> LiveQuery | None:
-        """Returns the query of some alerts, if more can come of it."""
+        """Returns the query of some alerts while it may still find matches, else None."""
         return next((q for q in self.queries if q.alerts is alerts and not q.events.left), None)
 
     def target(self, alerts: Alerts) -> str | None:
-        """Returns the stream that the rows of a query go into, by name in lower case, if they do."""
+        """Returns the stream that the rows of a query feed, by name in lower case, or None."""
         return next((p.target for p in self.pours if p.alerts is alerts), None)
 
     def interrupted(self) -> list[str]:
@@ -54,9 +55,9 @@ class Flow:
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,
         ceiling_us: int | None = None,
     ) -> tuple[int, list[str]]:
-        """Takes events into a stream and all that watches it. How many were new, and what could not be archived.
-        ceiling_us: later ones are refused. Raises DataError for what is no such event, and for a log that cannot be
-        written; nothing has changed then."""
+        """Accepts events into a stream and passes them to the queries that read it. Returns the number of new events,
+        and archive failures. ceiling_us: later events are refused. Raises DataError for invalid events and for a log
+        that cannot be written; nothing has changed then."""
         before, last_seq = state.live.to_dict(), state.kept.last_seq
         trouble: list[str] = []
         try:
@@ -68,17 +69,17 @@ class Flow:
                 if state.kept.last_seq == last_seq:
                     raise
                 # the events are in memory; only the files could not be written
-                trouble.append(f"{state.schema.name}: events stay in memory, they cannot be archived: {error}")
+                trouble.append(f"{state.schema.name}: events stay in memory, archiving failed: {error}")
             return len(arrival.batch), trouble + self._given(state, arrival, source)
         except BaseException as error:
             if state.kept.last_seq == last_seq:
-                state.live = LiveStream.from_dict(state.schema, before)  # nothing was taken
+                state.live = LiveStream.from_dict(state.schema, before)  # nothing was accepted
             else:
                 self._interrupt(state, error)
             raise
 
     def _given(self, state: Stream, arrival: Arrival, source: str) -> list[str]:
-        """Hands on events that have just been taken; what went wrong."""
+        """Passes newly accepted events on. Returns warnings."""
         trouble: list[str] = []
         with self._whole(state, trouble):
             state.hear(source, time.monotonic())
@@ -87,14 +88,14 @@ class Flow:
                 if len(arrival.batch):
                     state.forget()
             except (DataError, OSError, MemoryError) as error:
-                trouble.append(f"{state.schema.name}: events older than its retention stay: {error}")
+                trouble.append(f"{state.schema.name}: events older than its retention were not removed: {error}")
             if state.late is not None and arrival.late.any():
                 state.late.add(arrival.batch, arrival.late)
             trouble += self.give(state, arrival)
         return trouble
 
     def give(self, state: Stream, arrival: Arrival) -> list[str]:
-        """Hands events on to all that watches their stream; what went wrong."""
+        """Passes events to the queries that read their stream. Returns warnings."""
         trouble: list[str] = []
         with self._whole(state, trouble):
             on_time = arrival.on_time
@@ -106,20 +107,20 @@ class Flow:
 
     @contextmanager
     def _whole(self, state: Stream, trouble: list[str]) -> Iterator[None]:
-        """A change of a stream that reaches all of its queries. Where an exception ends it in the middle, nobody knows
-        which query has seen what: those that it was for fail by name, so that none goes on without an event.
+        """A change of a stream that reaches all of its queries. If an exception interrupts it, some queries may lack an
+        event: all queries affected fail by name, so that none continues without it.
 
-        An Exception is told in `trouble`, since the events are taken; any other one is raised."""
+        An Exception is added to `trouble`, since the events are accepted; any other one is raised."""
         try:
             yield
         except BaseException as error:
             count = self._interrupt(state, error)
             if not isinstance(error, Exception):
                 raise
-            trouble.append(f"{state.schema.name}: {count} live queries were interrupted: {first_line(error)}")
+            trouble.append(f"{state.schema.name}: {count} live queries failed: {first_line(error)}")
 
     def _interrupt(self, state: Stream, error: BaseException) -> int:
-        """Fails the queries that a change of a stream may not have reached whole; how many there are."""
+        """Fails the queries that a change of a stream may not have reached completely. Returns their number."""
         affected = self._downstream(state)
         for query in affected:
             query.alerts.fail(Interrupted.by(error))
@@ -128,15 +129,15 @@ class Flow:
         return len(affected)
 
     def _downstream(self, state: Stream) -> list[LiveQuery]:
-        """Returns the live queries that a change of a stream may reach, through streams that it feeds too."""
+        """Returns the live queries that a change of a stream may reach, including those of the streams it feeds."""
         reached = {state.schema.name.lower()}
         while more := {p.target for p in self.pours if p.reads & reached} - reached:
             reached |= more
         return [query for query in self.queries if query.reads & reached and not query.alerts.done]
 
     def raised(self, state: Stream, t_us: int) -> list[str]:
-        """Says of a watermark that silence has raised to all that watches, and to the log; what went wrong. A log that
-        cannot be written is no reason to stop: a replay waits for the clock again."""
+        """Propagates an idle-timeout or heartbeat watermark to the live queries and the log. Returns warnings. A log
+        that cannot be written is one of them: after a restart the stream waits for the clock again."""
         trouble: list[str] = []
         try:
             state.kept.reach(t_us)
@@ -145,8 +146,7 @@ class Flow:
         return trouble + self.reach(state, t_us)
 
     def reach(self, state: Stream, t_us: int | None) -> list[str]:
-        """Raises the watermark of a stream, for all that watches it too (None: it ends); what could not be archived by
-        that."""
+        """Raises the watermark of a stream for its queries (None: the stream ends). Returns archive failures."""
         state.live.advance(t_us)
         watermark_us = None if t_us is None else state.live.watermark_us
         trouble: list[str] = []
@@ -158,8 +158,8 @@ class Flow:
         return trouble
 
     def _hand_on(self, state: Stream, batch: EventBatch | None) -> list[str]:
-        """Lets the queries take new on-time events of a stream, or a new watermark, and answer what is decided by that.
-        Its feed has had them. Returns what has gone wrong when partial matches were to leave memory."""
+        """Passes new on-time events or a new watermark to the queries of a stream, whose feed has them already, and
+        joins the decided matches with history. Returns warnings about partial matches that could not be spilled."""
         name, ended = state.schema.name.lower(), state.ended
         watermark_us = END_US if ended else state.watermark_us
         trouble = [] if state.feed is None else state.feed.take_trouble()
@@ -167,7 +167,7 @@ class Flow:
             if name not in query.reads:
                 continue
             events, member = query.events, query.events.member
-            found = member is None or member.found or member.failure is not None  # else the feed has all there is
+            found = member is None or member.found or member.failure is not None  # else the feed holds everything
             if found and name in events.streams:
                 guarded(query, lambda q: q.push(name, batch, watermark_us))
                 trouble += events.take_trouble()
@@ -177,7 +177,7 @@ class Flow:
         return trouble
 
     def drop_over(self) -> None:
-        """Forgets the queries that are over."""
+        """Removes the queries that are finished."""
         over = [query for query in self.queries if query.alerts.over]
         for query in over:
             query.events.leave()
@@ -185,7 +185,7 @@ class Flow:
             self.queries = [query for query in self.queries if query not in over]
 
     def remove(self, query: LiveQuery) -> None:
-        """Forgets a query, and that its rows go into a stream."""
+        """Removes a query, and its derived stream's link."""
         self.queries = [q for q in self.queries if q is not query]
         for pour in [p for p in self.pours if p.alerts is query.alerts]:
             self._close(pour)
@@ -195,8 +195,7 @@ class Flow:
         self.streams[pour.target].live.driven = False
 
     def _pour(self, state: Stream) -> list[str]:
-        """Lets the rows that have come of a change of a stream into the streams they are to go to; what could not be
-        archived."""
+        """Passes the rows that a change of a stream has produced to the streams they feed. Returns archive failures."""
         trouble: list[str] = []
         for pour in [p for p in self.pours if state.schema.name.lower() in p.reads]:
             target = self.streams[pour.target]
@@ -208,7 +207,7 @@ class Flow:
                     except DataError as error:
                         if not isinstance(error.__cause__, OSError):
                             raise
-                        pour.alerts.put_back()  # the disk was full, say: they are tried again with the next change
+                        pour.alerts.put_back()  # a full disk, for example: retried with the next change
                         trouble.append(str(error))
                         continue
                 reached_us = pour.reached()
@@ -217,17 +216,17 @@ class Flow:
                     trouble += self.reach(target, None)
                 elif reached_us is not None and behind:
                     trouble += self.reach(target, reached_us - pour.lag_us)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
+            except Exception as error:  # noqa: BLE001  (any failure is the query's own: its alerts raise it)
                 pour.alerts.fail(error)
             if pour.alerts.failed or target.ended:
                 self._close(pour)
             if pour.alerts.failed:
-                trouble.append(f"stream {target.schema.name} gets no more rows: the query that feeds it has failed")
+                trouble.append(f"stream {target.schema.name} receives no more rows: the query that feeds it has failed")
                 for query in self._downstream(target):
                     query.alerts.fail(
                         DataError(
-                            f"stream {target.schema.name} gets no more rows: the query that feeds it has failed",
-                            "its own alerts say why",
+                            f"stream {target.schema.name} receives no more rows: the query that feeds it has failed",
+                            "fetch the alerts of that query for the reason",
                         )
                     )
         return trouble

@@ -1,4 +1,4 @@
-"""The events of a live query over several streams or patterns: a chain of patterns for this query alone."""
+"""The events of a live query over several streams or patterns: a chain of patterns that no other query shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid.rows import duck
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.begun import Begun, cannot_go_on, events_had
-from hybrid.watch.chain import Chain
+from hybrid.watch.chain import PatternChain
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.query_spec import END_US
@@ -29,7 +29,7 @@ from query.errors import HybridWarning
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
-#: So many events that wait for a stream are worth a warning.
+#: Number of held-back events at which the query warns.
 HELD_BACK_WARNED = 1_000_000
 
 
@@ -38,10 +38,10 @@ class InChain:
 
     __slots__ = ("_new", "_warned", "begun", "chain", "left", "streams")
 
-    #: It has no place in a feed, and leaves out no keys: hybrid.watch.shedding refuses that.
+    #: A chain has no member in a feed and no shedding: hybrid.watch.shedding refuses it.
     member = None
     shedding = None
-    #: What a chain fails of it raises.
+    #: A chain raises its failures.
     failure = None
     names_sequences = False
 
@@ -49,11 +49,11 @@ class InChain:
         self, plan: QueryPlan, streams: Mapping[str, Stream], static: Mapping[str, pa.Table], spill: Spill | None,
         from_us: int | None = None, access: duck.Access = duck.NOTHING,
     ) -> None:  # fmt: skip
-        """spill: where partial matches go that do not fit in memory. from_us: events that are kept from then on are for
-        it too."""
+        """spill: where partial matches go that do not fit in memory. from_us: the query also reads the kept events from
+        then on."""
         self.streams = dict(streams)
         make, schemas = partial(live_matcher, spill=spill), {name: s.schema for name, s in streams.items()}
-        self._new: Callable[[], Chain] = partial(Chain, plan, schemas, static, make, access)
+        self._new: Callable[[], PatternChain] = partial(PatternChain, plan, schemas, static, make, access)
         self.chain = self._new()
         self.begun = Begun.now(streams, from_us)
         self.left = False
@@ -75,19 +75,19 @@ class InChain:
     def accepted(self) -> int:
         return sum(s.on_time_count for s in self.streams.values())
 
-    # ---- on the way
+    # ---- live
 
     def begin(self, shed: Shed | None) -> None:
         if self.begun.from_us is None:
             self._stand(self.chain)
 
-    def _stand(self, chain: Chain) -> None:
-        """Says to a chain how far the streams have come."""
+    def _stand(self, chain: PatternChain) -> None:
+        """Passes the progress of the streams to a chain."""
         for name, stream in self.streams.items():
             chain.push(name, None, END_US if stream.ended else stream.watermark_us)
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
-        """Warns, once, when a stream that is behind makes many events of the others wait."""
+        """Passes a step to the chain. Warns, once, if a slow stream holds back many events of the others."""
         if self.left:
             return []
         from_us = self.begun.from_us
@@ -98,15 +98,15 @@ class InChain:
             self._warned = True
             slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
             warnings.warn(
-                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, which has come to "
-                f"{show_us(slowest.watermark_us)}: db.advance says how far it is without events",
+                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
+                f"{show_us(slowest.watermark_us)}: db.advance raises it without events",
                 HybridWarning,
                 stacklevel=2,
             )
         return found
 
     def columns(self, stream: str) -> Collection[str] | None:
-        return None  # what is pushed after these has them all
+        return None  # later pushes carry all columns
 
     def enter(self, snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int]) -> Iterator[Step]:
         for name, snapshot in snapshots.items():
@@ -115,12 +115,12 @@ class InChain:
             yield name, None, END_US if stream.ended else stream.watermark_us
 
     def leave(self) -> None:
-        self.left = True  # the chain has the rows of patterns that matches are made of
+        self.left = True  # the chain keeps the rows of patterns that matches consist of
 
     def declare(self, schema: Schema) -> None:
         self.chain.declare(schema)
 
-    # ---- once more
+    # ---- replay
 
     def replay(self) -> bool:
         had = {name: events_had(stream, self.begun) for name, stream in self.streams.items()}
@@ -169,7 +169,7 @@ class InChain:
         return self.chain.save() | {"from_us": self.begun.from_us, "since": dict(self.begun.since)}
 
     def restore(self, saved: Mapping[str, Any], member: Member | Unread | None) -> bool:
-        self.begun = Begun(dict(saved.get("since", {})), saved.get("from_us"))  # format 1 has none
+        self.begun = Begun(dict(saved.get("since", {})), saved.get("from_us"))  # format 1 has no `since`
         if not self.chain.fits(saved):
             return False
         self.chain.restore(saved)
@@ -181,7 +181,7 @@ class InChain:
         return self.chain.reader({name: s.reader() for name, s in self.streams.items()})
 
     def stats(self) -> dict[str, Any]:
-        """watermark: of the last pattern's input, which waits for the stream that is furthest behind: watermarks."""
+        """Returns the statistics. watermark: of the last pattern's input, which follows the slowest of `watermarks`."""
         return {
             "late": sum(s.live.late_count for s in self.streams.values()),
             "held_back": self.chain.held_back,

@@ -29,20 +29,20 @@ from query.schema import Schema
 
 def new_feed(schema: Schema, spill: Spill | None) -> Feed:
     """Returns a feed for a stream. spill: where partial matches go that do not fit in memory."""
-    with Deferred():  # an import that is interrupted leaves half a module
+    with Deferred():  # an interrupted import leaves an unusable module
         from hybrid.statement.background_compile import builder  # loads the kernels
     return Feed(schema, builder(), spill)
 
 
 def feed_of(stream: Stream, spill: Spill | None) -> Feed:
-    """Returns the feed of a stream, which gets one if it has none."""
+    """Returns the feed of a stream. Creates it if there is none."""
     if stream.feed is None:
         stream.feed = new_feed(stream.schema, spill)
     return stream.feed
 
 
 def _so_far(feed: Feed, member: Member) -> Member:
-    """Returns the member without what it has found so far. Raises what it has failed of, and takes it out then."""
+    """Returns the member without its pending matches. Removes the member and raises if it has failed."""
     if member.failure is not None:
         feed.remove(member)
         raise member.failure
@@ -51,14 +51,14 @@ def _so_far(feed: Feed, member: Member) -> Member:
 
 
 def _kept_long_enough(plan: Plan, schema: Schema) -> bool:
-    """Returns whether the retention of a stream covers WITHIN, so that partial matches can be made again."""
+    """True if the retention of a stream covers WITHIN, so that partial matches can be rebuilt."""
     within_us = needed_from(plan, 0)
     return schema.retention_us is None or (within_us is not None and -within_us <= schema.retention_us)
 
 
 class InFeed:
-    """See hybrid.watch.live_query.Events. member: None before it begins, and once no more events are for it; it has no
-    place in the feed while it reads the past, see hybrid.watch.backfill.Filling."""
+    """See hybrid.watch.live_query.Events. member: None before the query begins, and once it reads no more events; not
+    in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
         "_accepted_before", "_filling", "_found_again", "_spill", "_stuck_before", "begun", "factor", "left", "member",
@@ -69,8 +69,8 @@ class InFeed:
         self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
         found_again: bool = False,
     ) -> None:  # fmt: skip
-        """spill: see `feed_of`. from_us: events that are kept from then on are for it too. found_again: no caller
-        needs the events of a match when it is emitted."""
+        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. found_again: True if no
+        caller needs the events of a match on emission."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
@@ -81,7 +81,7 @@ class InFeed:
         self._spill = spill
         self._found_again = found_again and _kept_long_enough(factor.plan, stream.schema)
         self._filling: Filling | None = None
-        self._accepted_before = stream.on_time_count  # of the stream, when it began
+        self._accepted_before = stream.on_time_count  # count of the stream when the query began
         self._stuck_before = 0
 
     @property
@@ -104,7 +104,7 @@ class InFeed:
     def _since_seq(self) -> int:
         return self.begun.seq(self.stream.schema.name.lower())
 
-    # ---- on the way
+    # ---- live
 
     def begin(self, shed: Shed | None) -> None:
         self.shedding = None if shed is None else Shedding(shed)
@@ -155,9 +155,9 @@ class InFeed:
             self.stream.feed = None
 
     def declare(self, schema: Schema) -> None:
-        """The feed is declared with its stream."""
+        """Nothing to do: the feed is declared with its stream."""
 
-    # ---- once more
+    # ---- replay
 
     def replay(self) -> bool:
         plan, feed = self.factor.plan, self.stream.feed
@@ -203,7 +203,7 @@ class InFeed:
         return member is not None
 
     def _in_place_of_chain(self, begun: Begun, events: EventBatch) -> Member:
-        """Returns a member that has had these events, of which the feed of the stream need not know."""
+        """Returns a member that has seen these events, outside of the stream's feed."""
         live, name = self.stream.live, self.stream.schema.name.lower()
         passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
         from_us = EVER if begun.from_us is None else begun.from_us
@@ -222,9 +222,9 @@ class InFeed:
     def _replayed(
         self, plan: Plan, shedder: Shedder | None, events_max: int | None = None, found_again: bool = False
     ) -> Member | None:  # fmt: skip
-        """Returns a member that is as if the plan had run since this began, from the events that are kept; None where
-        they are not, or are more than `events_max`. Raises what the query fails of, and DataError for files that are
-        gone."""
+        """Returns a member in the state of the plan having run from the query's beginning, replayed from the kept
+        events; None if they are incomplete, or more than `events_max`. Raises the failure of the query, and DataError
+        for missing files."""
         stream, feed, from_us = self.stream, self.stream.feed, self.begun.from_us
         assert feed is not None
         reader = stream.kept.snapshot()
@@ -281,24 +281,24 @@ class InFeed:
             try:
                 self._take_all_keys()
             except DataError as error:
-                return [f"{name} cannot take in all keys again: {error}"]
+                return [f"{name} cannot include all keys again: {error}"]
         else:
             assert member.shedder is not None
             member.shedder.keep(share)
-        late = "no overload any more" if lag_us is None or share == 1 else f"{lag_us / 1e6:.1f} s late"
+        late = "overload has ended" if lag_us is None or share == 1 else f"{lag_us / 1e6:.1f} s late"
         shedding.decided(live.newest_us, share, late)
         return [f"{name} keeps {share:.3g} of its keys: {late}"]
 
     def _take_all_keys(self) -> None:
-        """Goes on as if no key had ever been left out, from the events that are kept. Raises DataError, and nothing has
-        changed, where they are not, or are too many."""
+        """Continues as if no key had been left out, replaying the kept events. Raises DataError, without any change, if
+        they are incomplete or too many."""
         old = self.member
         assert old is not None
         shedder = (old.shedder or self._new_shedder()) if self.shedding is not None else None
         member = self._replayed(self.factor.plan, shedder, REPLAY_EVENTS_MAX)
         if member is None:
             raise DataError(
-                "events since the query began are no longer kept, or are too many", "close it, and watch it anew"
+                "events since the query began are no longer kept, or are too many", "close it, and watch it again"
             )
         member.found = [*old.take_found(), *member.found]
         member.failure = old.failure
@@ -312,7 +312,7 @@ class InFeed:
 
     @property
     def holders(self) -> Sequence[Holder]:
-        return ()  # that is the feed
+        return ()  # the feed holds its partial matches
 
     @property
     def spill(self) -> Sequence[SpillStats]:

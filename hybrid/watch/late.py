@@ -1,4 +1,4 @@
-"""The late events of a stream, for whoever wants to see them: they are in the archive, and no live query has them."""
+"""The late events of a stream: archived, and never matched by live queries."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow as pa
 from archive.recent import BoolArray
 from matching.batch import EventBatch
 
-#: So many that nobody has fetched are held.
+#: Maximum number of held events that nobody has fetched.
 HELD_MAX = 100_000
-#: Over so many events the share of late ones is looked at, give or take those of a push; fewer than LATELY_MIN say
-#: nothing.
+#: Number of recent events over which the share of late ones is computed, up to a push more or less; fewer than
+#: LATELY_MIN give no share.
 LATELY, LATELY_MIN = 1000, 20
 
 
 class LateShare:
-    """How many of the last events of a stream came late: of the last LATELY, or of all since it was opened."""
+    """The share of late events among the last LATELY events of a stream, or among all since it was opened."""
 
     __slots__ = ("_counts",)
 
@@ -27,7 +27,7 @@ class LateShare:
         self._counts: deque[tuple[int, int]] = deque([(0, 0)])
 
     def add(self, events: int, late: int) -> None:
-        """The next events, and how many of them are late."""
+        """Adds a number of events, and how many of them were late."""
         counts = self._counts
         counts.append((counts[-1][0] + events, counts[-1][1] + late))
         while len(counts) > 2 and counts[-1][0] - counts[1][0] >= LATELY:
@@ -35,18 +35,18 @@ class LateShare:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """So many events, and how many of them were late."""
+        """Returns the number of events and the number of late ones among them."""
         (all_before, late_before), (all_now, late_now) = self._counts[0], self._counts[-1]
         return all_now - all_before, late_now - late_before
 
 
 def late_schema(columns: pa.Schema) -> pa.Schema:
-    """The columns of a stream, and where an event stood."""
+    """Returns the columns of a stream, and those of an event's source and offset."""
     return columns.append(pa.field("_source", pa.string())).append(pa.field("_offset", pa.int64()))
 
 
 def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
-    """Those events of a batch that are late, with `_source` and `_offset`. late: bool (n,)."""
+    """Returns the late events of a batch, with `_source` and `_offset`. late: bool (n,)."""
     events = batch.take(np.flatnonzero(late))
     names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
     columns = [*events.columns.columns, names, pa.array(events.offset)]
@@ -54,10 +54,10 @@ def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
 
 
 class LateEvents:
-    """Late events since this was first asked for, in the order in which they came.
+    """Late events since the first request for them, in order of arrival.
 
-    May be read from another thread than the one that pushes. dropped: how many were let go because nobody fetched
-    them; they are in the archive all the same."""
+    May be read from another thread than the pushing one. dropped: number of events dropped because nobody fetched them;
+    they are archived all the same."""
 
     def __init__(self, columns: pa.Schema) -> None:
         self.schema = late_schema(columns)
@@ -67,9 +67,9 @@ class LateEvents:
         self._count = 0
 
     def add(self, batch: EventBatch, late: BoolArray) -> None:
-        """For the engine: the events of a push, and which of them are late, bool (n,)."""
+        """For the engine: adds the events of a push. late: bool (n,)."""
         events = late_table(batch, late)
-        self.schema = events.schema  # the stream may have more columns by now
+        self.schema = events.schema  # the stream may have got columns
         with self._lock:
             self._held.append(events)
             self._count += events.num_rows
@@ -79,7 +79,7 @@ class LateEvents:
                 self.dropped += gone
 
     def fetch(self) -> pa.Table:
-        """Those since the last fetch: the declared columns, `_source` and `_offset`."""
+        """Returns the events since the last fetch: the declared columns, `_source` and `_offset`."""
         with self._lock:
             held, self._held, self._count = self._held, [], 0
         return pa.concat_tables(held, promote_options="default") if held else self.schema.empty_table()

@@ -1,5 +1,4 @@
-"""How much of memory partial matches may hold, and what has been found in history, shared out among all that hold some;
-and where partial matches go that do not fit."""
+"""The memory limit for partial matches and history caches, divided among their holders, and the spill store."""
 
 from __future__ import annotations
 
@@ -18,28 +17,28 @@ if TYPE_CHECKING:
 
 UNITS = {"": 1, **{f"{p}b": 1000**i for i, p in enumerate(("", "k", "m", "g", "t"))}}
 UNITS |= {f"{p}ib": 1024**i for i, p in enumerate(("k", "m", "g", "t"), 1)}
-#: Where a checkpoint has partial matches on disk, and there is no limit any more.
+#: The limit if a checkpoint has spilled partial matches, but the database has no limit any more.
 UNLIMITED = 1 << 62
 
 
 class Holder(Protocol):
-    """What holds partial matches: the feed of a stream, a pattern of a query over several."""
+    """A holder of partial matches: the feed of a stream, or a pattern of a chain."""
 
     limit_bytes: int
 
 
 class Memory:
-    """The limit of a database. limit: as connect takes it, or None; path: where the database is, None: in memory."""
+    """The memory limit of a database. limit: as connect takes it, or None; path: of the database, None: in memory."""
 
     def __init__(self, limit: str | None, path: Place | None) -> None:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._store: PartialStore | None = None
-        #: Why nothing can leave memory, whatever is asked.
+        #: Reason why partial matches cannot leave memory, if any.
         self.why: str | None = None
         if path is None:
-            self.why = "a database in memory has no place for them"
+            self.why = "a database in memory cannot spill them"
         elif not path.on_disk:
-            self.why = "a database in a store has no place on disk for them"
+            self.why = "a database in a store has no disk to spill them to"
         else:
             from archive.partials import PARTIALS, PartialStore
 
@@ -48,7 +47,7 @@ class Memory:
                 self._store = PartialStore(directory)
 
     def spill(self) -> Spill | None:
-        """What feeds and matchers are made with."""
+        """Returns the spill settings of feeds and matchers; None without a store."""
         if self._store is None:
             return None
         from matching.spill import Spill
@@ -56,23 +55,23 @@ class Memory:
         return Spill(UNLIMITED if self._limit_bytes is None else self._limit_bytes, self._store)
 
     def share_out(self, holders: Iterable[Holder]) -> None:
-        """Each has as much of the limit as every other."""
+        """Divides the limit equally among the holders."""
         some = list(holders)
         for holder in some:
             holder.limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes // len(some)
 
     def share_kept(self, caches: Sequence[HistoryCache]) -> None:
-        """Each may keep as much of what it has found as every other."""
+        """Divides the memory of history caches equally among them."""
         for cache in caches:
             cache.may_keep(BYTES_MAX // len(caches))
 
     def begins_anew(self) -> None:
-        """There is no checkpoint that knows of partial matches on disk."""
+        """Clears the store: no checkpoint refers to its partial matches."""
         if self._store is not None:
             self._store.clear()
 
     def kept(self) -> None:
-        """A checkpoint is on disk."""
+        """Tells the store that a checkpoint is durable."""
         if self._store is not None:
             self._store.kept()
 
@@ -81,17 +80,17 @@ class Memory:
             self._store.close()
 
     def notes(self, stats: Iterable[SpillStats]) -> list[str]:
-        """What is to be said of queries that keep all partial matches in memory, where there is a limit."""
+        """Returns warnings about queries that keep all partial matches in memory although there is a limit."""
         if self._limit_bytes is None:
             return []
         why = dict.fromkeys(self.why or s.why for s in stats)
-        return [f"partial matches of this query stay in memory, whatever the limit: {w}" for w in why if w is not None]
+        return [f"partial matches of this query stay in memory despite the limit: {w}" for w in why if w is not None]
 
 
 def stats_of(found: Iterable[SpillStats]) -> dict[str, Any]:
-    """Of the patterns of a query: runs, the keys with partial matches in memory; spilled, those that are on disk;
-    read_back, how often one came back from there; rows_held: the rows in memory that partial matches need; held_since:
-    the time of the oldest of them; memory_trouble: what went wrong when some were to leave."""
+    """Returns the statistics of a query's patterns: runs, keys with partial matches in memory; spilled, those on disk;
+    read_back, number of misses; rows_held: rows in memory that partial matches need; held_since: time of the oldest of
+    them; memory_trouble: why some could not be spilled."""
     some = list(found)
     out: dict[str, Any] = {
         "runs": sum(s.runs for s in some), "spilled": sum(s.out for s in some),
@@ -104,9 +103,10 @@ def stats_of(found: Iterable[SpillStats]) -> dict[str, Any]:
 
 
 def bytes_of(limit: str) -> int:
-    """An amount of memory as DuckDB reads it: '2GB' is 2 * 1000**3 bytes, '2GiB' 2 * 1024**3. Raises DataError."""
+    """Returns the bytes of a memory size as DuckDB writes it: '2GB' is 2 * 1000**3, '2GiB' 2 * 1024**3. Raises
+    DataError."""
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", limit)
     unit = None if found is None else UNITS.get(found[2].lower().rstrip("s") if found[2].lower() != "s" else "?")
     if found is None or unit is None:
-        raise DataError(f"memory_limit is {limit!r}, which is no amount of memory", "write it as '2GB' or '500MB'")
+        raise DataError(f"memory_limit is {limit!r}: invalid memory size", "write it as '2GB' or '500MB'")
     return int(float(found[1]) * unit)

@@ -1,4 +1,4 @@
-"""A live query as it was asked, and how that is written into a checkpoint."""
+"""The request for a live query, and its form in a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-#: The watermark of an input that has ended.
+#: The watermark of an ended input.
 END_US = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A live query with a name, as it was asked; the names are those of Database.watch."""
+    """The request for a named live query; the names are those of Database.watch."""
 
     name: str
     text: str
@@ -27,7 +27,7 @@ class Asked:
     from_us: int | None = None
 
     def same(self, other: Asked) -> bool:
-        """Whether the two ask for the same."""
+        """True if both requests are equal."""
         mine, theirs = self.tables, other.tables
         return (
             (self.text, self.strategy, self.tolerance_us, self.evidence, self.into, self.time, self.from_us)
@@ -37,8 +37,8 @@ class Asked:
         )
 
 
-#: By the field of Asked its tag in a checkpoint, and what stands for one that is not there (nothing: it must be). Tags
-#: stay when fields are renamed.
+#: By field of Asked: its tag in a checkpoint, and the default of an absent one (none: it must be there). Tags stay when
+#: fields are renamed.
 ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
     "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),
@@ -47,7 +47,7 @@ ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 
 
 def read_asked(saved: Mapping[str, Any]) -> Asked:
-    """What `state_of` wrote of it. Raises KeyError."""
+    """Returns the request that `state_of` wrote. Raises KeyError."""
     found = {
         name: saved[tag] if tag in saved or not default else default[0] for name, (tag, default) in ASKED_TAGS.items()
     }

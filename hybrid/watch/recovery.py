@@ -1,4 +1,4 @@
-"""What of a database goes into a checkpoint, and how live queries go on from one."""
+"""The content of a checkpoint, and recovery of live queries from one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def state_of(
     streams: Mapping[str, Stream], named: Mapping[str, LiveQuery], notes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """All that named queries need to go on: what each of them has become, and how far each stream had come."""
+    """Returns the state that named queries need to resume: their own, and the progress of each stream."""
     queries = {name: _query(query) for name, query in named.items()}
     return {"notes": dict(notes), "queries": queries, "streams": {n: _stream(s, named) for n, s in streams.items()}}
 
@@ -32,7 +32,7 @@ def _query(query: LiveQuery) -> dict[str, Any]:
 
 
 def _stream(stream: Stream, named: Mapping[str, LiveQuery]) -> dict[str, Any]:
-    """members: the names of the queries whose state is in that of the feed, in its order."""
+    """Returns the state of a stream. members: the names of the queries in its feed's state, in that order."""
     members = {id(m): (name, m) for name, query in named.items() if (m := query.events.member) is not None}
     saved: dict[str, Any] = {"live": stream.live.to_dict(), "feed": None, "members": []}
     if stream.feed is not None:
@@ -42,10 +42,10 @@ def _stream(stream: Stream, named: Mapping[str, LiveQuery]) -> dict[str, Any]:
 
 
 def check_ahead(stream: Stream, next_seq: int) -> None:
-    """Raises DataError where a checkpoint knows of events that the archive has not."""
+    """Raises DataError if a checkpoint has matched events that the archive lacks."""
     missing = next_seq - 1 - stream.kept.last_seq
     if missing > 0:
         raise DataError(
             f"the checkpoint has matched {missing:,} events of {stream.schema.name} that are not in its archive",
-            "restore the archive; or remove the directory _checkpoint: queries then begin anew",
+            "restore the archive, or remove the directory _checkpoint: all queries then start empty",
         )

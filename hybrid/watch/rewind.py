@@ -1,4 +1,4 @@
-"""Setting the watermark of a stream back: what lies beyond a time is set aside, and what came since is judged anew."""
+"""Rewind: sets the watermark of a stream back, sets later events aside, and judges the others again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from matching.spill import Spill
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """What became of a stream. aside: the events beyond the time, with `_source` and `_offset`; they are in the archive
-    as late ones. on_time, late: how many that were late count now, and the other way round. replayed: how many events
-    were judged anew. queries: the names of those that have seen them again; lost: those of them of which not all events
-    are kept."""
+    """The result of a rewind. aside: the events beyond the time, with `_source` and `_offset`; they are archived as
+    late ones. on_time, late: number of events that changed from late to on time, and the reverse. replayed: number of
+    events judged again. queries: the names of the queries that have replayed them; lost: the names of those whose
+    events are not all kept."""
 
     stream: str
     aside: pa.Table
@@ -43,10 +43,9 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The verdicts on the events of a stream from an ingest sequence on, without those beyond a time. late, aside:
-    int64, ascending, the sequences of the late ones, and among them of those that are set aside. standing: the
-    watermark before them. events: how many there are; were_late: how many of them were late; on_time: how many of these
-    are so no more."""
+    """Verdicts on the events of a stream from an ingest sequence on. late: int64, ascending, the sequences of late
+    events; aside: those of them beyond the time. standing: the watermark before them. events: number of events judged;
+    were_late: those that were late before; on_time: those of were_late that are on time now."""
 
     from_seq: int
     late: Int64Array
@@ -58,18 +57,18 @@ class Verdicts:
 
 
 def first_wrong(stream: Stream, to_us: int) -> int:
-    """The ingest sequence from which on verdicts may be wrong: of the first on-time event beyond the time; or, where
-    the clock alone has raised the watermark, of the first one after the last that was on time."""
+    """Returns the first ingest sequence whose verdict may be wrong: that of the first on-time event beyond the time or,
+    if the clock alone has raised the watermark, of the first event after the last on-time one."""
     snapshot = stream.kept.snapshot()
-    beyond = [int(s.min()) for b in snapshot.batches(to_us + 1, None) if len(s := b.seq[b.seq >= 0])]
+    beyond = [int(s.min()) for b in snapshot.batches(RangeRequest(to_us + 1)) if len(s := b.seq[b.seq >= 0])]
     if beyond:
         return min(beyond)
     return 1 + max((int(b.seq[~late].max()) for b, late in snapshot.since(0) if not late.all()), default=-1)
 
 
 def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
-    """Goes through all events that are kept, in the order in which they came. A source that is silent now (idle, or a
-    file that is finished) holds the watermark back until its last event, as when it fell silent."""
+    """Judges all kept events, in order of arrival. A source that is silent now (idle, or a finished file) holds the
+    watermark back until its last event."""
     watermark = Watermark(stream.schema.lateness_us)
     standing: Watermark | None = None
     none = np.zeros(0, np.int64)
@@ -79,7 +78,7 @@ def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
     for whole, whole_marks in stream.kept.snapshot().since(0):
         for batch, marks, silent in _pieces(whole, whole_marks, from_seq, ends):
             if batch.seq[0] < from_seq:
-                _observe(watermark, batch.take(np.flatnonzero(~marks)))  # what is late there says nothing of time
+                _observe(watermark, batch.take(np.flatnonzero(~marks)))  # late events do not raise the watermark
             else:
                 standing = standing or Watermark.from_dict(watermark.lateness_us, watermark.to_dict())
                 out = batch.ts_us > to_us
@@ -98,7 +97,7 @@ def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
 
 
 def _ends(stream: Stream) -> dict[int, str]:
-    """The ingest sequences of the last events of the sources that are silent now."""
+    """Returns, by ingest sequence of its last event, each source that is silent now."""
     silent: set[str] = set(stream.live.to_dict()["watermark"]["idle"])
     last: dict[str, int] = {}
     for batch, _ in stream.kept.snapshot().since(0) if silent else ():
@@ -111,8 +110,8 @@ def _ends(stream: Stream) -> dict[int, str]:
 def _pieces(
     batch: EventBatch, marks: BoolArray, from_seq: int, ends: dict[int, str]
 ) -> Iterator[tuple[EventBatch, BoolArray, list[str]]]:
-    """A batch, cut before an ingest sequence and behind the last events of sources: the piece, its marks, and which
-    source has ended with it."""
+    """Cuts a batch at an ingest sequence and after the last events of sources. Yields each piece, its marks, and the
+    source that ends with it."""
     last = [i + 1 for i in np.flatnonzero(np.isin(batch.seq, np.fromiter(ends, np.int64, len(ends)))).tolist()]
     cuts = sorted({0, int(np.searchsorted(batch.seq, from_seq)), *last, len(batch)})
     for begin, end in pairwise(cuts):
@@ -121,7 +120,7 @@ def _pieces(
 
 
 def _observe(watermark: Watermark, batch: EventBatch) -> BoolArray:
-    """Which of some events are late, bool (n,)."""
+    """Returns which of the events are late, bool (n,)."""
     late = np.zeros(len(batch), np.bool_)
     cuts = np.flatnonzero(np.diff(batch.source)) + 1
     for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batch)]):
@@ -133,9 +132,9 @@ def _observe(watermark: Watermark, batch: EventBatch) -> BoolArray:
 def rewound(
     flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]
 ) -> Rewound:
-    """Judges the events of a stream anew, marks them, and lets what reads it go through them again. spill: where
-    partial matches go that do not fit in memory. Adds what went wrong to `trouble`. The caller has seen to it that no
-    history is being read, and keeps the stream and the queries then. Raises DataError."""
+    """Judges the events of a stream again, marks them, and replays them for its readers. spill: where partial matches
+    go that do not fit in memory. Adds warnings to `trouble`. The caller ensures that no history is being read, and
+    persists the stream and the queries afterwards. Raises DataError."""
     name, was = stream.schema.name.lower(), stream.live
     queries = [q for q in flow.queries if name in q.events.streams and not q.events.left]
     in_feed = [q for q in queries if q.events.member is not None]
@@ -165,7 +164,7 @@ def rewound(
                 trouble += flow.give(stream, stream.live.replay(part, late, out))
                 begin = end
         lost += _go_on(flow, stream, waiting, None)
-    finally:  # whoever could not begin is not forgotten: its alerts say so
+    finally:  # queries that could not begin are kept: their alerts raise the reason
         flow.queries += [left for _, left in waiting]
     for source, expected in was.offsets.items():
         stream.live.skip(source, expected - 1)
@@ -181,13 +180,13 @@ def rewound(
 
 
 def finished(stream: Stream) -> None:
-    """Notes that all that a rewind has changed is kept."""
+    """Removes the note of a rewind whose changes are durable."""
     if stream.directory is not None and (stream.directory / REWIND).exists():
         (stream.directory / REWIND).remove()
 
 
 def _begun(directory: Place | None) -> int | None:
-    """From which ingest sequence on a rewind was at work that did not come to its end; None without one."""
+    """Returns the first ingest sequence of an unfinished rewind; None without one."""
     if directory is None or not (directory / REWIND).exists():
         return None
     return int(json.loads((directory / REWIND).read_text())["from_seq"])
@@ -199,7 +198,7 @@ def _begin(directory: Place | None, from_seq: int) -> None:
 
 
 def _standing(stream: Stream, verdicts: Verdicts) -> LiveStream:
-    """The stream as it takes its events in, before the first one that is judged anew."""
+    """Returns the intake of the stream as it was before the first event that is judged again."""
     was = stream.live.to_dict()
     return LiveStream.from_dict(stream.schema, was | {
         "next_seq": verdicts.from_seq, "watermark": verdicts.standing.to_dict(),
@@ -208,22 +207,22 @@ def _standing(stream: Stream, verdicts: Verdicts) -> LiveStream:
 
 
 def _order_anew(stream: Stream, feed: Feed) -> None:
-    """Lets a new feed stand where the stream does: the on-time events that its watermark has not passed are held."""
+    """Puts a new feed into the stream's position: it holds the on-time events above the watermark."""
     events = stream.kept.snapshot().read(RangeRequest(stream.live.watermark_us))
     mine = np.flatnonzero((events.seq >= 0) & (events.seq < stream.live.next_seq))
     feed.push(events.take(mine[np.argsort(events.seq[mine])]), stream.live.watermark_us)
 
 
 def _go_on(flow: Flow, stream: Stream, waiting: list[tuple[int, LiveQuery]], seq: int | None) -> Sequence[str]:
-    """Lets the queries go on that had begun by an ingest sequence (None: all), as they were then. The names of those of
-    which not all events are kept."""
+    """Resumes the queries that had begun by an ingest sequence (None: all), in their state of then. Returns the names
+    of those whose events are not all kept."""
     lost = []
     while waiting and (seq is None or waiting[0][0] <= seq):
         _, query = waiting.pop(0)
         flow.queries.append(query)
         try:
             whole = query.events.replay()
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's own)
+        except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             query.alerts.fail(error)
             whole = True
         lost += [query.asked.name] if query.asked is not None and not whole else []
@@ -231,7 +230,7 @@ def _go_on(flow: Flow, stream: Stream, waiting: list[tuple[int, LiveQuery]], seq
 
 
 def _aside(stream: Stream, verdicts: Verdicts) -> pa.Table:
-    """The events that are set aside, as late ones are handed out."""
+    """Returns the events that are set aside, in the form of late events."""
     found = [late_schema(stream.live.columns).empty_table()]
     if len(verdicts.aside):
         events = stream.kept.snapshot().since(int(verdicts.aside[0]))

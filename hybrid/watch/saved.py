@@ -1,7 +1,7 @@
-"""What a query has become as bytes and back: plain values, arrays, tables, and a few dataclasses of them.
+"""Serialisation of a query's state: plain values, arrays, tables, and a few dataclasses of them.
 
-Each of these and each of their fields has a tag, which is what is written. To rename a class or a field, change its
-name here and leave the tag. A field that may be absent, for it is younger than some state, has a default in its class.
+Each class and field is written as a tag. To rename a class or a field, change its name here and keep the tag. A field
+that older states lack has a default in its class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matching.batch import Ends, EventBatch, Matches
 from matching.state import pack, read_table, saved_table, unpack, unpack_head
 from query.errors import DataError
 
-#: By tag the class, and by field the tag of that.
+#: By tag the class, and by field its tag.
 KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
     "Answer": (Answer, {
         "live": "live", "events": "events", "match": "match", "sides": "sides", "matched": "matched",
@@ -44,27 +44,27 @@ _TAGS = {kind: tag for tag, (kind, _) in KINDS.items()}
 
 
 def save(value: Any) -> bytes:
-    """None, booleans, numbers, texts, bytes, numpy arrays, tables, record batches, lists, tuples and dicts (with texts
-    as keys) of these; Answer, Side, Evidence, EventBatch, Matches and Ends."""
+    """Returns the bytes of None, booleans, numbers, texts, bytes, numpy arrays, tables, record batches, lists, tuples
+    and dicts (keyed by text) of these; and of Answer, Side, Evidence, EventBatch, Matches and Ends."""
     arrays: dict[str, np.ndarray] = {}
     return pack({"value": _put(value, arrays)}, arrays)
 
 
 def saved_version(data: bytes) -> Any:
-    """What stands for `version` in a dict that was saved, whatever else is in it. Raises DataError for other bytes."""
+    """Returns the value of `version` in a saved dict, without decoding the rest. Raises DataError for other bytes."""
     try:
         return unpack_head(data)["value"]["dict"]["version"]
     except (KeyError, TypeError) as error:
-        raise DataError(f"this is no saved state: {error}", "start the query anew") from error
+        raise DataError(f"the saved state is invalid: {error}", "start the query again") from error
 
 
 def load(data: bytes) -> Any:
-    """What was saved. Raises DataError for other bytes."""
+    """Returns a saved value. Raises DataError for other bytes."""
     head, arrays = unpack(data)
     try:
         return _get(head["value"], arrays)
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"this is no saved state: {error}", "start the query anew") from error
+        raise DataError(f"the saved state is invalid: {error}", "start the query again") from error
 
 
 def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:

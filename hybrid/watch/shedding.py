@@ -1,6 +1,6 @@
-"""When a live query leaves out keys because more comes than can be matched: decided here, enacted by matching.shedding.
+"""Load shedding: decides when a live query leaves out keys because of overload; matching.shedding enacts it.
 
-It is off unless a query asks for it. Nothing is ever left out of the archive.
+It is off unless a query asks for it. The archive always keeps all events.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from query.plan.plan import QueryPlan
 if TYPE_CHECKING:
     from matching.shedding import Shedder
 
-#: Of a time without overload the length, in those of `after`, behind which all keys are taken in again.
+#: Length of the time without overload after which all keys are included again, in units of `after`.
 CALM = 4
-#: Of a replay that takes keys in again the most events.
+#: Maximum number of events of a replay that includes all keys again.
 REPLAY_EVENTS_MAX = 5_000_000
-#: Decisions that are listed, the last ones.
+#: Number of decisions listed, the last ones.
 LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Lets a live query leave out keys.
+    """Lets a live query leave out keys under overload.
 
-    lag: how old the newest event may be, by the clock, when it is taken. after: for how long it has to be older than
-    that before half of the keys are left out, and as much later half of those left, and so on. least: the share of the
-    keys that is kept whatever comes. Raises DataError."""
+    lag: the maximum age of the newest event, by the clock, when it is taken. after: duration of a greater age before
+    half of the keys are left out, and after which half of the remaining ones follow, and so on. least: the share of
+    keys that is always kept. Raises DataError."""
 
     lag: timedelta | str = "10s"
     after: timedelta | str = "5s"
@@ -47,7 +47,7 @@ class Shed:
         positive_us(self.lag, "lag")
         duration_us(self.after, "after")
         if not 0 < self.least <= 1:
-            raise DataError(f"least is {self.least}", "it is a share of the keys: more than 0, and 1 at most")
+            raise DataError(f"least is {self.least}", "give a share of the keys: more than 0, and 1 at most")
 
     def __str__(self) -> str:
         return (
@@ -60,7 +60,7 @@ class Shed:
 
 
 def restored(saved: tuple[int, int, float] | None) -> Shed | None:
-    """The inverse of Shed.save."""
+    """Returns the inverse of Shed.save."""
     if saved is None:
         return None
     lag_us, after_us, least = saved
@@ -68,7 +68,7 @@ def restored(saved: tuple[int, int, float] | None) -> Shed | None:
 
 
 def check(plan: QueryPlan, into: str | None) -> None:
-    """Raises QueryError for a live query whose rows would not be those of the keys that are kept."""
+    """Raises QueryError for a live query whose rows for the kept keys would depend on the others."""
     pattern = plan.factors[-1].plan
 
     def refuse(what: str, hint: str) -> None:
@@ -77,30 +77,30 @@ def check(plan: QueryPlan, into: str | None) -> None:
     if len(plan.factors) > 1 or plan.factors[0].members:
         refuse("a query over several streams or patterns", "shed the queries over one stream")
     if not pattern.partition_by:
-        refuse("a query without PARTITION BY", "it leaves out whole partitions: name their columns")
+        refuse("a query without PARTITION BY", "shedding leaves out whole partitions: name their columns")
     if pattern.selection is Selection.STRICT:
-        refuse("a query under SELECTION STRICT", "there an event of any key may end a match")
+        refuse("a query under SELECTION STRICT", "under STRICT an event of any key may end a match")
     if plan.alert is not None:
-        refuse("a query with ALERT ONCE", "an alert that is missing would suppress nothing")
+        refuse("a query with ALERT ONCE", "a missing alert would not suppress later ones")
     if into is not None:
-        refuse(f"rows that go into {into}", "what reads them would take missing rows for what has not happened")
+        refuse(f"rows that go into {into}", "its readers would mistake missing rows for events that did not happen")
     for column in pattern.partition_by:
         if pa.types.is_nested(plain_type(column.type)):
             refuse(f"partitions by {column.name}, a {column.type}", "partition by its parts")
 
 
 class Pressure:
-    """Which share of the keys a query keeps, from how late events are taken. share: 1 at first. Not thread safe."""
+    """Computes the share of keys that a query keeps from the age of its events. share: 1 at first. Not thread safe."""
 
     def __init__(self, shed: Shed, share: float = 1.0) -> None:
         self.lag_us, self.after_us, self.least = shed.save()
         self.share = share
-        self._over_s: float | None = None  # since when events are late
-        self._calm_s: float | None = None  # since when they are not
+        self._over_s: float | None = None  # start of the overload
+        self._calm_s: float | None = None  # start of the time without overload
 
     def look(self, now_s: float, lag_us: int | None) -> float:
-        """The share of the keys to keep now. now_s: of a clock that never goes back. lag_us: how old the newest event
-        was when it was taken, None where nothing has come since the last look, which is no overload."""
+        """Returns the share of keys to keep. now_s: of a monotonic clock. lag_us: the age of the newest event when it
+        was taken; None if no event has arrived since the last look, which is no overload."""
         over = lag_us is not None and lag_us > self.lag_us
         self._over_s = (now_s if self._over_s is None else self._over_s) if over else None
         self._calm_s = (now_s if self._calm_s is None else self._calm_s) if not over else None
@@ -108,25 +108,25 @@ class Pressure:
             self._over_s = now_s
             return max(self.share / 2, self.least)
         if self._calm_s is not None and (now_s - self._calm_s) * 1e6 >= CALM * self.after_us and self.share < 1:
-            self._calm_s = now_s  # if they cannot be taken in again, that is tried again so much later
+            self._calm_s = now_s  # a failed attempt to include them is repeated after as long again
             return 1.0
         return self.share
 
 
 class Shedding:
-    """What one live query has been allowed, how it stands, and what was decided so far."""
+    """The shedding of one live query: its settings, its current share, and its decisions."""
 
     def __init__(self, shed: Shed, share: float = 1.0) -> None:
         self.shed = shed
         self.pressure = Pressure(shed, share)
         self.decisions: deque[tuple[int | None, float, str]] = deque(maxlen=LISTED)
-        #: What leaves out partitions, once the query has begun; it stays when the query is over.
+        #: The filter of partitions once the query has begun; it stays after the query's end.
         self.shedder: Shedder | None = None
-        #: Events that the stream had accepted when it was last looked at.
+        #: Number of events that the stream had accepted at the last look.
         self.looked_count = 0
 
     def decided(self, at_us: int | None, share: float, reason: str) -> None:
-        """From now on that share of the keys is kept. at_us: the event time by then."""
+        """Records a decision: the share of keys kept from now on. at_us: the current event time."""
         self.pressure.share = share
         self.decisions.append((at_us, share, reason))
 
@@ -134,7 +134,7 @@ class Shedding:
         return f"{self.shed}; keeps {self.pressure.share:.3g} of them now"
 
     def stats(self) -> dict[str, Any]:
-        """Of Alerts.stats."""
+        """Returns the part of Alerts.stats."""
         assert self.shedder is not None
         account = self.shedder.account()
         recall = account.recall
@@ -152,7 +152,7 @@ class Shedding:
 
 
 def shedding_of(saved: Mapping[str, Any] | None) -> Shedding | None:
-    """What Shedding.save gave."""
+    """Returns the inverse of Shedding.save."""
     if saved is None:
         return None
     shed = restored(saved["shed"])

@@ -1,4 +1,4 @@
-"""One stream of a database: what takes its events in, and what keeps them."""
+"""One stream of a database: its intake and its history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archive.history import LOG, History, archived_schema, check_there
 from archive.place import Place
-from archive.reader import HistoryReader
+from archive.reader import HistoryReader, RangeRequest
 from archive.recent import FILES
 from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.times import show_us
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from archive.log import Policy
 
 
-#: In the directory of a stream while its watermark is being set back.
+#: In the directory of a stream during a rewind.
 REWIND = "rewind.json"
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream: what takes its events in, and what keeps them. As a history it is what the driver asks."""
+    """One stream: its intake and its history. The driver reads it as a history."""
 
     schema: Schema
     live: LiveStream
@@ -43,11 +43,11 @@ class Stream:
     heard_s: dict[str, float] = field(default_factory=dict)
     late: LateEvents | None = None
     lately: LateShare = field(default_factory=LateShare)
-    #: Whether something has come since the last look at the clock; and of the event that was furthest ahead of the
-    #: clock when it was seen there, its time and that of the clock.
+    #: news: True if an event has arrived since the last look at the clock. anchor_us: time of the event that was
+    #: furthest ahead of the clock at a look, and time of that clock.
     news: bool = False
     anchor_us: tuple[int, int] | None = None
-    #: Whether the last `save` has failed.
+    #: True if the last `save` has failed.
     unsaved: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Stream:
 
     @property
     def on_time_count(self) -> int:
-        """How many on-time events it has taken since it was opened."""
+        """Returns the number of on-time events taken since the stream was opened."""
         return self.live.accepted_count - self.live.late_count
 
     @property
@@ -79,7 +79,7 @@ class Stream:
         return self.kept.snapshot()
 
     def forget(self) -> None:
-        """Drops what lies behind retention, a tenth of it at a time; or lets whoever flushes do so."""
+        """Removes events older than retention, a tenth of it at a time, or leaves that to the next flush."""
         watermark_us, retention_us = self.live.watermark_us, self.schema.retention_us
         if watermark_us is None or retention_us is None:
             return
@@ -97,7 +97,7 @@ class Stream:
             self.dropped_us = edge_us
 
     def save(self) -> None:
-        """Writes what the archive does not hold itself. Atomic."""
+        """Writes the state that the archive does not hold. Atomic."""
         if self.directory is not None:
             watermark_us, expected = self.live.watermark_us, self.live.expected
             self.unsaved = True
@@ -105,7 +105,7 @@ class Stream:
             self.unsaved = False
 
     def reread(self) -> bool:
-        """Takes over what the process that writes has taken since; False where it has declared more columns."""
+        """Adopts the changes of the writing process. Returns False if that has declared more columns."""
         assert self.directory is not None
         schema, saved_us, *_ = read_declaration(self.directory)
         if archived_schema(self.directory / TABLE, schema) != self.schema:
@@ -117,13 +117,13 @@ class Stream:
         return True
 
     def hear(self, source: str, now_s: float) -> None:
-        """Something came from a source, at that time of a clock that never goes back."""
+        """Records an arrival from a source. now_s: of a monotonic clock."""
         self.heard_s[source] = now_s
         self.news = True
 
     def held_by(self) -> dict[str, Any] | None:
-        """Which source holds the watermark back, since when nothing has come from it and for how many seconds; None
-        where no event is further than that source lets the watermark go."""
+        """Returns the source that holds the watermark back, the time of its last event and the seconds since; None if
+        no event is ahead of that source's watermark."""
         source, watermark_us, newest_us = self.live.holder, self.live.watermark_us, self.live.newest_us
         waited = source in self.live.expected
         if source is None or not (waited or _is_ahead(newest_us, watermark_us, self.schema.lateness_us)):
@@ -134,19 +134,19 @@ class Stream:
         return {"source": source, "since": show_us(since_s * 1_000_000), "silent_s": round(silent_s, 1)}
 
     def tick(self, now_s: float, earliest_us: int) -> int | None:
-        """Looks at the clocks: the first never goes back, nor goes on while the machine is suspended, when nothing can
-        come; the second is the time of day, without its jumps. The watermark that there is by that, if it is another
-        one.
+        """Applies idle timeout and heartbeat. Returns the watermark if they have raised it. now_s: of a monotonic clock
+        that stops while the machine is suspended, when no event can arrive; earliest_us: the time of day without its
+        jumps.
 
-        A heartbeat goes on from the events that have come, as fast as the clock does: what the time of day is matters
-        only where none has come since the stream was opened."""
+        A heartbeat continues from the newest event at the speed of the clock. The time of day matters only if no event
+        has arrived since the stream was opened."""
         before = self.live.watermark_us
         newest_us, self.news = self.live.newest_us if self.news else None, False
         if newest_us is not None and (self.anchor_us is None or newest_us > self._now_us(earliest_us)):
             self.anchor_us = newest_us, earliest_us
         if self.pace.idle_us is not None:
             silent_s = self.pace.idle_us / 1e6
-            # in the order in which they fell silent, so that it does not matter how often somebody looks
+            # in the order in which they fell silent, so that the interval between looks does not matter
             for source, heard in sorted(self.heard_s.items(), key=lambda item: item[1]):
                 if now_s - heard >= silent_s:
                     self.live.idle([source])
@@ -157,7 +157,7 @@ class Stream:
         return self.live.watermark_us if self.live.watermark_us != before else None
 
     def _now_us(self, earliest_us: int) -> int:
-        """The event time that there is by the clock."""
+        """Returns the current event time by the clock."""
         if self.anchor_us is None:
             return earliest_us
         newest_us, then_us = self.anchor_us
@@ -166,8 +166,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a stream has come. positions: for each source the offset expected next; watermark_us, newest_us (the
-    largest event time): None before the first event."""
+    """Progress of a stream. positions: for each source the offset expected next; watermark_us, newest_us (the largest
+    event time): None before the first event."""
 
     positions: dict[str, int]
     watermark_us: int | None
@@ -175,15 +175,15 @@ class Reached:
 
 
 def reopened(directory: Place, log: Policy | None, epoch: int | None = None, read_only: bool = False) -> Stream:
-    """A stream as it was left: declaration, sequence, offsets and watermark. epoch, read_only: see History. Raises
-    DataError, also where there must be a log and is none."""
+    """Returns a stream in its last durable state: declaration, sequence, offsets and watermark. epoch, read_only: see
+    History. Raises DataError, also if the log is missing."""
     schema, saved_us, pace, expected, logged = read_declaration(directory)
     if (directory / REWIND).exists():
-        message = f"{schema.name}: its watermark was being set back, which did not come to its end: do it again"
+        message = f"{schema.name}: a rewind of its watermark was interrupted: run it again"
         warnings.warn(message, HybridWarning, stacklevel=3)
     if logged:
         check_there(Path(directory / TABLE / LOG), schema.name)
-        if log is None and not read_only:  # it ends with the first flush, and need not be there from then on
+        if log is None and not read_only:  # the first flush removes the log; after that it need not exist
             write_declaration(directory, schema, saved_us, pace, expected)
     # A crash may have left the table with columns that the file does not name yet.
     schema = archived_schema(directory / TABLE, schema)
@@ -206,15 +206,15 @@ def _is_ahead(newest_us: int | None, watermark_us: int | None, lateness_us: int)
 
 
 def _watermark_of(kept: History, saved_us: int | None, schema: Schema, waits: bool = False) -> int | None:
-    """Where the watermark stands: what was written down, what the events say (unless it waits for others), and the
-    log."""
+    """Returns the greatest watermark of three: the saved one, that of the events (unless it waits for other sources),
+    and that of the log."""
     found_us = saved_us if waits else _watermark_again(kept, saved_us, schema)
     logged_us = kept.logged_watermark_us
     return found_us if logged_us is None else max(logged_us, logged_us if found_us is None else found_us)
 
 
 def declare_beside(database: Place, schema: Schema) -> None:
-    """Declares a stream that is not there yet, beside the process that writes the database. Raises DataError."""
+    """Declares a new stream beside the process that writes the database. Raises DataError."""
     from archive.table import Table
 
     directory = database / schema.name
@@ -224,12 +224,12 @@ def declare_beside(database: Place, schema: Schema) -> None:
 
 
 def _watermark_again(kept: History, saved_us: int | None, schema: Schema) -> int | None:
-    """The watermark of a reopened stream. Events may have been archived since it was written down: then it is that of
-    the source that is furthest behind, and stays where it was while one of them has sent nothing newer."""
-    # Rows of files are history: they say nothing of what is still to come.
+    """Returns the watermark of a reopened stream from its events and the saved one. If all sources have archived newer
+    events since it was saved, it is that of the slowest source; otherwise the saved one."""
+    # Rows of files are history: they do not bound future events.
     named = {name for name in kept.offsets if name != FILES}
     newest: dict[str, int] = {}
-    for batch in kept.snapshot().batches(saved_us, None, columns=(), sorted_max=SORTED_MAX):
+    for batch in kept.snapshot().batches(RangeRequest(saved_us, columns=()), sorted_max=SORTED_MAX):
         for code, name in enumerate(batch.sources):
             times = batch.ts_us[batch.source == code]
             if name in named and len(times):

@@ -1,5 +1,5 @@
-"""The clocks of a database: one that does not jump, and a thread that looks at them for silent sources, silent streams,
-and checkpoints that are due."""
+"""The clocks of a database: a steady time of day, and a thread that checks idle sources, heartbeats and due
+checkpoints."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from collections.abc import Callable
 from hybrid.rows.times import show_duration
 from query.errors import HybridWarning
 
-#: What the thread is called, and how often it looks, in seconds.
+#: Name of the thread, and its interval in seconds.
 TICKER = "hybrid-ticker"
 EVERY_S = 0.25
-#: How long its end is waited for, in seconds.
+#: Seconds that `stop` waits for the thread.
 STOP_S = 5.0
-#: The time of day that differs by more from what has gone by has jumped, in microseconds; less is a correction, which
-#: is followed by so many seconds in a second.
+#: A difference of more microseconds between the time of day and the time elapsed is a jump; a smaller one is a
+#: correction, followed at this many seconds in a second.
 JUMP_US, FOLLOWED = 10_000_000, 0.05
 
 
 def since_boot_s() -> float:
-    """Seconds of a clock that never goes back and goes on while the machine is suspended; where there is none such
-    (outside of Linux), of time.monotonic, to which a suspension is a jump of the time of day."""
+    """Returns seconds of a monotonic clock that continues while the machine is suspended; outside of Linux of
+    time.monotonic, for which a suspension is a jump of the time of day."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class SteadyClock:
-    """The time of day without its jumps: as it was at the first look, plus what has gone by since then.
+    """The time of day without its jumps: that of the first look, plus the time elapsed since.
 
-    Of the two, the time of day as it is (`wall_us`) and as it would be (`steady_us`), nobody knows which is right after
-    a jump. So each use takes the careful one: `earliest_us` is what a watermark may follow, `latest_us` what an event
-    may not be too far ahead of. None before the first look."""
+    After a jump either the time of day (`wall_us`) or the steady time (`steady_us`) may be right. Each use takes the
+    careful one: a watermark may follow `earliest_us`, and `latest_us` bounds how far ahead an event may be. None before
+    the first look."""
 
     __slots__ = ("_boot_s", "_told_us", "steady_us", "wall_us")
 
@@ -51,7 +51,7 @@ class SteadyClock:
         return None if self.steady_us is None else max(self.steady_us, self.wall_us)
 
     def look(self, wall_us: int, boot_s: float) -> list[str]:
-        """Looks at the time of day, and at a clock that never goes back. What is to be said of a jump, once."""
+        """Reads the time of day and a monotonic clock. Returns a warning of a jump, once."""
         if self.steady_us is None:
             self.steady_us = wall_us
         else:
@@ -67,26 +67,26 @@ class SteadyClock:
             return []
         self._told_us = off_us if abs(off_us) > JUMP_US else 0
         if not self._told_us:
-            return ["the clock of this machine is again where it was before it jumped"]
+            return ["the clock of this machine has returned to its time before the jump"]
         jump, way = show_duration(abs(off_us) // 1_000_000 * 1_000_000), "forward" if off_us > 0 else "back"
         return [
-            f"the clock of this machine has jumped {way} by {jump}: no watermark moves by that, heartbeats go on as if "
-            "it had not, and events may be as far ahead as either time allows"
+            f"the clock of this machine has jumped {way} by {jump}: no watermark moves by that, heartbeats "
+            "continue as if it had not, and events may be as far ahead as either time allows"
         ]
 
     def confirm(self, newest_us: int | None) -> list[str]:
-        """Takes the time of day for right where it has jumped forward and an event has come that is nearer to it."""
+        """Accepts the time of day after a jump forward once an event has a time nearer to it. Returns a notice of
+        that."""
         if self.steady_us is None or newest_us is None or self.wall_us - self.steady_us <= JUMP_US:
             return []
         if newest_us - self.steady_us <= (self.wall_us - self.steady_us) // 2:
             return []
         self.steady_us, self._told_us = self.wall_us, 0
-        return ["events have come of the time that the clock of this machine has jumped to: it counts from now on"]
+        return ["events confirm the time that the clock of this machine has jumped to: it is used from now on"]
 
 
 class Ticker:
-    """Started by start, stopped by stop; calls `tick` in between. An error of one call is a warning; the next one comes
-    all the same."""
+    """A thread that calls `tick` at an interval. An error of a call becomes a warning, and the next call follows."""
 
     def __init__(self, tick: Callable[[], None], every_s: float = EVERY_S) -> None:
         self._tick = tick
@@ -98,8 +98,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended, or STOP_S are over. Not to be called by whoever holds what `tick` waits
-        for."""
+        """Stops the thread, waiting up to STOP_S. The caller must not hold a lock that `tick` waits for."""
         self._stopping.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(STOP_S)
@@ -108,6 +107,6 @@ class Ticker:
         while not self._stopping.wait(self._every_s):
             try:
                 self._tick()
-            except Exception as error:  # noqa: BLE001  (a stopped clock would hold every watermark, unsaid)
-                message = f"looking at the clock failed, and is tried again: {error!r}"
+            except Exception as error:  # noqa: BLE001  (a stopped clock would silently hold every watermark)
+                message = f"checking the clock failed and is retried: {error!r}"
                 warnings.warn(message, HybridWarning, stacklevel=1)

@@ -1,4 +1,4 @@
-"""Why a match of a live query may come late, and partial ones may never end: said to the one who asks the query."""
+"""Reasons why a match of a live query may come late, and partial matches may never end, as warnings to its user."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ from query.plan.plan import FactorPlan, Plan
 
 
 def waits(plan: Plan, of: str) -> list[str]:
-    """Why matches of a live query may come late, and partial ones may never end, if they may: warnings for the one who
-    asks. of: which query, or which pattern of it."""
+    """Returns warnings that matches of a live query may come late or that partial ones may never end. of: names the
+    query, or one of its patterns."""
     found = []
     why = endless(plan)
     if why is not None:
         found.append(f"partial matches of {of} may be kept for ever: {why}")
     if plan.within is None and ends_greedily(plan.pattern):
         found.append(
-            "the pattern ends in a greedy quantifier: a match comes out when the next event of its partition does not "
-            "go on with it; WITHIN would bound the wait"
+            "the pattern ends in a greedy quantifier: a match is emitted when the next event of its partition does not "
+            "extend it; WITHIN would bound the wait"
         )
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     if any(isinstance(e, Navigation) and e.physical_offset > 0 for root in expressions for e in walk(root)):
-        found.append("NEXT holds its partition back until the next event of the partition is there")
+        found.append("NEXT holds its partition back until the next event of the partition arrives")
     if False in anchors(plan.pattern):
         found.append(
-            "$ holds its partition back until the next event of the partition is there; it holds only behind the last "
+            "$ holds its partition back until the next event of the partition arrives; it is true only after the last "
             "event of a stream that has ended"
         )
     return found
 
 
 def endless(plan: Plan) -> str | None:
-    """Why partial matches of a live query may never end, so that they are kept for ever; None where each of them ends
-    with WITHIN, or with a row that does not go on with it."""
+    """Returns why partial matches of a live query may never end, and are kept forever; None if each of them ends with
+    WITHIN, or with a row that does not extend it."""
     if plan.within is not None:
         return None
     if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         if _single(plan.pattern):
             return None
-        return f"SELECTION {plan.selection.value} passes over rows without end, whatever comes; WITHIN would end it"
+        return f"SELECTION {plan.selection.value} may skip rows forever; WITHIN would end it"
     tested = {d.variable for d in plan.defines if d.condition != Constant(True, "BOOLEAN")}
     loop = _taking_all(plan.pattern, tested)
-    return None if loop is None else f"{loop} takes every row, without end; a condition on it or WITHIN would end it"
+    return None if loop is None else f"{loop} takes every row forever; a condition on it or WITHIN would end it"
 
 
 def endless_of(factors: Iterable[FactorPlan]) -> dict[str, str]:
-    """For stats(): why partial matches of some patterns may be kept for ever."""
+    """Returns, for stats(), why partial matches of some patterns may be kept forever."""
     found = [why for factor in factors if (why := endless(factor.plan)) is not None]
     return {"unbounded": "; ".join(dict.fromkeys(found))} if found else {}
 
 
 def _single(pattern: RowPattern) -> bool:
-    """Whether each match is one row: nothing is partial."""
+    """True if each match is one row, so that there are no partial matches."""
     match pattern:
         case Variable() | Empty() | Anchor():
             return True
@@ -86,7 +86,7 @@ def _single(pattern: RowPattern) -> bool:
 
 
 def _taking_all(pattern: RowPattern, tested: Set[str]) -> Repeat | None:
-    """A loop without an upper bound of which a round takes any row; None if there is none. tested: the variables with a
+    """Returns an unbounded loop whose body takes any row; None if there is none. tested: the variables with a
     condition."""
     match pattern:
         case Repeat(body, _, at_most):
@@ -102,7 +102,7 @@ def _taking_all(pattern: RowPattern, tested: Set[str]) -> Repeat | None:
 
 
 def _any_row(pattern: RowPattern, tested: Set[str]) -> bool:
-    """Whether some rows of a pattern are found whatever comes."""
+    """True if any rows match the pattern."""
     match pattern:
         case Variable(name):
             return name not in tested
@@ -119,7 +119,7 @@ def _any_row(pattern: RowPattern, tested: Set[str]) -> bool:
 
 
 def ends_greedily(pattern: RowPattern) -> bool:
-    """Whether a match may go on behind a point where it could end, and would rather."""
+    """True if a match may be extended beyond a point where it could end, and prefers that."""
     match pattern:
         case Repeat(body, at_least, at_most, greedy):
             return (greedy and at_most != at_least) or ends_greedily(body)

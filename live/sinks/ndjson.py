@@ -79,7 +79,7 @@ class NdjsonSink:
             os.ftruncate(file, self._length)
             os.fsync(file)
             sync_directory(self._path.parent)
-        except (Locked, DataError):
+        except (SinkLocked, DataError):
             os.close(file)
             raise
         except OSError as error:
@@ -180,17 +180,17 @@ class NdjsonSink:
         return self._file
 
 
-class Locked(OSError):
+class SinkLocked(OSError):
     """Another sink has locked the file."""
 
 
 def lock(file: int, path: Path) -> None:
-    """Locks a file or a directory for this sink until it is closed. Raises Locked if another sink has it."""
+    """Locks a file or a directory for this sink until it is closed. Raises SinkLocked if another sink has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         message = f"{path} is locked by another sink, of this service or another\nhint: give each sink its own path"
-        raise Locked(message) from None
+        raise SinkLocked(message) from None
     except OSError:
         pass  # a file system without locks
 

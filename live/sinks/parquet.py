@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from live.sinks.base import JOIN_ID, MATCH_ID, Lost, Standing, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json
-from live.sinks.ndjson import Locked, is_moved, lock, read_cursor, sync_directory, write_cursor
+from live.sinks.ndjson import SinkLocked, is_moved, lock, read_cursor, sync_directory, write_cursor
 from query.errors import DataError, first_line
 
 #: Buffered rows after which a file is written before the next cursor.
@@ -71,7 +71,7 @@ class ParquetSink:
                 if number >= start:
                     for row in row_ids(_identified(self._directory / _part(number))):
                         standing.add(row.match, row.join)
-        except (Locked, DataError):
+        except (SinkLocked, DataError):
             os.close(file)
             raise
         except pa.ArrowInvalid as error:

@@ -1,4 +1,4 @@
-"""The Source protocol, the rows (Piece) and rejected payloads (Bad) that it returns, and its progress (Place)."""
+"""The Source protocol, the rows (Piece) and rejected payloads (Bad) that it returns, and its PartitionProgress."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionProgress:
     """Progress in a partition, in offsets of its server.
 
     position: the next offset to read; None for the beginning. end: the offset after the last message, None if unknown.
@@ -65,7 +65,8 @@ class Source(Protocol):
     All calls come from one thread, in this order: `open` once, then `poll`, `kept` and `trouble` in any order, then
     `close` once. A client may have its own threads; they never call the reader.
 
-    A source that knows the ends of its partitions also has `places`, which returns a Place by partition name.
+    A source that knows the ends of its partitions also has `places`, which returns a PartitionProgress by partition
+    name.
     """
 
     #: True if it can send events again from a position. If not, events that were returned and are not yet durable are

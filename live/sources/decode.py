@@ -20,7 +20,7 @@ from matching.batch import Int64Array
 from matching.checked import Checked, arrow_checked, by_name, objects_checked, shown_rows
 from matching.json_rows import JsonRows
 from matching.types import arrow_schema
-from matching.values import Finer, Rules
+from matching.value_types import Finer, Rules
 from query.errors import DataError, first_line
 from query.schema import Schema
 

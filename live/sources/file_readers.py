@@ -51,7 +51,7 @@ class Unfit(DataError):
     """A file lacks columns of the stream, or a readable header."""
 
 
-class File:
+class SourceFile:
     """One file of a source.
 
     partition: its name, None until the file is identified; inode: its inode at that time. identity: its state when it
@@ -93,7 +93,7 @@ class File:
                     self.identity, self.ended = found, True
 
 
-class TextFile(File):
+class TextFile(SourceFile):
     """A CSV or NDJSON file."""
 
     def __init__(self, path: str, decoder: Decoder, settings: FileSettings, format: FileFormat) -> None:
@@ -378,7 +378,7 @@ def offset_of(bad: Bad) -> int:
     return bad.offset
 
 
-class ParquetFile(File):
+class ParquetFile(SourceFile):
     """A Parquet file, read when its footer is written."""
 
     waits = None

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from live.kafka_client import WAITS, Away, check_client, client_module, meaning, said
-from live.sources.base import Bad, Piece, Place
+from live.sources.base import Bad, PartitionProgress, Piece
 from live.sources.decode import ROW_BITS, Decoder, Decoding
 from live.sources.marks import Marks, Passed, Topic
 from query.errors import DataError
@@ -123,10 +123,10 @@ class KafkaSource:
     def partitions(self) -> tuple[str, ...]:
         return tuple(self._name(topic, partition) for topic, partition in sorted(self._assigned))
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, PartitionProgress]:
         """Returns the progress of each assigned partition, in offsets of messages."""
         return {
-            name: Place(self._positions[name] >> self._bits if name in self._positions else None,
+            name: PartitionProgress(self._positions[name] >> self._bits if name in self._positions else None,
                         self._ends.get(name), self._lost[name])
             for name in self.partitions
         }  # fmt: skip

@@ -103,7 +103,7 @@ class KnownFiles:
         self._written: dict[str, bytes] = {}
         self._out: IO[bytes] | None = None
         self._bytes = 0
-        #: Whether the file existed when `read` was called.
+        #: True if the file existed when `read` was called.
         self.found = False
 
     def __iter__(self) -> Iterator[Known]:

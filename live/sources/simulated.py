@@ -106,11 +106,3 @@ class SimulatedSource:
                 self._waiting = source, first + skip, rows.slice(skip)
                 return
         self._waiting = None
-
-
-def counted(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yields (name, position of the first row, batch) for the batches of one partition."""
-    first = 0
-    for batch in batches:
-        yield name, first, batch
-        first += batch.num_rows

@@ -1,1 +1,1 @@
-"""The engines: each turns the rows of partitions into matches. `choose` picks one, `engine` says what it must do."""
+"""The engines: each turns the rows of partitions into matches. `choose` picks one, `engine` defines their interface."""

@@ -1,4 +1,4 @@
-"""What the engines share that go through runs one by one over a match buffer (matching.kernels.step and skip_till)."""
+"""The base of engines that follow runs one by one over a match buffer (matching.kernels.step and skip_till)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
-from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, owners
+from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.plan.output import Outcome
@@ -27,17 +27,17 @@ Step = Callable[..., tuple[int, int]]
 
 
 class BufferedRuns(ABC):
-    """The runs of all partitions over one shared match buffer. How runs are laid out, and what ends them, is up to the
-    engine and its kernel."""
+    """The runs of all partitions over one shared match buffer. The layout and the end of runs depend on the engine and
+    its kernel."""
 
     by_test = False
     defers = True
     specialises = True
     row_bytes = 0  # of its own, for each row of the store
     node_bytes = 18
-    _moved: Int64Array  # behind `mark`, per node its new number, -1 for what is dropped
+    _moved: Int64Array  # after `mark`, per node its new number, -1 for dropped ones
     _live: int  # nodes that stay
-    settles = False  # which rows are unmatched is found out from `frontier`
+    settles = False  # the unmatched rows follow from `frontier`
     _kernel: ModuleType
 
     def __init__(self, chosen: EnginePlan) -> None:
@@ -53,24 +53,25 @@ class BufferedRuns(ABC):
 
     @abstractmethod
     def _state(self) -> tuple[object, ...]:
-        """What a step is given behind the tables of the program."""
+        """Returns the arguments of a step after the tables of the program."""
 
     @abstractmethod
     def _room_for_runs(self, partition: int) -> int:
-        """Makes room for the runs of one more row of this partition. Returns how many nodes and matches it may make."""
+        """Makes room for the runs of one more row of this partition. Returns the maximum number of its nodes and
+        matches."""
 
     @cached_property
     def source(self) -> str:
-        """A module with the kernel written out for the program."""
+        """Returns the source of a module with the kernel written out for the program."""
         return source_of(self._kernel, self.program, self.chosen.runs_max)
 
     @cached_property
     def key(self) -> str:
-        """What stands for that module in the cache; the source takes a while to write."""
+        """Returns the key of that module in the cache, since the source is slow to write."""
         return key_of(self._kernel.__name__, self.program, self.chosen.runs_max)
 
     def run_by(self, special: Step) -> None:
-        """Goes on with the step of a module with that source, which is compiled now unless it is in the cache."""
+        """Switches to the step of a module with that source, which is compiled now unless it is in the cache."""
         none, feature = np.zeros(0, np.int64), np.zeros((1, 0), np.int64)
         no_rows = none, none, NONE_BAD, none, none, feature, feature.view(np.float64), np.ones((1, 0), np.bool_)
         special(0, 0, *no_rows, self._tables, *self._state())
@@ -78,22 +79,22 @@ class BufferedRuns(ABC):
 
     @property
     def size(self) -> int:
-        """Nodes in the match buffer, live or not."""
+        """Returns the number of nodes in the match buffer, live or not."""
         return int(self._counters[Counters.NODES])
 
     @property
     def decided(self) -> int:
-        """Matches decided and not yet decoded."""
+        """Returns the number of decided matches that are not decoded yet."""
         return int(self._counters[Counters.DECIDED])
 
     @property
     def stuck(self) -> int:
-        """Matches behind which SKIP TO FIRST / LAST would not have moved on; the scan went on one row behind their
-        start."""
+        """Returns the number of matches from which SKIP TO FIRST / LAST would not have moved on; the scan continued one
+        row after their start."""
         return int(self._counters[Counters.STUCK])
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         if partitions + 2 > len(self._heap.deadline):
             self._heap = layout.Heap(*(layout.grown(a, 2 * partitions + 2) for a in self._heap))
 
@@ -102,7 +103,7 @@ class BufferedRuns(ABC):
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the kernel. bad: like mask, the labels whose conditions cannot be
-        computed for the row; empty if all can. Raises Failed or OverBudget."""
+        computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
@@ -120,10 +121,11 @@ class BufferedRuns(ABC):
 
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:
-            raise Failed(int(self._counters[Counters.FAILED_ROW]) - 1, int(self._counters[Counters.FAILED_LABEL]))
+            row, label = self._counters[Counters.FAILED_ROW] - 1, self._counters[Counters.FAILED_LABEL]
+            raise ConditionFailed(int(row), int(label))
 
     def _grow(self, partition: int) -> None:
-        """Makes room for one more row of this partition, at least twice what there was of what is short."""
+        """Makes room for one more row of this partition, at least doubling the arrays that are short."""
         most = self._room_for_runs(partition)
         if self.size + most > len(self._buffer.row):
             capacity = max(2 * len(self._buffer.row), self.size + most)
@@ -137,12 +139,12 @@ class BufferedRuns(ABC):
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     def _weigh_nodes(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
-        """Bytes of the nodes of each partition."""
+        """Returns the bytes of the nodes of each partition."""
         live = np.flatnonzero(self._moved >= 0)
         return self.node_bytes * np.bincount(place[store.partition[self._buffer.row[live]]], minlength=len(ids))
 
-    def _nodes_out(self, store: RowStore, leaving: Leaving) -> tuple[Grouped, Block]:
-        """The nodes of partitions, in their order."""
+    def _nodes_out(self, store: RowStore, leaving: Leaving) -> tuple[Grouped, RecordBlock]:
+        """Returns the nodes of partitions, in their order."""
         count = self.size
         row = self._buffer.row[:count]
         of = np.where(self._moved >= 0, leaving.place[store.partition[row]], -1)
@@ -153,7 +155,7 @@ class BufferedRuns(ABC):
             "row": leaving.rows.local[row[items]].astype(np.int32),
             "variable": self._buffer.variable[items],
         }
-        return nodes, Block(nodes.bounds, columns)
+        return nodes, RecordBlock(nodes.bounds, columns)
 
     def unmark(self, store: RowStore, place: Int64Array) -> None:
         """See matching.engines.engine.Spillable."""
@@ -163,8 +165,8 @@ class BufferedRuns(ABC):
         self._moved[live] = np.arange(len(live))
         self._live = len(live)
 
-    def _nodes_in(self, coming: Coming, nodes: Block) -> Int64Array:
-        """Puts nodes behind those that are there; returns the first one of each partition."""
+    def _nodes_in(self, coming: Coming, nodes: RecordBlock) -> Int64Array:
+        """Adds nodes after the existing ones; returns the first one of each partition."""
         begin, n = self.size, int(nodes.bounds[-1])
         if begin + n > len(self._buffer.row):
             capacity = max(2 * len(self._buffer.row), begin + n)
@@ -181,7 +183,7 @@ class BufferedRuns(ABC):
         """See matching.engines.engine.Spillable."""
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
-        """Of the wanted partitions those in which the watermark may decide something."""
+        """Returns those of the wanted partitions in which the watermark may decide a match."""
         count = int(self._counters[Counters.HEAP])
         stack, out = np.empty(count + 1, np.int64), np.empty(count, np.int64)
         n = due_first(watermark_us, count, self._heap.deadline, self._heap.partition, wanted, stack, out)
@@ -218,7 +220,7 @@ class BufferedRuns(ABC):
 TAGS: Mapping[type[NamedTuple], Mapping[str, str]] = {
     layout.Buffer: {"previous": "previous", "row": "row", "variable": "variable"},
     layout.Heap: {"deadline": "deadline", "partition": "partition"},
-    layout.Runs: {
+    layout.LinkedRuns: {
         "state": "state", "first": "first", "ts": "ts", "row": "row", "node": "node", "next": "next", "valid": "valid",
         "nearest": "nearest", "nearest_bad": "nearest_bad", "registers": "registers", "free": "free",
     },
@@ -231,15 +233,15 @@ TAGS: Mapping[type[NamedTuple], Mapping[str, str]] = {
 
 
 def named(name: str, arrays: NamedTuple) -> Arrays:
-    """The arrays of a named tuple, to be kept."""
+    """Returns the arrays of a named tuple, for a state."""
     return {f"{name}.{tag}": getattr(arrays, field) for field, tag in TAGS[type(arrays)].items()}
 
 
 def fields(name: str, kind: type[NamedTuple], arrays: Arrays) -> Arrays:
-    """What `named` gave of a named tuple, by field."""
+    """Returns the inverse of `named`: the arrays by field."""
     return {field: arrays[f"{name}.{tag}"] for field, tag in TAGS[kind].items()}
 
 
 def group(name: str, arrays: Arrays) -> Arrays:
-    """What was kept under `name`, by field."""
+    """Returns the arrays saved under `name`, by field."""
     return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}

@@ -1,10 +1,10 @@
-"""Which engine runs a plan: decided here and nowhere else, executed by every path, printed by EXPLAIN."""
+"""The choice of the engine for a plan: made here only, executed by every path, printed by EXPLAIN."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from matching.engines.engine import Engine, EnginePlan, Purpose, Wanted, spills
+from matching.engines.engine import Engine, EnginePlan, Purpose, WantedRows, spills
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
@@ -13,31 +13,33 @@ from matching.engines.run_merged import RunMerged
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
 from matching.program.carried import Carried, Chain, carry, chain_of
-from matching.program.determinise import Table, determinise
+from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
-#: Most states for which each partition has a list for every state.
+#: Maximum number of states for which each partition has a list for every state.
 GRAPH_STATES_MAX = 64
-#: Most states for which matches are counted without being found: each partition has a number for every two of them.
+#: Maximum number of states for counting matches without finding them: each partition has a number for every two of
+#: them.
 COUNT_STATES_MAX = 16
-#: Most partial matches one partition may have at a time.
+#: Maximum number of partial matches of one partition at a time.
 RUNS_MAX = 200_000
 
 
 def choose_engine(
     plan: Plan, purpose: Purpose, program: Program | None = None, carries: bool = True
 ) -> EnginePlan:  # fmt: skip
-    """The engine that runs a plan for a purpose: of those that can, the one with the least work for a row. Without an
-    engine the plan runs through the reference matcher, and is neither counted nor kept as a graph. program: of the
-    plan, where it has been assembled. carries: without evidence, runs may carry the values that measures read instead
-    of the rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their
+    """Returns the engine that runs a plan for a purpose: of the capable ones, that with the least work per row. Without
+    an engine the plan runs through the reference matcher, and is neither counted nor kept as a graph. program: of the
+    plan, if it has been assembled. carries: without evidence, runs may carry the values that measures read instead of
+    the rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their
     limits.
 
-    A new engine is a file beside this one, and a line here before the engines that are to serve only what it cannot."""
+    A new engine is a file beside this one, and a line here before the engines that are to serve only as its
+    fallback."""
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
@@ -48,7 +50,7 @@ def choose_engine(
     bare = purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
 
     def by(
-        engine: type[Engine], why: str, table: Table | StartTable | None = None, carried: Carried | None = None,
+        engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
         chain: Chain | None = None,
     ) -> EnginePlan:  # fmt: skip
         resident = why_resident(plan, program if carried is None else carried.program, engine)
@@ -56,30 +58,30 @@ def choose_engine(
         return EnginePlan(engine, why, purpose, program, table, carried, chain, wanted, resident, RUNS_MAX)
 
     if purpose is Purpose.COUNTS and counts_paths(program):
-        return by(RunCounts, "matches are counted by state, none is found")
+        return by(RunCounts, "matches are counted by state without being found")
     if purpose is Purpose.COUNTS:
         return EnginePlan(None, "a count of these matches", purpose, program)
     if gives_matches and (table := determinise(program)):
         return by(RunTable, "conditions read single rows, and a match begins after the one before", table)
     if gives_matches and (starts := start_table(program)):
-        return by(RunStarts, "conditions read single rows, and each first row is decided apart", starts)
+        return by(RunStarts, "conditions read single rows, and each start is decided separately", starts)
     if shares_paths(program):
         as_chain = chain_of(plan, program) if bare and carries else None
-        return by(RunGraph, "all matches are wanted, and runs in one state have one future", chain=as_chain)
+        return by(RunGraph, "all matches are wanted, and runs in the same state have the same future", chain=as_chain)
     if merges_runs(program) and (purpose is Purpose.GRAPH or merges(program)):
-        return by(RunMerged, "all matches are wanted, and runs with equal values have one future")
+        return by(RunMerged, "all matches are wanted, and runs with equal values have the same future")
     if purpose is Purpose.GRAPH:
         return EnginePlan(None, "a graph of these matches", purpose, program)
     if program.ignore:
         carried = carry(plan, program) if bare and carries else None
-        return by(RunBlocks, "rows may be passed over, and each run has a future of its own", carried=carried)
-    return by(RunLists, "each run has a future of its own")
+        return by(RunBlocks, "rows may be skipped, and each run has its own future", carried=carried)
+    return by(RunLists, "each run has its own future")
 
 
 def found_again(plan: Plan, program: Program) -> bool:
-    """Returns whether a second search from the first to the last row of a match finds the same match: the pattern
-    passes over rows, no condition or measure reads rows outside of the match, and AFTER MATCH skips to the next row or
-    past the last one."""
+    """True if a second search from the first to the last row of a match finds the same match: the pattern may skip
+    rows, no condition or measure reads rows outside of the match, and AFTER MATCH skips to the next row or past the
+    last one."""
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
     kept = program.absent_before or program.absent_behind or program.unmatched or program.strict
@@ -89,41 +91,42 @@ def found_again(plan: Plan, program: Program) -> bool:
 
 
 def after_failure(chosen: EnginePlan) -> EnginePlan:
-    """The engine that goes on where a condition could not be computed for a row: run lists know whether it is read."""
-    why = "a condition could not be computed for a row, which is an error only once it is read"
+    """Returns the engine to use after a condition could not be computed for a row: run lists know whether it is
+    read."""
+    why = "a condition could not be computed for a row, which is an error only if it is read"
     return replace(chosen, engine=RunLists, why=why, table=None)
 
 
-def rows_wanted(program: Program) -> Wanted:
-    """The rows that may change what runs have become: all where rows of a partition are counted, and where each has an
-    outcome; else a row that meets no condition does no more than end runs."""
+def rows_wanted(program: Program) -> WantedRows:
+    """Returns the rows that may change the runs: all if rows of a partition are counted, or if each has an outcome;
+    otherwise a row that meets no condition can only end runs."""
     first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
     counted = program.strict or program.within_rows is not None
     every = program.accept[0] or program.unmatched or program.absent or counted
     tests = any(first.intersection(same) for same in program.tests)
-    return Wanted.RUNS if first <= set(program.tested) and tests and not every else Wanted.ALL
+    return WantedRows.RUNS if first <= set(program.tested) and tests and not every else WantedRows.ALL
 
 
 def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | None:
-    """Why partial matches of a query cannot leave memory, or None if they can."""
+    """Returns why partial matches of a query cannot leave memory, or None if they can."""
     if not spills(engine):
-        return f"the engine, {engine.name}, keeps them there"
+        return f"the engine, {engine.name}, keeps them in memory"
     if program.carries is not None:
         return "runs carry the places of rows"
     if not plan.partition_by:
-        return "without PARTITION BY every event touches the one partition there is"
+        return "without PARTITION BY every event touches the only partition"
     if program.strict:
-        return "under STRICT an event touches the partition before it, too"
+        return "under STRICT an event also touches the previous event's partition"
     if program.after or program.ahead:
-        return "NEXT reads rows that are still to come"
+        return "NEXT reads future rows"
     if program.unmatched:
-        return "with UNMATCHED ROWS each row waits for its turn"
+        return "with UNMATCHED ROWS each row waits for earlier ones"
     return None
 
 
 def shares_paths(program: Program) -> bool:
-    """Whether all matches can be found as one graph: rows are passed over, and conditions read single rows, so that
-    runs in one state have one future."""
+    """True if all matches can be found as one graph: rows may be skipped, and conditions read single rows, so that runs
+    in the same state have the same future."""
     return (
         bool(program.ignore) and program.mode is Mode.ALL and not any(program.code) and not program.absent
         and len(program.accept) <= GRAPH_STATES_MAX
@@ -131,13 +134,12 @@ def shares_paths(program: Program) -> bool:
 
 
 def merges_runs(program: Program) -> bool:
-    """Whether a graph can have all matches though conditions read the match so far: equal runs are merged."""
+    """True if a graph can hold all matches although conditions read the match so far: equal runs are merged."""
     return (
         bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.absent
     )  # fmt: skip
 
 
 def counts_paths(program: Program) -> bool:
-    """Whether matches can be counted without being found (matching.kernels.counts): what a graph can do, of few
-    states."""
+    """True if matches can be counted without being found (matching.kernels.counts): as for a graph, with few states."""
     return shares_paths(program) and len(program.accept) <= COUNT_STATES_MAX

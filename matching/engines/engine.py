@@ -1,4 +1,4 @@
-"""What an engine must do, what it may do beside that, and the plan by which one runs."""
+"""The interface of engines, its optional extensions, and the plan by which an engine runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.program.carried import Carried, Chain
-from matching.program.determinise import Table
+from matching.program.determinise import ListTable
 from matching.program.program import Program
 from matching.program.starts import StartTable, show_starts
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Policy
 from matching.store import RowStore
 
-#: State to be kept, by name.
+#: State to be saved, by name.
 Arrays = dict[str, np.ndarray]
 #: No condition of any row fails.
 NONE_BAD = np.zeros(0, np.int64)
@@ -29,12 +29,12 @@ class OverBudget(Exception):
     """A partition has more partial matches than allowed."""
 
 
-class Failed(Exception):
+class ConditionFailed(Exception):
     """A condition that was read cannot be computed: args are the position of its row and its label."""
 
 
 class Purpose(Enum):
-    """What the matches are wanted for."""
+    """The use of the matches."""
 
     MATCHES = "matches with their evidence"
     LIVE = "matches of a live query, with their evidence"
@@ -44,8 +44,8 @@ class Purpose(Enum):
     GRAPH = "all matches as a graph"  # see matching.match_graph
 
 
-class Wanted(Enum):
-    """Which rows change what an engine has; it is not given the others."""
+class WantedRows(Enum):
+    """The rows that can change an engine's state; it does not receive others."""
 
     ALL = "all rows"
     RUNS = "rows that may begin a match, and rows of keys with partial matches"
@@ -54,12 +54,11 @@ class Wanted(Enum):
 class Engine(Protocol):
     """Finds the matches of a program, over partitions numbered from 0 and rows of a matching.store.RowStore.
 
-    name: as EXPLAIN prints it. tag: names the engine in a state, and stays when the class is renamed.
-    by_test: bit i of a mask says whether the kind of condition Program.tests[i] holds; otherwise bit v is of label v.
-    defers: a condition that cannot be computed for a row is an error only once it is read (`bad` of `run`); an engine
-    that does not defer is given no such row: see `Ordered`.
-    settles: with UNMATCHED ROWS, `decode` gives the unmatched rows in their places.
-    specialises: it is `Specialisable`.
+    name: as EXPLAIN prints it. tag: identifies the engine in a state, and stays when the class is renamed. by_test:
+    True if bit i of a mask is the kind of condition Program.tests[i]; otherwise bit v is of label v. defers: True if a
+    condition that cannot be computed for a row fails only when it is read (`bad` of `run`); an engine that does not
+    defer receives no such row: see `OrderedEngine`. settles: True if, with UNMATCHED ROWS, `decode` gives the unmatched
+    rows in order. specialises: True if it is `Specialisable`.
     """
 
     name: str
@@ -73,16 +72,16 @@ class Engine(Protocol):
 
     @property
     def size(self) -> int:
-        """Nodes of its own, beside the rows of the store; what `mark` and `move` may drop."""
+        """Returns the number of its own nodes, without rows of the store, which `mark` and `move` may drop."""
 
     @property
     def decided(self) -> int:
-        """Matches decided and not yet decoded."""
+        """Returns the number of decided matches that are not decoded yet."""
 
     @property
     def stuck(self) -> int:
-        """Matches from which AFTER MATCH SKIP TO FIRST / LAST would not have moved on; the scan went on one row after
-        their start."""
+        """Returns the number of matches from which AFTER MATCH SKIP TO FIRST / LAST would not have moved on; the scan
+        continued one row after their start."""
 
     def reserve(self, partitions: int) -> None:
         """Makes room for this many partitions."""
@@ -93,36 +92,36 @@ class Engine(Protocol):
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`, in the total order. mask: the conditions that hold, a bit each; feature: what
         registers read, (features, n), and whether it is not null. bad: the labels whose conditions cannot be computed
-        for the row, like mask; empty if all can. Raises Failed or OverBudget."""
+        for the row, like mask; empty if all can. Raises ConditionFailed or OverBudget."""
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Ends the runs that began before watermark - WITHIN, and decides their matches. held: per partition the time
-        of its first row that is there but not taken (larger than any: none); empty where none is held."""
+        of its first untaken row (larger than any: none); empty if there are none."""
 
     def finish(self, partitions: int) -> None:
-        """The input has ended: decides all pending matches."""
+        """Decides all pending matches at the end of the input."""
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the decided matches into `out` and forgets them."""
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows that a run or a pending match can reach; unless `exact`, perhaps more. To be followed by
+        """Marks the rows that a run or a pending match can reach, and unless `exact` perhaps more. To be followed by
         `move`. ids: the partitions that may have any."""
 
     def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Renumbers rows, and drops the nodes that `mark` did not reach."""
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,): a run asks for the rows of its partition."""
+        """True if these partitions may have runs, bool (n,): a run asks for the rows of its partition."""
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has neither a run nor a pending match, bool (partitions,)."""
+        """Returns, per partition, True if it has neither a run nor a pending match, bool (partitions,)."""
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
 
     def snapshot(self) -> Arrays: ...
     def restore(self, arrays: Arrays) -> None: ...
@@ -131,8 +130,8 @@ class Engine(Protocol):
 class Spillable(Protocol):
     """An engine whose partitions may leave memory and come back, here or in another matcher of the same program.
 
-    row_bytes: of its own, for each row of the store; used_bytes: beside those; key_bytes: for each partition id.
-    due_yields: a watermark, or the end of the input, decides matches."""
+    row_bytes: of its own, for each row of the store; used_bytes: besides those; key_bytes: for each partition id.
+    due_yields: True if a watermark, or the end of the input, decides matches."""
 
     @property
     def row_bytes(self) -> int: ...
@@ -144,34 +143,34 @@ class Spillable(Protocol):
     def due_yields(self) -> bool: ...
 
     def states(self, ids: Int64Array) -> Int64Array:
-        """The state that each of these partitions waits in, -1 for none."""
+        """Returns the state that each of these partitions waits in, -1 for none."""
 
     def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
-        """Bytes of each of these partitions beside those of its rows; to be asked after `mark`. place: by partition
-        id, its place among them, -1 for others."""
+        """Returns the bytes of each of these partitions without its rows; to be called after `mark`. place: by
+        partition id, the index among them, -1 for others."""
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
-        """The state of these partitions, in terms of their own rows; to be asked after `mark`."""
+        """Returns the state of these partitions, in terms of their own rows; to be called after `mark`."""
 
     def leave(self, ids: Int64Array) -> None:
-        """Makes partitions that have been copied out what they were before their first row."""
+        """Resets partitions that have been copied out to their state before the first row."""
 
     def unmark(self, store: RowStore, place: Int64Array) -> None:
-        """Takes back the marks of partitions that have left. place: 0 or more for these, by partition id; their rows
-        are no longer kept."""
+        """Clears the marks of partitions that have left. place: 0 or more for these, by partition id; their rows are
+        dropped."""
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
-        """Takes over what was copied out, for partitions that have had no row since."""
+        """Restores data that was copied out, for partitions that have had no row since."""
 
     def registers(self, blocks: Blocks) -> np.ndarray | None:
-        """Of what was copied out, the registers of all runs, (runs, registers), to be changed in place; None: runs have
-        none."""
+        """Returns the registers of all runs in copied-out data, (runs, registers), to be changed in place; None: runs
+        have none."""
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
-        """Of the wanted partitions those in which the watermark may decide something."""
+        """Returns those of the wanted partitions in which the watermark may decide a match."""
 
 
-class Ordered(Protocol):
+class OrderedEngine(Protocol):
     """An engine that decides the attempts of a partition in the order of their first rows. Where it does not defer
     conditions that fail, run lists can go on from there."""
 
@@ -179,12 +178,12 @@ class Ordered(Protocol):
         """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
 
     def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
-        """Whether rows that have been taken and are not settled are known to lie in a match, bool (n,)."""
+        """True if rows that have been taken and are not settled are known to lie in a match, bool (n,)."""
 
 
 class Specialisable(Protocol):
-    """An engine that may go on with a kernel written out for its program. source: a module with that kernel; key: names
-    the module in the cache."""
+    """An engine that can switch to a kernel written out for its program. source: a module with that kernel; key:
+    identifies the module in the cache."""
 
     chosen: EnginePlan
     program: Program
@@ -194,33 +193,34 @@ class Specialisable(Protocol):
     @property
     def key(self) -> str: ...
     def run_by(self, special: Any) -> None:
-        """Goes on with the step of that module, which is compiled now unless it is in the cache."""
+        """Switches to the step of that module, which is compiled now unless it is in the cache."""
 
 
 class Builder(Protocol):
-    """Gives the module with the specialised kernel of an engine; None: there is none yet, the matcher goes on with the
-    interpreted one and asks again with the next batch. rows: how many the matcher has had, with those to come now."""
+    """Returns the module with the specialised kernel of an engine; None: not yet, so the matcher continues with the
+    interpreted one and asks again with the next batch. rows: number of rows of the matcher so far, including the next
+    ones."""
 
     def __call__(self, engine: Specialisable, rows: int, /) -> ModuleType | None: ...
 
 
 def spills(engine: type[Engine]) -> bool:
-    """Whether engines of a class are Spillable."""
+    """True if engines of a class are Spillable."""
     return hasattr(engine, "copy_out")
 
 
 def spillable(engine: Engine) -> Spillable | None:
-    """The engine, if its partitions may leave memory."""
+    """Returns the engine if its partitions may leave memory, else None."""
     return cast(Spillable, engine) if spills(type(engine)) else None
 
 
-def ordered(engine: Engine) -> Ordered | None:
-    """The engine, if it decides attempts in the order of their first rows."""
-    return cast(Ordered, engine) if hasattr(engine, "frontier") else None
+def ordered(engine: Engine) -> OrderedEngine | None:
+    """Returns the engine if it decides attempts in the order of their first rows, else None."""
+    return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
 def specialisable(engine: Engine) -> Specialisable | None:
-    """The engine, if it may go on with a kernel of its own."""
+    """Returns the engine if it can switch to a specialised kernel, else None."""
     return cast(Specialisable, engine) if engine.specialises else None
 
 
@@ -228,46 +228,46 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names what has none. purpose: LIVE instead of FOUND_AGAIN if the evidence
-    cannot be found again. program: of the plan. table: over which the engine runs, if it runs over one. carried:
-    registers that runs carry beside those of the program, for measures; chain: the variables of each match, where the
-    rows alone tell a match. wanted: the rows it is given. resident: why its partial matches cannot leave memory, or
-    None. runs_max: most partial matches one partition may have at a time."""
+    engine: None if there is none; then `why` names the unsupported feature. purpose: LIVE instead of FOUND_AGAIN if the
+    evidence cannot be found again. program: of the plan. table: of a table engine. carried: registers that runs carry
+    for measures, besides those of the program; chain: the variables of each match, if its rows alone determine the
+    match. wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None.
+    runs_max: maximum number of partial matches of one partition at a time."""
 
     engine: type[Engine] | None
     why: str
     purpose: Purpose
     program: Program | None
-    table: Table | StartTable | None = None
+    table: ListTable | StartTable | None = None
     carried: Carried | None = None
     chain: Chain | None = None
-    wanted: Wanted = Wanted.ALL
+    wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
     runs_max: int = 0
 
     @property
     def runs(self) -> Program:
-        """The program as it runs."""
+        """Returns the program as it runs."""
         assert self.program is not None
         return self.program if self.carried is None else self.carried.program
 
     @property
     def keeps_rows(self) -> bool:
-        """Returns whether the engine has all rows of a decided match."""
+        """True if the engine has all rows of a decided match."""
         return self.carried is None and self.chain is None
 
     @property
     def specialised(self) -> bool:
-        """Whether a kernel written out for the program comes after some rows."""
+        """True if a specialised kernel may follow after some rows."""
         return self.engine is not None and self.engine.specialises
 
     def make(self) -> Engine:
-        """The engine, before the first row."""
+        """Returns a new engine, before the first row."""
         assert self.engine is not None
         return self.engine(self)
 
     def show_engine(self) -> str:
-        """The engine and its table."""
+        """Returns the line of EXPLAIN with the engine and its table."""
         if self.engine is None:
             return f"engine      reference matcher: {self.why} has no kernel"
         lines = [f"engine      {self.engine.name}"]

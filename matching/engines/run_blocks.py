@@ -1,4 +1,4 @@
-"""The engine of the strategies that pass over rows: runs in a block per partition (matching.kernels.skip_till)."""
+"""The engine for strategies that skip rows: runs in a block per partition (matching.kernels.skip_till)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
 from matching.program.carried import POSITION
-from matching.records import Block as Part
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
+from matching.records import RecordBlock as Part
 from matching.store import RowStore
 
 
 class RunBlocks(BufferedRuns):
-    """Runs of all partitions, those of one side by side."""
+    """Runs of all partitions, grouped by partition."""
 
     name = "blocks of runs"
     tag = "blocks"
@@ -42,7 +42,7 @@ class RunBlocks(BufferedRuns):
         return self._runs, self._blocks, self._buffer, self._heap, self._decided, self._scratch, self._counters
 
     def _start(self) -> None:
-        """No runs."""
+        """Sets up empty blocks."""
         line = np.zeros((1024, self._width), np.int64)
         behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
         self._runs = skip_till.Runs(
@@ -50,7 +50,7 @@ class RunBlocks(BufferedRuns):
         )
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         super().reserve(partitions)
         have = len(self._blocks)
         if partitions > have:
@@ -78,7 +78,7 @@ class RunBlocks(BufferedRuns):
             self._room_to_decide(partition)
 
     def _room_to_decide(self, partition: int) -> None:
-        """Room for the matches of a partition that wait, beside those that one row makes."""
+        """Makes room for the waiting matches of a partition, besides those of one row."""
         needed = self.decided + int(self._blocks[partition, Block.WAITING]) + self._room_for_runs(partition)
         if needed > len(self._decided.node):
             self._more_decided(max(2 * len(self._decided.node), needed))
@@ -92,7 +92,7 @@ class RunBlocks(BufferedRuns):
             self._room_to_decide(int(self._heap.partition[0]))
 
     def finish(self, partitions: int) -> None:
-        """The input has ended."""
+        """Ends all runs at the end of the input."""
         at = 0 if self.program.absent_behind else partitions
         state = self._tables, self._runs, self._blocks
         while (at := skip_till.finish(at, partitions, *state, self._decided, self._counters)) < partitions:
@@ -103,7 +103,7 @@ class RunBlocks(BufferedRuns):
         self._counters[Counters.HEAP] = 0
 
     def decode(self, store: RowStore, out: Decode) -> None:
-        """See BufferedRuns. Of a program that carries registers, the last row of each match and the registers."""
+        """See BufferedRuns. For a program with registers, writes the last row of each match and the registers."""
         if self.program.carries is None:
             super().decode(store, out)
             return
@@ -119,11 +119,11 @@ class RunBlocks(BufferedRuns):
         out.carried = self._decided.carried[:count].copy()
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows that runs can reach, and unless they are to be exact perhaps more; to be followed by `move`.
+        """Marks the rows that runs can reach, and unless `exact` perhaps more; to be followed by `move`.
 
-        No node is older than the first row of its run. So if what stands before the oldest run of all is a good part,
-        it is cut off and the rest stays, reached or not: a walk over all chains costs far more. Where runs end at
-        different times twice as much stays at most, as a run is as long as WITHIN."""
+        No node is older than the first row of its run. So if a large part of the nodes precedes the oldest run, that
+        part is dropped and the rest stays, reached or not: walking all chains costs far more. If runs end at different
+        times, at most twice as much stays, as a run is as long as WITHIN."""
         size = self.size
         self._cut = -1
         if self.program.absent_before:
@@ -137,7 +137,7 @@ class RunBlocks(BufferedRuns):
         self._live = match_buffer.number(size, self._moved)
 
     def _mark_behind(self, store: RowStore, ids: Int64Array, size: int, keep: np.ndarray) -> bool:
-        """Marks all nodes from the oldest run's first row on, if that is worth while."""
+        """Marks all nodes from the oldest run's first row on, if that is worthwhile."""
         oldest = skip_till.oldest_row(ids, self._runs, self._blocks, store.count)
         cut = match_buffer.first_behind(oldest, self._buffer, size)
         if 8 * cut < size:
@@ -147,7 +147,7 @@ class RunBlocks(BufferedRuns):
         return True
 
     def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
-        """Drops the nodes that `mark` left out and renumbers rows."""
+        """Drops the nodes without marks and renumbers rows."""
         if self._cut >= 0:
             match_buffer.cut_nodes(self.size, self._cut, self._buffer, row_moved)
             skip_till.cut_runs(ids, self._runs, self._blocks, self._cut, row_moved)
@@ -164,19 +164,19 @@ class RunBlocks(BufferedRuns):
         self._counters[Counters.NODES] = self._live
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._blocks[:partitions, Block.NUMBER]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions have runs, bool (n,)."""
+        """True if these partitions have runs, bool (n,)."""
         return np.asarray(self._blocks[partition, Block.LENGTH] > 0)
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has no run, bool (partitions,)."""
+        """Returns, per partition, True if it has no run, bool (partitions,)."""
         return (self._blocks[:partitions, Block.LENGTH] == 0) & (self._blocks[:partitions, Block.QUEUED] == 0)
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         self._blocks[ids] = 0
         self._blocks[ids, Block.SIZE] = -1
 
@@ -197,7 +197,7 @@ class RunBlocks(BufferedRuns):
 
     @property
     def due_yields(self) -> bool:
-        """Whether WITHIN, or the end of the input, gives matches."""
+        """True if WITHIN, or the end of the input, decides matches."""
         return bool(self.program.absent_behind)
 
     @property
@@ -284,6 +284,6 @@ class RunBlocks(BufferedRuns):
 
 
 def _said(said: Int64Array, place: Callable[[Int64Array], Int64Array]) -> Int64Array:
-    """SAID with other positions of rows. place: the new one of each."""
+    """Returns SAID with other positions of rows. place: returns the new one of each."""
     at = place((said - 1) >> skip_till.LABEL_BITS)
     return np.where(said > 0, 1 + (at << skip_till.LABEL_BITS | (said - 1) & skip_till.LABELS), said)

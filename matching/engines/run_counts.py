@@ -1,4 +1,4 @@
-"""The engine that counts all matches of row-local patterns that pass over rows (matching.kernels.counts)."""
+"""The engine that counts all matches of row-local patterns that skip rows (matching.kernels.counts)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan
 from matching.kernels import counts, layout
-from matching.kernels.counts import Counted, Counters, Node
+from matching.kernels.counts import Counted, Node, PathCounters
 from matching.store import RowStore
 from query.errors import DataError
 
-#: Nodes there is room for at first.
+#: Initial room for nodes.
 ROOM = 1 << 12
 
 
 class RunCounts:
-    """How many runs of each partition are in each state. It keeps no rows and finds no matches."""
+    """The number of runs of each partition in each state. It keeps no rows and finds no matches."""
 
     name = "counts by state"
     tag = "counts"
@@ -35,11 +35,11 @@ class RunCounts:
         self._partitions = self._fresh(0)
         self._nodes = np.zeros((ROOM, Node.RUNS + states), np.int64)
         self._matrix, self._old = np.zeros(states * states, np.int64), np.zeros(states, np.int64)
-        self._counters = np.zeros(len(Counters), np.int64)
-        self._counters[Counters.FREE] = -1
+        self._counters = np.zeros(len(PathCounters), np.int64)
+        self._counters[PathCounters.FREE] = -1
 
     def _fresh(self, partitions: int) -> np.ndarray:
-        """Partitions without rows."""
+        """Returns partitions without rows."""
         states = self._states
         within = self.program.within_us is not None or self.program.within_rows is not None
         fresh = np.zeros((partitions, Counted.STATES + states + within * states**2), np.int64)
@@ -48,15 +48,15 @@ class RunCounts:
 
     @property
     def size(self) -> int:
-        """Of what `move` could drop: nothing. Rows over time leave by themselves."""
+        """Returns 0: `move` can drop nothing. Rows after WITHIN leave by themselves."""
         return 0
 
     def numbers(self, partitions: int) -> Int64Array:
-        """How many matches each partition has had so far."""
+        """Returns the number of matches of each partition so far."""
         return self._partitions[:partitions, Counted.TOTAL]
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         have = len(self._partitions)
         if partitions > have:
             more = self._fresh(max(partitions, 2 * have, 1024) - have)
@@ -66,8 +66,8 @@ class RunCounts:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.engines.engine.Engine.run. Raises DataError when a partition
-        has more matches than a BIGINT can say."""
+        """Takes the rows at `positions`; see matching.engines.engine.Engine.run. Raises DataError if a partition has
+        more matches than a BIGINT can hold."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
@@ -81,45 +81,45 @@ class RunCounts:
                     self._nodes = layout.grown(self._nodes, 2 * len(self._nodes))
                 case counts.ERROR:
                     c = self._counters
-                    raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
+                    raise ConditionFailed(int(c[PathCounters.FAILED_ROW]) - 1, int(c[PathCounters.FAILED_LABEL]))
                 case counts.TOO_MANY:
                     raise DataError(
-                        "count(*): a partition has 2^63 - 1 matches or more, and a BIGINT can say no more",
+                        "count(*): a partition has 2^63 - 1 matches or more, more than a BIGINT can hold",
                         "shorten WITHIN" if self.program.within_us is not None else "add WITHIN",
                     )
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
+        """True if these partitions may have runs, bool (n,)."""
         of = self._partitions[partition]
         back = of[:, Counted.STATES : Counted.STATES + self._states].any(axis=1)
         return np.asarray(back | (of[:, Counted.FRONT] >= 0))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """What WITHIN has ended leaves with the next row."""
+        """Does nothing: runs that WITHIN has ended leave with the next row."""
 
     def finish(self, partitions: int) -> None:
-        """The input has ended: nothing waits."""
+        """Does nothing: no match waits."""
 
     def decode(self, store: RowStore, out: Decode) -> None:
-        """There are no matches to write."""
+        """Does nothing: there are no matches to write."""
         out.begin(0)
         out.room(0)
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """No run reads a row again."""
+        """Does nothing: no run reads a row again."""
 
     def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
-        """No run knows a row."""
+        """Does nothing: no run refers to a row."""
 
     def idle(self, partitions: int) -> np.ndarray:
-        """No partition is: what it has had is asked at the end."""
+        """Returns False for all: the counts are read at the end."""
         return np.zeros(partitions, np.bool_)
 
     def forget(self, ids: Int64Array) -> None:
-        """None is idle."""
+        """Does nothing: no partition is idle."""
 
     def snapshot(self) -> Arrays:
-        nodes = self._nodes[: self._counters[Counters.NODES]]
+        nodes = self._nodes[: self._counters[PathCounters.NODES]]
         return {"counters": self._counters, "partitions": self._partitions, "nodes": nodes}
 
     def restore(self, arrays: Arrays) -> None:

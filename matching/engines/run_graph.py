@@ -1,4 +1,4 @@
-"""The engine for all matches of row-local patterns that pass over rows: a graph of cells (matching.kernels.graph)."""
+"""The engine for all matches of row-local patterns that skip rows: a graph of cells (matching.kernels.graph)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan, Failed, OverBudget, Purpose
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget, Purpose
 from matching.kernels import graph, layout
-from matching.kernels.graph import Counters, Kept, Lists, Narrow
-from matching.records import Block, Blocks, Coming, Grouped, Leaving, anew, one_each, owners
+from matching.kernels.graph import GraphCounters, Kept, Lists, Narrow
+from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, one_each, owners
 from matching.store import RowStore
 
-#: Most matches that one row may end.
+#: Maximum number of matches that one row may end.
 MATCHES_MAX = 1_000_000
-#: Matches, and by some factor cells and rows of matches, that there is room for at first.
+#: Initial room for matches, and by some factor for cells and rows of matches.
 ROOM = 1 << 12
-#: What grows with the longest match, or the longest list of partial ones.
+#: The arrays that grow with the longest match, or the longest list of partial matches.
 PATH = ("path", "bottom", "stack")
 
 
 class RunGraph:
-    """The runs of all partitions as lists per state over shared cells. Of Purpose.GRAPH matches are not
-    enumerated; the cells that end some are kept for matching.match_graph, and all cells with them."""
+    """The runs of all partitions as lists per state over shared cells. With Purpose.GRAPH matches are not enumerated;
+    the cells that end matches, and all other cells, are kept for matching.match_graph."""
 
     name = "graph of runs"
     tag = "graph"
@@ -30,38 +30,38 @@ class RunGraph:
     defers = True
     specialises = False
     settles = False
-    due_yields = False  # neither WITHIN nor the end of the input gives matches
+    due_yields = False  # neither WITHIN nor the end of the input decides matches
     row_bytes = 0  # of its own, for each row of the store
     stuck = 0
-    _slots = len(Counters)
+    _slots = len(GraphCounters)
 
     def __init__(self, chosen: EnginePlan) -> None:
         program = self.program = chosen.runs
         keeps = chosen.purpose is Purpose.GRAPH
-        #: rows of each match, if all have as many and only the rows are asked for
+        #: number of rows of each match, if it is constant and only the rows are needed
         length = self._length = 0 if chosen.chain is None else len(chosen.chain.variables)
         self._tables = layout.program_arrays(program, chosen.runs_max)
         self._states = len(program.accept)
         self._variables = self._tables.edge_variable.astype(np.int16)
         self._lists = self._fresh(0)
         self._cells = graph.new_cells(8 * ROOM)
-        self._found = graph.Found(*(
+        self._found = graph.FoundPaths(*(
             np.zeros(4 * ROOM if "row" in name or "edge" in name else ROOM, np.int32 if "edge" in name else np.int64)
-            for name in graph.Found._fields
+            for name in graph.FoundPaths._fields
         ))  # fmt: skip
         edges = len(program.edge_target)
         sizes = (edges, edges, edges, *[min(64, ROOM)] * len(PATH))
         kept = np.zeros((ROOM if keeps else 0, len(Kept)), np.int64)
         edge, child, ends, path, bottom, stack = (np.zeros(size, np.int64) for size in sizes)
-        self._scratch = graph.Scratch(edge, child, ends, path, bottom, stack, kept)
+        self._scratch = graph.GraphScratch(edge, child, ends, path, bottom, stack, kept)
         self._counters = np.zeros(self._slots, np.int64)
-        self._counters[Counters.KEPT] = 0 if keeps else -1
-        self._counters[Counters.LENGTH] = length
-        #: no start before it counts any more
+        self._counters[GraphCounters.KEPT] = 0 if keeps else -1
+        self._counters[GraphCounters.LENGTH] = length
+        #: earlier starts have expired
         self._floor = graph.LOWEST
 
     def _fresh(self, partitions: int) -> np.ndarray:
-        """Lists of partitions without rows."""
+        """Returns lists of partitions without rows."""
         lists = np.full((partitions, graph.lists_width(self._states)), -1, np.int64)
         lists[:, Lists.WANTED] = self._tables.state_mask[0]
         lists[:, Lists.LOWEST] = graph.LOWEST
@@ -70,16 +70,16 @@ class RunGraph:
 
     @property
     def size(self) -> int:
-        """Cells, live or not."""
-        return int(self._counters[Counters.CELLS])
+        """Returns the number of cells, live or not."""
+        return int(self._counters[GraphCounters.CELLS])
 
     @property
     def decided(self) -> int:
-        """Matches found and not yet decoded."""
-        return int(self._counters[Counters.FOUND])
+        """Returns the number of matches found and not decoded yet."""
+        return int(self._counters[GraphCounters.FOUND])
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         have = len(self._lists)
         if partitions > have:
             self._lists = np.concatenate([self._lists, self._fresh(max(partitions, 2 * have, 1024) - have)])
@@ -106,16 +106,16 @@ class RunGraph:
                     self._more_found(status)
                 case graph.ERROR:
                     c = self._counters
-                    raise Failed(int(c[Counters.FAILED_ROW]) - 1, int(c[Counters.FAILED_LABEL]))
+                    raise ConditionFailed(int(c[GraphCounters.FAILED_ROW]) - 1, int(c[GraphCounters.FAILED_LABEL]))
                 case graph.BUDGET:
                     raise OverBudget
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._lists[:partitions, Lists.NUMBER]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
+        """True if these partitions may have runs, bool (n,)."""
         return np.asarray((self._lists[partition, Lists.HEAD + 1 : Lists.HEAD + self._states] >= 0).any(axis=1))
 
     def _step(
@@ -128,31 +128,31 @@ class RunGraph:
         )  # fmt: skip
 
     def _more_found(self, status: int) -> None:
-        """Room for more matches, or for longer ones."""
+        """Makes room for more matches, or for longer ones."""
         if status == graph.ROOM_FOUND:
-            self._found = graph.Found(*(layout.grown(a, 2 * len(a)) for a in self._found))
+            self._found = graph.FoundPaths(*(layout.grown(a, 2 * len(a)) for a in self._found))
             return
         more = {n: layout.grown(getattr(self._scratch, n), 2 * len(self._scratch.path)) for n in PATH}
         self._scratch = self._scratch._replace(**more)
 
     def _more_cells(self, partition: int) -> None:
-        """Room for the cells of one more row of this partition, and for as many as there are."""
+        """Makes room for the cells of one more row of this partition, and for as many as exist."""
         self._room_for_cells(2 * len(self._cells.wide) + len(self._tables.edge_target))
 
     def _room_for_cells(self, capacity: int) -> None:
         self._cells = graph.cells_of(layout.grown(self._cells.wide, capacity))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """No run that began before watermark - WITHIN counts; see matching.engines.run_lists.RunLists.expire."""
+        """Ends the runs that began before watermark - WITHIN; see matching.engines.run_lists.RunLists.expire."""
         if self.program.within_us is not None:
             now = min([watermark_us, *([int(held.min())] if len(held) else [])])
             self._floor = max(self._floor, now - self.program.within_us)
 
     def finish(self, partitions: int) -> None:
-        """The input has ended."""
+        """Does nothing at the end of the input."""
         self._lists[:, Lists.HEAD + 1 :] = -1
 
-    # ---- what is kept for later
+    # ---- cells kept for matching.match_graph
 
     @property
     def cells(self) -> graph.Cells:
@@ -161,16 +161,16 @@ class RunGraph:
 
     @property
     def labels(self) -> Int64Array:
-        """Per cell the label of its row."""
+        """Returns the label of the row of each cell."""
         return self._tables.edge_variable[self.cells.narrow[:, Narrow.EDGE]]
 
     @property
     def kept(self) -> np.ndarray:
         """See matching.kernels.graph.Kept."""
-        return self._scratch.kept[: self._counters[Counters.KEPT]]
+        return self._scratch.kept[: self._counters[GraphCounters.KEPT]]
 
     def unfold(self, most: int, at: Int64Array) -> None:
-        """Finds the next matches of what is kept, `most` at most; to be followed by `decode`. at: where it stands, see
+        """Finds the next matches of the kept cells, `most` at most; to be followed by `decode`. at: the position, see
         matching.kernels.graph.Unfolding."""
         status = graph.ROOM_PATH
         while status != graph.OK:
@@ -181,8 +181,8 @@ class RunGraph:
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Writes the matches found into `out` and forgets them."""
-        count, rows = int(self._counters[Counters.FOUND]), int(self._counters[Counters.ROWS])
-        self._counters[[Counters.FOUND, Counters.ROWS]] = 0
+        count, rows = int(self._counters[GraphCounters.FOUND]), int(self._counters[GraphCounters.ROWS])
+        self._counters[[GraphCounters.FOUND, GraphCounters.ROWS]] = 0
         found = self._found
         out.begin(count)
         if self._length:
@@ -218,18 +218,18 @@ class RunGraph:
         """Drops the cells that `mark` did not reach and renumbers rows."""
         graph.move_cells(self._cells, self.size, self._moved, row_moved)
         self._move_lists(ids)
-        self._counters[Counters.CELLS] = self._remaining
+        self._counters[GraphCounters.CELLS] = self._remaining
 
     def _move_lists(self, ids: Int64Array) -> None:
         graph.move_lists(ids, self._states, self._lists, self._moved)
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has no run, bool (partitions,). To be asked behind `move`, which drops those that
-        WITHIN has ended."""
+        """Returns, per partition, True if it has no run, bool (partitions,). To be called after `move`, which drops
+        those that WITHIN has ended."""
         return ~self.busy(np.arange(partitions))
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         self._lists[ids] = self._fresh(1)
 
     def snapshot(self) -> Arrays:
@@ -257,7 +257,7 @@ class RunGraph:
         return np.where(some.any(axis=1), self._states - 1 - some[:, ::-1].argmax(axis=1), -1)
 
     def _own(self, ids: Int64Array) -> Int64Array:
-        """For each live cell the place of its partition among these, else -1."""
+        """Returns, for each live cell, the index of its partition among these, else -1."""
         owner = np.full(max(1, self.size), -1, np.int64)
         self._own_lists(ids, owner)
         graph.own_cells(self.size, self._cells, self._moved, owner)
@@ -270,23 +270,23 @@ class RunGraph:
         owner = self._own(ids)
         return 32 * np.bincount(owner[owner >= 0], minlength=len(ids))
 
-    def _cells_out(self, leaving: Leaving) -> tuple[Grouped, Block]:
-        """The cells of partitions, in their order."""
+    def _cells_out(self, leaving: Leaving) -> tuple[Grouped, RecordBlock]:
+        """Returns the cells of partitions, in their order."""
         cells = Grouped(self._own(leaving.ids), len(leaving.ids))
         self._left = cells.items
         of = owners(cells.bounds)
         narrow, wide = self._cells.narrow[cells.items], self._cells.wide[cells.items]
-        # of a cell that WITHIN has ended, kept for what stands behind it, the row may be gone: none is read
+        # an expired cell may be kept for later cells although its row is gone: none is read
         columns = {
             "row": leaving.rows.places(narrow[:, Narrow.ROW], of).astype(np.int32), "edge": narrow[:, Narrow.EDGE],
             "child": cells.places(narrow[:, Narrow.CHILD], of).astype(np.int32),
             "next": cells.places(narrow[:, Narrow.NEXT], of).astype(np.int32), "start": wide[:, graph.START],
             "rest": wide[:, graph.REST],
         }  # fmt: skip
-        return cells, Block(cells.bounds, columns)
+        return cells, RecordBlock(cells.bounds, columns)
 
-    def _cells_in(self, coming: Coming, cells: Block) -> Int64Array:
-        """Puts cells behind those that are there; returns the first one of each partition."""
+    def _cells_in(self, coming: Coming, cells: RecordBlock) -> Int64Array:
+        """Adds cells after the existing ones; returns the first one of each partition."""
         begin, n = self.size, int(cells.bounds[-1])
         if begin + n > len(self._cells.wide):
             self._room_for_cells(max(2 * len(self._cells.wide), begin + n))
@@ -297,7 +297,7 @@ class RunGraph:
         narrow[:, Narrow.CHILD] = anew(columns["child"], base, of)
         narrow[:, Narrow.NEXT] = anew(columns["next"], base, of)
         wide[:, graph.START], wide[:, graph.REST] = columns["start"], columns["rest"]
-        self._counters[Counters.CELLS] = begin + n
+        self._counters[GraphCounters.CELLS] = begin + n
         return base
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
@@ -306,7 +306,7 @@ class RunGraph:
         lists = self._lists[leaving.ids]
         for q in range(1, self._states):
             lists[:, Lists.HEAD + q] = cells.places(lists[:, Lists.HEAD + q], np.arange(n))
-        return {"one": Block(one_each(n), {"lists": lists}), "cells": kept}
+        return {"one": RecordBlock(one_each(n), {"lists": lists}), "cells": kept}
 
     def leave(self, ids: Int64Array) -> None:
         self.forget(ids)

@@ -9,7 +9,7 @@ from matching.engines.buffered_runs import BufferedRuns, fields, named
 from matching.engines.engine import Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
+from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 
 
@@ -35,38 +35,38 @@ class RunLists(BufferedRuns):
         )  # fmt: skip
 
     def frontier(self, partitions: int) -> Int64Array:
-        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        """Returns, per partition, the row where the first undecided attempt began; -1: all rows taken are settled."""
         head = self._partitions.head[:partitions]
         return np.where(head >= 0, self._runs.row[np.maximum(head, 0)], -1)
 
     def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
-        """None is known here: see matching.unmatched."""
+        """Returns False for all: see matching.unmatched."""
         return np.zeros(len(rows), np.bool_)
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._partitions.number[:partitions]
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions have runs, bool (n,)."""
+        """True if these partitions have runs, bool (n,)."""
         return np.asarray(self._partitions.head[partition] >= 0)
 
     def go_on(self, numbers: Int64Array, stuck: int) -> None:
-        """Counts on from what another engine has found: MATCH_NUMBER per partition, and `stuck`."""
+        """Continues the counts of another engine: MATCH_NUMBER per partition, and `stuck`."""
         self.reserve(len(numbers))
         self._partitions.number[: len(numbers)] = numbers
         self._counters[Counters.STUCK] = stuck
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         super().reserve(partitions)
         if partitions > len(self._partitions.head):
             capacity = max(partitions, 2 * len(self._partitions.head))
             self._partitions = layout.grown_partitions(self._partitions, capacity)
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """Drops the runs that began before watermark - WITHIN and decides what waited for them. held: per partition the
-        time of its first row that is there but not taken (larger than any: none); empty where none is held."""
+        """Drops the runs that began before watermark - WITHIN and decides the matches that waited for them. held: per
+        partition the time of its first untaken row (larger than any: none); empty if there are none."""
         status = step.ROOM
         while status == step.ROOM:
             status = step.expire(
@@ -79,7 +79,7 @@ class RunLists(BufferedRuns):
         self._look_for_failure()
 
     def finish(self, partitions: int) -> None:
-        """The input has ended: decides all that waits."""
+        """Decides all waiting matches at the end of the input."""
         at = 0
         while at < partitions:
             at = step.finish(
@@ -104,11 +104,11 @@ class RunLists(BufferedRuns):
         self._counters[Counters.NODES] = self._live
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has no run and no match that waits, bool (partitions,)."""
+        """Returns, per partition, True if it has no run and no waiting match, bool (partitions,)."""
         return (self._partitions.head[:partitions] < 0) & ~self._partitions.queued[:partitions]
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         for array, new in zip(self._partitions, layout.new_partitions(1), strict=True):
             array[ids] = new[0]
 
@@ -131,8 +131,8 @@ class RunLists(BufferedRuns):
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
-        runs = fields("runs", layout.Runs, arrays)
-        self._runs = layout.Runs(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
+        runs = fields("runs", layout.LinkedRuns, arrays)
+        self._runs = layout.LinkedRuns(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
         self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
@@ -157,7 +157,7 @@ class RunLists(BufferedRuns):
         return items + self._weigh_nodes(store, ids, place)
 
     def _items(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The items of partitions in order, and where those of each begin."""
+        """Returns the items of partitions in order, and the beginnings of each."""
         bounds = bounds_of(self._partitions.length[ids])
         items = np.empty(int(bounds[-1]), np.int64)
         step.items_of(ids, bounds, self._runs, self._partitions, items)
@@ -175,7 +175,7 @@ class RunLists(BufferedRuns):
         runs["nearest_bad"] = np.where(runs["state"] >= 0, bad, 0)
         one = {name: getattr(self._partitions, name)[ids] for name in PARTITION}
         one["nearest_bad"] = nodes.places(one["nearest_bad"] - 1, np.arange(n)) + 1
-        return {"one": Block(one_each(n), one), "runs": Block(bounds, runs), "nodes": kept}
+        return {"one": RecordBlock(one_each(n), one), "runs": RecordBlock(bounds, runs), "nodes": kept}
 
     def leave(self, ids: Int64Array) -> None:
         items, _ = self._items(ids)
@@ -212,7 +212,7 @@ class RunLists(BufferedRuns):
         self._partitions.head[ids] = np.where(some, known[bounds[:-1]], -1)
         self._partitions.calm[ids] = np.where(calm > 0, known[bounds[:-1] + calm - 1], -1)
         self._partitions.nearest_bad[ids] = anew(one["nearest_bad"] - 1, base, np.arange(n)) + 1
-        if self.program.within_us is not None:  # of those that have come from another matcher
+        if self.program.within_us is not None:  # of runs from another matcher
             new = ids[some & ~self._partitions.queued[ids]]
             first = self._runs.ts[self._partitions.head[new]]
             skip_till.queue(new, first + self.program.within_us, self._heap, self._counters)
@@ -222,6 +222,6 @@ class RunLists(BufferedRuns):
         return blocks["runs"].columns["registers"]
 
 
-#: What an item is, but for those behind it; what a partition is, but for places of items and of the deadline heap.
+#: The fields of an item except links, and of a partition except positions of items and of the deadline heap.
 ITEM = ("state", "first", "ts", "row", "node", "valid", "nearest", "nearest_bad", "registers")
 PARTITION = ("length", "ordinal", "number", "resume", "nearest", "nearest_bad", "calm_length")

@@ -1,5 +1,5 @@
-"""The engine for all matches of patterns that pass over rows and read the match so far: a graph of cells, with equal
-runs merged (matching.kernels.merged)."""
+"""The engine for all matches of patterns that skip rows and read the match so far: a graph of cells, with equal runs
+merged (matching.kernels.merged)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from matching.engines.run_graph import RunGraph
 from matching.kernels import graph, layout, merged
 from matching.kernels.graph import Lists
 from matching.kernels.layout import Parameters
-from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, Partition
+from matching.kernels.merged import C_FREE, C_FREE_COUNT, Config, PartitionColumn
 from matching.program.live import count_caps, live_registers
-from matching.records import Block, Blocks, Coming, Leaving, anew, bounds_of, one_each, owners
+from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 
 
@@ -46,7 +46,7 @@ class RunMerged(RunGraph):
 
     def _fresh(self, partitions: int) -> np.ndarray:
         lists = np.zeros((partitions, merged.PARTITION_WIDTH), np.int64)
-        lists[:, Partition.FIRST] = -1
+        lists[:, PartitionColumn.FIRST] = -1
         lists[:, Lists.LOWEST] = graph.LOWEST
         return lists
 
@@ -54,7 +54,7 @@ class RunMerged(RunGraph):
         return merged.Configs(at, registers, registers.view(np.float64), np.full(buckets, -1, np.int64))
 
     def _grow(self, most: int) -> None:
-        """Room for `most` more cells and configurations, and for as many to be made by one row."""
+        """Makes room for `most` more cells and configurations, and for as many made by one row."""
         if self.size + most > len(self._cells.wide):
             self._room_for_cells(max(2 * len(self._cells.wide), self.size + most))
         if self._counters[C_FREE_COUNT] < most:
@@ -84,15 +84,15 @@ class RunMerged(RunGraph):
         )  # fmt: skip
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions may have runs, bool (n,)."""
-        return np.asarray(self._lists[partition, Partition.FIRST] >= 0)
+        """True if these partitions may have runs, bool (n,)."""
+        return np.asarray(self._lists[partition, PartitionColumn.FIRST] >= 0)
 
     def _more_cells(self, partition: int) -> None:
-        length = int(self._lists[partition, Partition.LENGTH])
+        length = int(self._lists[partition, PartitionColumn.LENGTH])
         self._grow((length + 1) * int(self._tables.parameters[Parameters.DEGREE]))
 
     def finish(self, partitions: int) -> None:
-        """The input has ended."""
+        """Does nothing at the end of the input."""
 
     def _mark_lists(self, ids: Int64Array, lowest: Int64Array) -> None:
         merged.mark_configs(
@@ -124,12 +124,12 @@ class RunMerged(RunGraph):
         return super().used_bytes + self._config_bytes * configs
 
     def states(self, ids: Int64Array) -> Int64Array:
-        first = self._lists[ids, Partition.FIRST]
+        first = self._lists[ids, PartitionColumn.FIRST]
         return np.where(first >= 0, self._configs.at[np.maximum(first, 0), Config.STATE], -1)
 
     def _configs_of(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The configurations of partitions in order, and where those of each begin."""
-        bounds = bounds_of(self._lists[ids, Partition.LENGTH])
+        """Returns the configurations of partitions in order, and the beginnings of each."""
+        bounds = bounds_of(self._lists[ids, PartitionColumn.LENGTH])
         configs = np.empty(int(bounds[-1]), np.int64)
         merged.configs_of(ids, bounds, self._lists, self._configs, configs)
         return configs, bounds
@@ -139,15 +139,15 @@ class RunMerged(RunGraph):
         owner[self._configs.at[configs, Config.HEAD]] = owners(bounds)
 
     def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
-        return super().weigh(store, ids, place) + self._config_bytes * self._lists[ids, Partition.LENGTH]
+        return super().weigh(store, ids, place) + self._config_bytes * self._lists[ids, PartitionColumn.LENGTH]
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
         cells, kept = self._cells_out(leaving)
         configs, bounds = self._configs_of(leaving.ids)
         at, registers = self._configs.at[configs], self._configs.registers[configs]
         at[:, Config.HEAD] = cells.places(at[:, Config.HEAD], owners(bounds))
-        one = Block(one_each(len(leaving.ids)), {"lists": self._lists[leaving.ids]})
-        return {"one": one, "configs": Block(bounds, {"at": at, "registers": registers}), "cells": kept}
+        one = RecordBlock(one_each(len(leaving.ids)), {"lists": self._lists[leaving.ids]})
+        return {"one": one, "configs": RecordBlock(bounds, {"at": at, "registers": registers}), "cells": kept}
 
     def leave(self, ids: Int64Array) -> None:
         merged.leave_configs(ids, self._lists, self._configs, self._counters)
@@ -160,7 +160,7 @@ class RunMerged(RunGraph):
         at[:, Config.HEAD] = anew(at[:, Config.HEAD], base, owners(configs.bounds))
         self._grow(len(at))
         self._lists[coming.ids] = blocks["one"].columns["lists"]
-        self._lists[coming.ids, Partition.FIRST] = -1
+        self._lists[coming.ids, PartitionColumn.FIRST] = -1
         merged.put_configs(
             coming.ids, configs.bounds, at, configs.columns["registers"], self._lists, self._configs, self._counters
         )

@@ -12,15 +12,15 @@ from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
 from matching.kernels.skip_till import queue
 from matching.program.starts import StartTable
-from matching.records import Block, Blocks, Coming, Leaving, anew, one_each, owners
+from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, one_each, owners
 from matching.store import RowStore
 
 
 class RunStarts:
     """Per partition the queue of its unsettled starts and the groups they form; per row its mask and place in them.
 
-    It settles starts in order itself: matches that AFTER MATCH passes over never come out, unmatched rows and timeouts
-    do, in their place (`settles`)."""
+    It settles starts in order itself: matches that AFTER MATCH skips are never emitted; unmatched rows and timeouts
+    are, in order (`settles`)."""
 
     name = "table of starts"
     tag = "starts"
@@ -30,7 +30,7 @@ class RunStarts:
     size = 0  # no buffer of its own: the store's rows are the match buffer
     due_yields = True  # WITHIN and the end of the input decide matches
     row_bytes = 8 * kernels.ROW_COLUMNS  # of its own, for each row of the store
-    used_bytes = 0  # beside those
+    used_bytes = 0  # besides those
     key_bytes = 8 * len(kernels.NEW_PARTITION) + 16
     settles = True  # gives UNMATCHED and TIMEOUT itself, and applies Program.skip
 
@@ -43,7 +43,7 @@ class RunStarts:
         self._partitions = _new_partitions(1024)
         self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
         self._decided = np.zeros((1 << 14, kernels.DECIDED_COLUMNS), np.int64)
-        self._scratch = kernels.Scratch(
+        self._scratch = kernels.StartScratch(
             np.zeros((len(table.configs), 3), np.int64), np.zeros(1024, np.int64), np.zeros(1, np.int64)
         )
         self._counters = np.zeros(len(Counters), np.int64)
@@ -52,32 +52,33 @@ class RunStarts:
 
     @property
     def decided(self) -> int:
-        """Entries decided and not yet decoded."""
+        """Returns the number of decided entries that are not decoded yet."""
         return int(self._counters[Counters.DECIDED])
 
     @property
     def stuck(self) -> int:
-        """Matches behind which SKIP TO FIRST / LAST would not have moved on; the scan went on one row behind them."""
+        """Returns the number of matches from which SKIP TO FIRST / LAST would not have moved on; the scan continued one
+        row after them."""
         return int(self._counters[Counters.STUCK])
 
     def frontier(self, partitions: int) -> Int64Array:
-        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        """Returns, per partition, the row where the first undecided attempt began; -1: all rows taken are settled."""
         return self._partitions[:partitions, kernels.HEAD].copy()
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions have starts that are not settled, bool (n,)."""
+        """True if these partitions have unsettled starts, bool (n,)."""
         return np.asarray(self._partitions[partition, kernels.HEAD] >= 0)
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._partitions[:partitions, kernels.NUMBER]
 
     def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
-        """Whether rows that have been taken and are not settled lie in a match, bool (n,)."""
+        """True if unsettled rows that have been taken lie in a match, bool (n,)."""
         return self._rows[rows, kernels.ORDINAL] <= self._partitions[store.partition[rows], kernels.COVERED]
 
     def reserve(self, partitions: int) -> None:
-        """Room for this many partitions."""
+        """Makes room for this many partitions."""
         before = len(self._partitions)
         if partitions > before:
             larger = _new_partitions(max(partitions, 2 * before))
@@ -104,7 +105,7 @@ class RunStarts:
             self._need(room)
 
     def _fill(self, count: int) -> None:
-        """The store has so many rows now."""
+        """Adopts the number of rows in the store."""
         self._filled = count
         if count > len(self._rows):
             capacity = max(count, 2 * len(self._rows))
@@ -112,8 +113,8 @@ class RunStarts:
             self._scratch = self._scratch._replace(path=np.zeros(capacity, np.int64))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """Settles the starts that began before watermark - WITHIN. held: per partition the time of its first row that
-        is there but not taken (larger than any: none); empty where none is held."""
+        """Settles the starts that began before watermark - WITHIN. held: per partition the time of its first untaken
+        row (larger than any: none); empty if there are none."""
         room = -1
         while room:
             room = kernels.expire_starts(
@@ -123,7 +124,7 @@ class RunStarts:
             self._need(room)
 
     def finish(self, partitions: int) -> None:
-        """The input has ended: settles all starts."""
+        """Settles all starts at the end of the input."""
         at = 0
         while at < partitions:
             at, room = kernels.finish_starts(
@@ -135,12 +136,12 @@ class RunStarts:
         self._partitions[:, kernels.QUEUED] = 0
 
     def _need(self, room: int) -> None:
-        """Room for that many entries in all."""
+        """Makes room for that many entries in all."""
         if room > len(self._decided):
             self._decided = grown(self._decided, max(room, 2 * len(self._decided)))
 
     def decode(self, store: RowStore, out: Decode) -> None:
-        """Writes what was decided into `out` and forgets it. Linear in the rows of all matches."""
+        """Writes the decided entries into `out` and forgets them. Linear in the rows of all matches."""
         count = self.decided
         self._counters[Counters.DECIDED] = 0
         decided = self._decided
@@ -158,8 +159,8 @@ class RunStarts:
         out.waiting[:] = decided[:count, kernels.D_STATE]
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. What was
-        decided has been decoded."""
+        """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. All decided
+        entries have been decoded."""
         assert not self.decided
         self._live = np.zeros(store.count, np.bool_)
         kernels.keep_starts(ids, self._rows, self._partitions, keep, self._live)
@@ -172,12 +173,12 @@ class RunStarts:
         self._filled = int(np.count_nonzero(row_moved[:-1] >= 0))
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether all its starts are settled, bool (partitions,)."""
+        """Returns, per partition, True if all its starts are settled, bool (partitions,)."""
         of = self._partitions[:partitions]
         return (of[:, kernels.HEAD] < 0) & (of[:, kernels.QUEUED] == 0)
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         self._partitions[ids] = kernels.NEW_PARTITION
 
     def snapshot(self) -> Arrays:
@@ -214,7 +215,8 @@ class RunStarts:
         child = line[:, kernels.UP] >= 0
         for column in (kernels.UP, kernels.LINK):
             line[child, column] = rows.places(line[child, column], of[child])
-        return {"one": Block(one_each(len(ids)), {"partition": one}), "rows": Block(rows.bounds, {"line": line})}
+        head = RecordBlock(one_each(len(ids)), {"partition": one})
+        return {"one": head, "rows": RecordBlock(rows.bounds, {"line": line})}
 
     def leave(self, ids: Int64Array) -> None:
         queued = self._partitions[ids, kernels.QUEUED]
@@ -240,7 +242,7 @@ class RunStarts:
         for column in (kernels.UP, kernels.LINK):
             line[child, column] = anew(line[child, column], coming.rows, of[child])
         self._rows[coming.count - len(line) : coming.count] = line
-        if self._within_us is not None:  # of those that have come from another matcher
+        if self._within_us is not None:  # of starts from another matcher
             new = ids[(one[:, kernels.HEAD] >= 0) & (queued == 0)]
             first = self._rows[self._partitions[new, kernels.HEAD], kernels.TS]
             queue(new, first + self._within_us, self._heap, self._counters)

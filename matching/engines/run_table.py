@@ -1,4 +1,4 @@
-"""The table engine of a matcher: row-local patterns by one look-up a row (matching.kernels.table)."""
+"""The table engine of a matcher: row-local patterns by one table look-up per row (matching.kernels.table)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
-from matching.program.determinise import Table
-from matching.records import Block, Blocks, Coming, Leaving, one_each, owners
+from matching.program.determinise import ListTable
+from matching.records import Blocks, Coming, Leaving, RecordBlock, one_each, owners
 from matching.store import RowStore
 
 
@@ -26,13 +26,13 @@ class RunTable:
     settles = False
     due_yields = True  # the end of the input decides matches
     row_bytes = 8  # of its own, for each row of the store
-    used_bytes = 0  # beside those
+    used_bytes = 0  # besides those
     key_bytes = 24
     stuck = 0  # it skips past the last row
 
     def __init__(self, chosen: EnginePlan) -> None:
         table = chosen.table
-        assert isinstance(table, Table)
+        assert isinstance(table, ListTable)
         self.strict = chosen.runs.strict
         self._arrays = kernels.table_arrays(table)
         self._lengths = np.array([len(runs) for runs in table.lists], np.int64)
@@ -46,25 +46,25 @@ class RunTable:
 
     @property
     def decided(self) -> int:
-        """Matches decided and not yet decoded."""
+        """Returns the number of decided matches that are not decoded yet."""
         return self._count
 
     def frontier(self, partitions: int) -> Int64Array:
-        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        """Returns, per partition, the row where the first undecided attempt began; -1: all rows taken are settled."""
         begin = np.empty(partitions, np.int64)
         kernels.first_rows(self._arrays, self._state, self._lengths, self._last, self._trail, begin)
         return begin
 
     def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
-        """No row is: plans with unmatched rows do not run here."""
+        """Returns False for all: plans with unmatched rows do not run here."""
         return np.zeros(len(rows), np.bool_)
 
     def busy(self, partition: Int64Array) -> np.ndarray:
-        """Whether these partitions have runs, bool (n,)."""
+        """True if these partitions have runs, bool (n,)."""
         return np.asarray(self._state[partition] != 0)
 
     def numbers(self, partitions: int) -> Int64Array:
-        """Per partition the last MATCH_NUMBER."""
+        """Returns the last MATCH_NUMBER of each partition."""
         return self._number[:partitions]
 
     def reserve(self, partitions: int) -> None:
@@ -92,7 +92,7 @@ class RunTable:
                 self._more_decided()
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
-        """Nothing expires: plans with WITHIN do not run here."""
+        """Does nothing: plans with WITHIN do not run here."""
 
     def finish(self, partitions: int) -> None:
         at = 0
@@ -137,11 +137,11 @@ class RunTable:
         self._last[ids] = row_moved[self._last[ids]]
 
     def idle(self, partitions: int) -> np.ndarray:
-        """Per partition whether it has no run and no match that waits, bool (partitions,)."""
+        """Returns, per partition, True if it has no run and no waiting match, bool (partitions,)."""
         return self._lengths[self._state[:partitions]] == 0
 
     def forget(self, ids: Int64Array) -> None:
-        """Makes idle partitions what they were before their first row."""
+        """Resets idle partitions to their state before the first row."""
         self._state[ids], self._number[ids], self._last[ids] = 0, 0, -1
 
     def snapshot(self) -> Arrays:
@@ -158,16 +158,16 @@ class RunTable:
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
     def states(self, ids: Int64Array) -> Int64Array:
-        """What these partitions wait in, -1 for nothing."""
+        """Returns the list that these partitions wait in, -1 for none."""
         return np.where(self._lengths[self._state[ids]] > 0, self._state[ids], -1)
 
     def weigh(self, store: RowStore, ids: Int64Array, place: Int64Array) -> Int64Array:
-        """Bytes of each of these partitions beside those of its rows; to be asked behind `mark`. place: by partition
-        id, its place among them, -1 for others."""
+        """Returns the bytes of each of these partitions without its rows; to be called after `mark`. place: by
+        partition id, the index among them, -1 for others."""
         return np.zeros(len(ids), np.int64)
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
-        """All that it has of these partitions, in terms of their own rows; to be asked behind `mark`."""
+        """Returns the state of these partitions, in terms of their own rows; to be called after `mark`."""
         ids, rows = leaving.ids, leaving.rows
         last = rows.places(self._last[ids], np.arange(len(ids)))
         word = self._trail[rows.items]
@@ -176,18 +176,18 @@ class RunTable:
         before = rows.places(np.where(inside, before, -1), owners(rows.bounds))
         one = {"state": self._state[ids], "number": self._number[ids], "last": last}
         trail = (before << kernels.SHIFT) | (word & kernels.TRANSITION)
-        return {"one": Block(one_each(len(ids)), one), "rows": Block(rows.bounds, {"trail": trail})}
+        return {"one": RecordBlock(one_each(len(ids)), one), "rows": RecordBlock(rows.bounds, {"trail": trail})}
 
     def leave(self, ids: Int64Array) -> None:
-        """They have been copied out, and are as before their first row."""
+        """Resets partitions that have been copied out to their state before the first row."""
         self.forget(ids)
 
     def unmark(self, store: RowStore, place: Int64Array) -> None:
-        """Takes back what `mark` has marked of partitions that have left. place: 0 or more for these, by partition id;
-        their rows are no longer kept."""
+        """Clears the marks of partitions that have left. place: 0 or more for these, by partition id; their rows are
+        dropped."""
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
-        """What was copied out, for partitions that have had no row since."""
+        """Restores data that was copied out, for partitions that have had no row since."""
         ids, one, rows = coming.ids, blocks["one"].columns, blocks["rows"]
         if coming.count > len(self._trail):
             self._trail = grown(self._trail, max(coming.count, 2 * len(self._trail)))
@@ -203,5 +203,5 @@ class RunTable:
         return None
 
     def due(self, watermark_us: int, wanted: np.ndarray) -> Int64Array:
-        """Of the wanted partitions those in which the watermark may decide something."""
+        """Returns those of the wanted partitions in which the watermark may decide a match."""
         return np.zeros(0, np.int64)

@@ -37,17 +37,17 @@ ERROR = 2
 TOO_MANY = 3
 
 
-class Counters(IntEnum):
+class PathCounters(IntEnum):
     NODES = 0  # used so far
     FREE = 1  # first free one of them, -1 none
     FAILED_ROW = 2  # 1 + position of a row whose condition cannot be computed
     FAILED_LABEL = 3
 
 
-C_NODES = int(Counters.NODES)
-C_FREE = int(Counters.FREE)
-C_FAILED_ROW = int(Counters.FAILED_ROW)
-C_FAILED_LABEL = int(Counters.FAILED_LABEL)
+C_NODES = int(PathCounters.NODES)
+C_FREE = int(PathCounters.FREE)
+C_FAILED_ROW = int(PathCounters.FAILED_ROW)
+C_FAILED_LABEL = int(PathCounters.FAILED_LABEL)
 
 
 class Moves(NamedTuple):

@@ -41,7 +41,7 @@ BUDGET = 5
 ROOM_KEPT = 6
 
 
-class Counters(IntEnum):
+class GraphCounters(IntEnum):
     CELLS = 0
     FOUND = 1
     ROWS = 2
@@ -52,14 +52,14 @@ class Counters(IntEnum):
     LENGTH = 7  # rows of each match, if the pattern is a chain and only the rows are asked for; else 0
 
 
-C_CELLS = int(Counters.CELLS)
-C_FOUND = int(Counters.FOUND)
-C_ROWS = int(Counters.ROWS)
-C_ENDS = int(Counters.ENDS)
-C_FAILED_ROW = int(Counters.FAILED_ROW)
-C_FAILED_LABEL = int(Counters.FAILED_LABEL)
-C_KEPT = int(Counters.KEPT)
-C_LENGTH = int(Counters.LENGTH)
+C_CELLS = int(GraphCounters.CELLS)
+C_FOUND = int(GraphCounters.FOUND)
+C_ROWS = int(GraphCounters.ROWS)
+C_ENDS = int(GraphCounters.ENDS)
+C_FAILED_ROW = int(GraphCounters.FAILED_ROW)
+C_FAILED_LABEL = int(GraphCounters.FAILED_LABEL)
+C_KEPT = int(GraphCounters.KEPT)
+C_LENGTH = int(GraphCounters.LENGTH)
 
 
 class Cells(NamedTuple):
@@ -150,7 +150,7 @@ U_DEPTH = int(Unfolding.DEPTH)
 U_TOP = int(Unfolding.TOP)
 
 
-class Found(NamedTuple):
+class FoundPaths(NamedTuple):
     """Matches in order. Rows of match k: [bound[k], bound[k + 1]) of row and edge. The others are room for the matches
     of one row before they are put in order: match k has the rows [new_bound[k], new_bound[k + 1]) of new_row and
     new_edge, and first[k] is the first of them."""
@@ -168,7 +168,7 @@ class Found(NamedTuple):
     new_edge: np.ndarray  # int32
 
 
-class Scratch(NamedTuple):
+class GraphScratch(NamedTuple):
     """edge, child: the edges that take the row at hand and the lists they take it behind, one per edge of the program;
     ends: cells of it that end matches; path: the cells of one match, from its end, and bottom: where the cells to try
     next at each of its places begin in `stack`, as long as the longest list; kept: ends kept for later."""

@@ -25,7 +25,7 @@ MIX_2 = -4265267296055464877
 LOW_32 = (1 << 32) - 1
 
 
-class Counters(IntEnum):
+class HashCounters(IntEnum):
     """Slots of the one array of scalars of a table."""
 
     CODES = 0  # codes made so far, in use or free
@@ -35,8 +35,8 @@ class Counters(IntEnum):
     BYTES = 4  # bytes of texts kept
 
 
-C_CODES, C_LIVE, C_FREE = int(Counters.CODES), int(Counters.LIVE), int(Counters.FREE)
-C_NULL, C_BYTES = int(Counters.NULL), int(Counters.BYTES)
+C_CODES, C_LIVE, C_FREE = int(HashCounters.CODES), int(HashCounters.LIVE), int(HashCounters.FREE)
+C_NULL, C_BYTES = int(HashCounters.NULL), int(HashCounters.BYTES)
 
 
 def _loader(bits: int) -> Any:

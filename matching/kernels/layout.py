@@ -79,7 +79,7 @@ class ProgramArrays(NamedTuple):
     parameters: np.ndarray
 
 
-class Runs(NamedTuple):
+class LinkedRuns(NamedTuple):
     """R of [SASE]: the items of all partitions' lists. Items with a state below 0 wait for preferred runs to fail: -1 a
     match, -2 a partial match that WITHIN ended (its state stands in `valid`), -3 a run whose condition failed on the
     last row of its node: an error if nothing preferred over it matches; -4 a match that a negated row behind it may
@@ -205,12 +205,12 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     )  # fmt: skip
 
 
-def new_runs(capacity: int, registers: int) -> Runs:
+def new_runs(capacity: int, registers: int) -> LinkedRuns:
     def ints() -> np.ndarray:
         return np.zeros(capacity, np.int64)
 
     values = np.zeros((capacity, max(1, registers)), np.int64)
-    return Runs(
+    return LinkedRuns(
         np.zeros(capacity, np.int32), ints(), ints(), ints(), ints(), ints(), ints(), ints(), ints(), values,
         values.view(np.float64), np.arange(capacity - 1, -1, -1, dtype=np.int64),
     )  # fmt: skip
@@ -225,15 +225,15 @@ def grown(array: np.ndarray, capacity: int, fill: int = 0) -> np.ndarray:
     return larger
 
 
-def grown_runs(runs: Runs, capacity: int, free_count: int) -> tuple[Runs, int]:
-    """Runs with more slots, and the new number of free ones."""
+def grown_runs(runs: LinkedRuns, capacity: int, free_count: int) -> tuple[LinkedRuns, int]:
+    """LinkedRuns with more slots, and the new number of free ones."""
     before = len(runs.state)
     registers = grown(runs.registers, capacity)
     free = np.zeros(capacity, np.int64)
     fresh = np.arange(capacity - 1, before - 1, -1, dtype=np.int64)
     free[: len(fresh)] = fresh
     free[len(fresh) : len(fresh) + free_count] = runs.free[:free_count]
-    larger = Runs(
+    larger = LinkedRuns(
         grown(runs.state, capacity), grown(runs.first, capacity), grown(runs.ts, capacity), grown(runs.row, capacity),
         grown(runs.node, capacity), grown(runs.next, capacity), grown(runs.valid, capacity),
         grown(runs.nearest, capacity), grown(runs.nearest_bad, capacity), registers,

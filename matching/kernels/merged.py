@@ -32,7 +32,7 @@ from matching.kernels.graph import (
     ROOM_CELLS,
     ROW,
     START,
-    Counters,
+    GraphCounters,
     drop_ends,
     enumerate_ends,
 )
@@ -51,7 +51,7 @@ P_IGNORE = int(Parameters.IGNORE)
 ANY = int(Ignore.ANY)
 
 
-class Partition(IntEnum):
+class PartitionColumn(IntEnum):
     """Columns of the partitions, int64 (partitions, 8), besides those of matching.kernels.graph.Lists that they share:
     LOWEST, NUMBER and ORDINAL."""
 
@@ -60,8 +60,8 @@ class Partition(IntEnum):
 
 
 PARTITION_WIDTH = 8
-P_FIRST = int(Partition.FIRST)
-P_LENGTH = int(Partition.LENGTH)
+P_FIRST = int(PartitionColumn.FIRST)
+P_LENGTH = int(PartitionColumn.LENGTH)
 
 
 class Config(IntEnum):
@@ -86,9 +86,9 @@ CHAIN = int(Config.CHAIN)
 OWNER = int(Config.OWNER)
 
 #: Slots of the counters behind those of matching.kernels.graph.
-C_FREE = len(Counters)  # first free configuration
-C_FREE_COUNT = len(Counters) + 1
-COUNTERS = len(Counters) + 2
+C_FREE = len(GraphCounters)  # first free configuration
+C_FREE_COUNT = len(GraphCounters) + 1
+COUNTERS = len(GraphCounters) + 2
 
 
 class Configs(NamedTuple):

@@ -40,7 +40,7 @@ SKIP_TO_LAST = int(Skip.TO_LAST)
 
 
 class Settings(IntEnum):
-    """Slots of Table.settings."""
+    """Slots of StartTableArrays.settings."""
 
     MASKS = 0
     STRICT = 1
@@ -69,7 +69,7 @@ BROKEN = 1
 ENDED = 2
 
 
-class Table(NamedTuple):
+class StartTableArrays(NamedTuple):
     """StartTable as arrays. goes: (transitions + 1, 3) next configuration, 1 if a match ends at this row, first item;
     items: (n, 2) parent, variable; configs: (configurations, 2) 1 if a match waits in it, state of its first item (-1:
     none); skip_to: bool, per variable."""
@@ -116,7 +116,7 @@ D_STATE = 6  # that a TIMEOUT waited in, else -1
 DECIDED_COLUMNS = 7
 
 
-class Scratch(NamedTuple):
+class StartScratch(NamedTuple):
     """met: (configurations, 3) the group that is in it now, the tick of that, and (a list) the configurations met by
     this row. path: transitions of a match being read, as long as the rows of the store. tick: (1,)."""
 
@@ -125,7 +125,7 @@ class Scratch(NamedTuple):
     tick: np.ndarray
 
 
-def table_arrays(table: StartTable, program: Program) -> Table:
+def table_arrays(table: StartTable, program: Program) -> StartTableArrays:
     goes = np.zeros((len(table.transitions) + 1, 3), np.int64)
     goes[:-1, 0] = [t.next for t in table.transitions]
     goes[:-1, 1] = [t.fresh for t in table.transitions]
@@ -134,7 +134,7 @@ def table_arrays(table: StartTable, program: Program) -> Table:
         table.masks, program.strict, -1 if program.within_us is None else program.within_us,
         -1 if program.within_rows is None else program.within_rows, table.skip, program.unmatched, program.timeouts,
     ]  # fmt: skip
-    return Table(
+    return StartTableArrays(
         np.array([int(s) for s in settings], np.int64), goes,
         np.array([item for t in table.transitions for item in t.items], np.int64).reshape(-1, 2),
         np.array([(WAITING in c, c[0] if c else -1) for c in table.configs], np.int64),

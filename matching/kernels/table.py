@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import kernel
-from matching.program.determinise import TRANSITIONS_MAX, Table
+from matching.program.determinise import TRANSITIONS_MAX, ListTable
 
 #: A word of the trail is (position of the row before in its partition) << SHIFT | transition.
 SHIFT = 13
@@ -33,7 +33,7 @@ class TableArrays(NamedTuple):
     waiting: np.ndarray
 
 
-def table_arrays(table: Table) -> TableArrays:
+def table_arrays(table: ListTable) -> TableArrays:
     items = [item for t in table.transitions for item in t.items]
     starts = np.zeros(len(table.transitions) + 1, np.int64)
     starts[1:] = np.cumsum([len(t.items) for t in table.transitions])

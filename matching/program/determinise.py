@@ -26,7 +26,7 @@ START = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class ListTransition:
     """One row taken by one list.
 
     items: the list behind the row, before the matches at its head are handed out; for each the index of the item of the
@@ -40,13 +40,13 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ListTable:
     """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
     for Program.tests[i], of which tested[i] is the first; the other variables are always true."""
 
     lists: tuple[tuple[int, ...], ...]
     tested: tuple[str, ...]
-    transitions: tuple[Transition, ...]
+    transitions: tuple[ListTransition, ...]
 
     @property
     def masks(self) -> int:
@@ -96,7 +96,7 @@ def step_items(
     return out, False
 
 
-def determinise(program: Program) -> Table | None:
+def determinise(program: Program) -> ListTable | None:
     """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
 
     Cost: lists * masks steps, within the limits above."""
@@ -108,7 +108,7 @@ def determinise(program: Program) -> Table | None:
     masks = 1 << len(tests)
     number: dict[tuple[int, ...], int] = {(): 0}
     lists: list[tuple[int, ...]] = [()]
-    transitions: list[Transition] = []
+    transitions: list[ListTransition] = []
     at = 0
     while at < len(lists):
         if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
@@ -124,7 +124,7 @@ def determinise(program: Program) -> Table | None:
             if rest not in number:
                 number[rest] = len(lists)
                 lists.append(rest)
-            transitions.append(Transition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
+            transitions.append(ListTransition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
         at += 1
     names = program.names
-    return Table(tuple(lists), tuple(names[same[0]] for same in tests), tuple(transitions))
+    return ListTable(tuple(lists), tuple(names[same[0]] for same in tests), tuple(transitions))

@@ -25,7 +25,7 @@ START = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class StartTransition:
     """One row taken by one configuration.
 
     items: the configuration behind the row; for each item the index of the item it came from and the variable its row
@@ -46,7 +46,7 @@ class StartTable:
 
     configs: tuple[tuple[int, ...], ...]
     masks: int
-    transitions: tuple[Transition, ...]
+    transitions: tuple[StartTransition, ...]
     skip: Skip
 
 
@@ -60,7 +60,7 @@ def start_table(program: Program) -> StartTable | None:
     begin = (0, WAITING) if program.accept[0] else (0,)
     configs: list[tuple[int, ...]] = [(), (WAITING,), begin]
     number = {config: index for index, config in enumerate(configs)}
-    transitions: list[Transition] = []
+    transitions: list[StartTransition] = []
     edges = 0
     at = 0
     while at < len(configs):
@@ -76,7 +76,7 @@ def start_table(program: Program) -> StartTable | None:
                 number[config] = len(configs)
                 configs.append(config)
             fresh = bool(items) and items[-1][0] == WAITING and items[-1][2] >= 0
-            transitions.append(Transition(tuple((p, v) for _, p, v in items), number[config], fresh))
+            transitions.append(StartTransition(tuple((p, v) for _, p, v in items), number[config], fresh))
         at += 1
     skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip
     return StartTable(tuple(configs), masks, tuple(transitions), skip)

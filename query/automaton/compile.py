@@ -15,18 +15,19 @@ from query.plan.expression import show
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
 from query.plan.plan import Plan
 
-#: Most nodes a pattern may expand to; {n,m} is written out, so A{5000} has 5,000, and an optional round has three more.
+#: Maximum number of nodes of a pattern; {n,m} is written out, so A{5000} has 5,000, and an optional round has three
+#: more.
 NODES_MAX = 30_000
 
 
-#: A loop of the pattern: the nodes there were before it, and how deep it lies.
+#: A loop of the pattern: the number of nodes before it, and its depth.
 _Loop = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a part of the pattern stands. shown: false inside {- -}. part: number of the part of the whole pattern.
-    loops: the loops around it, the innermost last; again: the innermost one that can go round again behind it."""
+    """The position of a part of the pattern. shown: False inside {- -}. part: number of the part of the whole pattern.
+    loops: the loops around it, the innermost last; again: the innermost one that can repeat after it."""
 
     shown: bool = True
     part: int = 0
@@ -36,7 +37,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Position:
-    """Consumes a row; `then` is where its closure goes on."""
+    """Consumes a row; its closure continues at `then`."""
 
     variable: str
     then: int
@@ -57,7 +58,7 @@ class _Round:
 
 @dataclass(slots=True)
 class _RoundEnd:
-    """End of a round of `round`: goes on to `then`, and to `leave`, behind the loop, if the round has taken no row."""
+    """End of a round of `round`: continues at `then`, and at `leave`, after the loop, if the round has taken no row."""
 
     round: int
     then: int
@@ -104,7 +105,7 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
         case Anchor(at_start):
             return add(_Anchor(at_start, then))
         case Empty() | Negation():
-            return then  # a negation takes no row: it stands on the edges that pass it
+            return then  # a negation takes no row: it is on the edges that pass it
         case Repeat(body, at_least, at_most, greedy):
             loop = (len(nodes), len(place.loops))
             last_round = replace(place, loops=(*place.loops, loop))
@@ -136,8 +137,8 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
 
 @dataclass(frozen=True, slots=True)
 class _Closure:
-    """What can be reached without taking a row: positions by preference, each with whether `^` was passed on the way;
-    the place of accept among them; and the place of an accept behind an anchor."""
+    """The nodes that can be reached without taking a row: positions by preference, each with True if `^` was passed on
+    the way; the place of accept among them; and the place of an accept after an anchor."""
 
     positions: tuple[tuple[int, bool], ...]
     accept_at: int | None
@@ -145,11 +146,10 @@ class _Closure:
 
 
 def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
-    """The closure of `entry`. at_start: no row has been taken yet.
+    """Returns the closure of `entry`. at_start: no row has been taken yet.
 
-    Before its first row a match can pass `^` only, behind a row `$` only, and nothing but its end is behind `$`.
-    A node is visited once for each set of rounds entered and not left since the last row: same node and same set, same
-    future."""
+    Before its first row a match can pass `^` only, after a row `$` only, and only its end can follow `$`. A node is
+    visited once for each set of rounds entered and not left since the last row: same node and same set, same future."""
     positions: dict[tuple[int, bool], None] = {}
     accept_at: int | None = None
     anchored_at: int | None = None
@@ -188,10 +188,10 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
 
 
 def compile_plan(plan: Plan) -> Automaton:
-    """The automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX.
+    """Returns the automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX.
 
-    Rows inside {- -} are told apart only where the output shows the rows of a match. States from which no match can end
-    are left out, except where TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once a
+    Rows inside {- -} are distinguished only if the output shows the rows of a match. States from which no match can end
+    are dropped, except if TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once per
     query."""
     nodes: list[_Node] = [_Accept()]
     parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
@@ -214,19 +214,19 @@ def compile_plan(plan: Plan) -> Automaton:
             pending.extend(p for p, _ in closures[node].positions)
     alive = set(closures) if plan.timeout_rows else _alive(closures)
 
-    # states are (node, behind the last row of a partition), numbered as a breadth-first walk meets them
+    # states are (node, after the last row of a partition), numbered in breadth-first order
     number: dict[tuple[int, bool], int] = {}
     queue: list[tuple[int, bool]] = []
 
     def edges_of(source: int, closure: _Closure) -> tuple[tuple[Edge, ...], list[int]]:
-        """Edges, and for each count of positions the count of edges to them."""
+        """Returns the edges, and for each number of positions the number of edges to them."""
         edges: list[Edge] = []
         before = [0]
         for node, anchored in closure.positions:
             position = nodes[node]
             assert isinstance(position, _Position)
             behind = closures[node]
-            # where only `$` lets the match end, its last row goes to a state of its own
+            # if only `$` lets the match end, its last row goes to a state of its own
             ways = [True] if behind.accept_at is None and behind.anchored_at is not None else []
             if behind.accept_at is not None or any(p in alive for p, _ in behind.positions) or plan.timeout_rows:
                 ways.append(False)
@@ -244,7 +244,7 @@ def compile_plan(plan: Plan) -> Automaton:
     accept_at = None if first.accept_at is None else before[first.accept_at]
     anchored_at = None if first.anchored_at is None else before[first.anchored_at]
     states = [State(None, edges, accept_at, first_accept_at=anchored_at)]
-    for node, last_row in queue:  # grows as states are met
+    for node, last_row in queue:  # grows during the loop
         position = nodes[node]
         assert isinstance(position, _Position)
         if last_row:
@@ -261,20 +261,20 @@ def compile_plan(plan: Plan) -> Automaton:
 def _passing(
     nodes: list[_Node], source: int, position: _Position, parts: tuple[RowPattern, ...]
 ) -> tuple[bool, tuple[str, ...]]:
-    """`waits` and `negated` of an edge from the node `source` (-1: the start) to a position."""
+    """Returns `waits` and `negated` of an edge from the node `source` (-1: the start) to a position."""
     if source < 0:
         return True, ()
     before = nodes[source]
     assert isinstance(before, _Position)
     again = before.place.again
-    # a negation stands between two parts of the whole pattern, in no group
+    # a negation is between two parts of the whole pattern, in no group
     between = parts[before.place.part + 1 : position.place.part]
     negated = tuple(part.name for part in between if isinstance(part, Negation))
     return again is None or again in position.place.loops, negated
 
 
 def _alive(closures: dict[int, _Closure]) -> set[int]:
-    """The positions behind which a match can end sooner or later."""
+    """Returns the positions after which a match can still end."""
     before: dict[int, list[int]] = {}
     for node, closure in closures.items():
         for following, _ in closure.positions:
@@ -305,11 +305,11 @@ def _ignore(selection: Selection) -> str:
 
 
 def is_ambiguous(automaton: Automaton, by_name: bool = False) -> bool:
-    """True if two runs may bind the same rows to the same labels (by_name: variables) and yet stand in different states
-    or have come there on different edges.
+    """True if two runs may bind the same rows to the same labels (by_name: variables) and yet be in different states or
+    have arrived on different edges.
 
-    A state behind the last row of a partition stands beside one that cannot end there: the two are no ambiguity.
-    Subset construction; undecided after 2,000 subsets counts as ambiguous."""
+    A state after the last row of a partition accompanies one that cannot end there: the two are no ambiguity. Subset
+    construction; undecided after 2,000 subsets counts as ambiguous."""
     seen: set[frozenset[int]] = set()
     pending = [frozenset({0})]
     while pending:
@@ -333,7 +333,7 @@ def is_ambiguous(automaton: Automaton, by_name: bool = False) -> bool:
 
 
 def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None:
-    """The automaton in which every sequence of variables has one path, for plans that ask for all matches: two
+    """Returns the automaton in which every sequence of variables has one path, for plans that ask for all matches: two
     derivations of one labelled sequence are one match. Next variables keep the order of the preferred derivation.
 
     Subset construction over ordered sets of states; None if it has more than `states_max`. Not for anchors, {- -} and

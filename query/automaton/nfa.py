@@ -1,8 +1,8 @@
 """The automaton of a row pattern: position states with edges in order of preference (NFA^b of [SASE] section 4).
 
-State 0 is the start. Any other state means "a row was just bound to this state's variable". There are no epsilon
-edges: what [SASE] writes as proceed followed by begin is one begin edge that consumes the row it peeked at. Anchors are
-what an edge asks of its row: `^` that it is the first of its partition, `$` that it is the last.
+State 0 is the start. Any other state means "a row was just bound to this state's variable". There are no epsilon edges:
+proceed followed by begin in [SASE] is one begin edge here, which consumes the row it peeked at. An anchor is a
+requirement of an edge on its row: `^` that it is the first of its partition, `$` that it is the last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EdgeKind(Enum):
 
 
 class Label(NamedTuple):
-    """What a row becomes on an edge: `variable`, left out of ALL ROWS unless `shown`. first_row, last_row: it has to be
+    """The label of a row on an edge: `variable`, omitted from ALL ROWS unless `shown`. first_row, last_row: it must be
     the first or last row of its partition."""
 
     variable: str
@@ -40,8 +40,8 @@ class Label(NamedTuple):
 class Edge:
     """Consumes a row that meets the condition of its label's variable and goes to state `target`.
 
-    waits: under SKIP TILL NEXT MATCH a row that meets the condition may not be passed over. negated: the variables that
-    no row passed over since the last one bound may meet."""
+    waits: under SKIP TILL NEXT MATCH a row that meets the condition may not be skipped. negated: the variables that no
+    row skipped since the last bound one may meet."""
 
     kind: EdgeKind
     label: Label
@@ -57,9 +57,9 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class State:
     """edges are in order of preference. accept_at: how many of them are preferred over ending the match here; None if
-    the match cannot end here. last_row: the row bound is the last of its partition, and the match ends with it;
-    beside: the state of the same element where it need not be, -1 if no match can go on there.
-    first_accept_at: of the start, accept_at where the row is the first of its partition, if that is another."""
+    the match cannot end here. last_row: the row bound is the last of its partition, and the match ends with it; beside:
+    the state of the same element without that requirement, -1 if no match can continue there. first_accept_at: of the
+    start, accept_at if the row is the first of its partition, if that differs."""
 
     variable: str | None
     edges: tuple[Edge, ...]
@@ -78,8 +78,8 @@ class Automaton:
     ignore: str
 
     def names(self) -> list[str]:
-        """Of each state `start`, or the variable with its position among the states of that variable: `A`, `D.2`; `A$`
-        behind the last row of a partition."""
+        """Returns the names of the states: `start`, or the variable with its position among the states of that
+        variable: `A`, `D.2`; `A$` after the last row of a partition."""
         plain = ["start" if s.variable is None else s.variable + ("$" if s.last_row else "") for s in self.states]
         total, seen = Counter(plain), Counter[str]()
         names = []
@@ -105,7 +105,7 @@ class Automaton:
         return "\n".join(lines)
 
     def _shown(self, edge: Edge) -> str:
-        """The printed condition, its variable with the anchors and the {- -} of the edge."""
+        """Returns the printed condition: its variable with the anchors and the {- -} of the edge."""
         condition = dict(self.conditions)[edge.variable]
         plain = Label(edge.variable)
         return condition if edge.label == plain else str(edge.label) + condition.removeprefix(edge.variable)

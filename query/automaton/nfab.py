@@ -9,22 +9,22 @@ state, a loop the pair `V[1]`, `V[i]`, and `F` is the end. Edges:
   proceed  forward from V[i]: consumes nothing
 
 Formulas are expressions over all rows of the stream, read like a condition of DEFINE: the row at hand is the candidate,
-with the variable of the edge's state; at a proceed edge, which only peeks at it, with that of the state behind. A
-proceed edge into F is read when a row has been stored, and that row is the candidate. A formula that is null does not
-hold. Every run that comes to F has found a match, if no row that one of `absences` speaks of is there.
+with the variable of the edge's state; at a proceed edge, which only peeks at it, with that of the next state. A proceed
+edge into F is read when a row has been stored, and that row is the candidate. A formula that is null does not hold.
+Every run that reaches F has found a match, unless a row violates one of `absences`.
 
-Matches are run by query/automaton/compile.py and what follows it; this is the same meaning, to be read and tested.
+Matches are run by query/automaton/compile.py and its successors; this is the same meaning, to be read and tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import product
 from typing import assert_never
 
 from query.automaton.compile import compile_plan
+from query.automaton.formulas import FALSE, all_of, any_of, clauses_of, folded, unless
 from query.language.ast import Selection
 from query.plan import pattern as rp
 from query.plan.expression import (
@@ -43,21 +43,15 @@ from query.plan.expression import (
 )
 from query.plan.plan import Plan, Within
 
-#: Most elements of a chain that is written out; {n} and {n,} are n of them.
+#: Maximum number of elements of a chain that is written out; {n} and {n,} are n of them.
 ELEMENTS_MAX = 20
-#: Most states of the general form that are written out.
+#: Maximum number of states of the general form that are written out.
 STATES_MAX = 200
-#: Most clauses that a condition may have in conjunctive normal form; what would have more is kept as it is.
-CLAUSES_MAX = 12
-#: The number of a row in its partition, as WITHIN n ROWS reads it.
+#: The number of a row in its partition, for WITHIN n ROWS.
 ROW_NUMBER = Column("ROW_NUMBER()", "BIGINT")
-FALSE = Constant(False, "BOOLEAN")
-NULL = Constant(None, "BOOLEAN")
-INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-class EdgeKind(Enum):
+class NFAbEdgeKind(Enum):
     BEGIN = "begin"
     TAKE = "take"
     IGNORE = "ignore"
@@ -65,28 +59,28 @@ class EdgeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    kind: EdgeKind
+class NFAbEdge:
+    kind: NFAbEdgeKind
     formula: Expression
     target: int
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """edges: in order of preference. variable: what a row becomes here; None at F."""
+class NFAbState:
+    """edges: in order of preference. variable: that of a row bound here; None at F."""
 
     name: str
     variable: str | None
-    edges: tuple[Edge, ...]
+    edges: tuple[NFAbEdge, ...]
 
-    def edge(self, kind: EdgeKind) -> Edge | None:
+    def edge(self, kind: NFAbEdgeKind) -> NFAbEdge | None:
         return next((e for e in self.edges if e.kind is kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A negation: no row for which `formula` holds, not one of the match, may lie between the last row of element
-    `behind` (None: before the whole match) and the first row of element `before` (None: behind it). Elements count from
+    """A negation: no row for which `formula` holds, outside of the match, may lie between the last row of element
+    `behind` (None: before the whole match) and the first row of element `before` (None: after it). Elements count from
     0. The candidate of the formula is that row, as `variable`; all rows of the match are bound."""
 
     variable: str
@@ -97,12 +91,12 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class NFAb:
-    """before: as the pattern says it, steps 1 to 4. after: WITHIN on every edge and proceed edges that peek, steps 5
+    """before: the automaton after steps 1 to 4. after: with WITHIN on every edge and proceed edges that peek, steps 5
     and 6: this is the meaning. States are in order, states[0] is the start and the last one is F. elements: the names
     of the chain's elements."""
 
-    before: tuple[State, ...]
-    after: tuple[State, ...]
+    before: tuple[NFAbState, ...]
+    after: tuple[NFAbState, ...]
     absences: tuple[Absence, ...]
     elements: tuple[str, ...]
 
@@ -111,7 +105,7 @@ class NFAb:
         steps = "steps 5 and 6: WITHIN on every edge, proceed peeks"
         parts += [steps, _shown(self.after)] if self.after != self.before else [f"{steps}: the same"]
         if self.absences:
-            parts += ["", "no row of these may be there"]
+            parts += ["", "absent rows"]
         for absence in self.absences:
             parts.append(f"~{rp.Variable(absence.variable)}  {self._place(absence)}: {show(absence.formula)}")
         return "\n".join(parts)
@@ -120,11 +114,11 @@ class NFAb:
         if absence.behind is None:
             return "before the match"
         if absence.before is None:
-            return "behind the match"
+            return "after the match"
         return f"between {self.elements[absence.behind]} and {self.elements[absence.before]}"
 
 
-def _shown(states: tuple[State, ...]) -> str:
+def _shown(states: tuple[NFAbState, ...]) -> str:
     width = max(len(s.name) for s in states)
     lines = []
     for state in states:
@@ -134,8 +128,8 @@ def _shown(states: tuple[State, ...]) -> str:
 
 
 def explain_nfab(plan: Plan) -> str:
-    """The NFA^b of a plan as EXPLAIN prints it; where the pattern is no chain, its automaton with the rules in words.
-    Raises QueryError HQ600 if bounds expand too far."""
+    """Returns the NFA^b of a plan as EXPLAIN prints it; for a pattern that is no chain, its automaton with the rules in
+    words. Raises QueryError HQ600 if bounds expand too far."""
     found = nfab(plan)
     if found is not None:
         return str(found)
@@ -153,7 +147,7 @@ def explain_nfab(plan: Plan) -> str:
 
 
 def _ignored(plan: Plan) -> str:
-    """The rows that any run may ignore, in words."""
+    """Returns the rows that any run may ignore, in words."""
     match plan.selection:
         case Selection.STRICT:
             return "none"
@@ -161,7 +155,7 @@ def _ignored(plan: Plan) -> str:
             return "rows of another partition"
         case Selection.SKIP_TILL_NEXT:
             return (
-                "rows of another partition, and what the run does not wait for: inside a loop that can go round again "
+                "rows of another partition, and rows that the run does not wait for: inside a loop that can repeat "
                 "a row that stays in it, elsewhere one that may come next"
             )
         case Selection.SKIP_TILL_ANY:
@@ -181,7 +175,7 @@ class _Element:
 
 
 def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
-    """The elements and negations of a chain in order, or None if the pattern is none."""
+    """Returns the elements and negations of a chain in order, or None if the pattern is none."""
     match pattern:
         case rp.Variable(name):
             return [_Element(name)]
@@ -190,7 +184,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
         case rp.Empty():
             return []
         case rp.Exclusion(body):
-            return _chain(body)  # says what the output shows, not what is found
+            return _chain(body)  # affects the output, not the matches
         case rp.Sequence(parts):
             found: list[_Element | rp.Negation] = []
             for part in parts:
@@ -216,7 +210,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
 
 
 def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
-    """`A`, or `A.2` for the second of several elements of a variable."""
+    """Returns the names of elements: `A`, or `A.2` for the second element of a variable."""
     names = []
     for i, element in enumerate(elements):
         same = [j for j, e in enumerate(elements) if e.variable == element.variable]
@@ -228,7 +222,7 @@ def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
 
 
 def nfab(plan: Plan) -> NFAb | None:
-    """The NFA^b of a plan whose pattern is a chain; None for any other pattern, and for a chain of more than
+    """Returns the NFA^b of a plan whose pattern is a chain; None for any other pattern, and for a chain of more than
     ELEMENTS_MAX elements. Cost: small, whatever the plan."""
     chain = _chain(plan.pattern)
     elements = [part for part in chain or [] if isinstance(part, _Element)]
@@ -239,53 +233,53 @@ def nfab(plan: Plan) -> NFAb | None:
     return NFAb(states, after, _absences(plan, chain or []), _names(elements))
 
 
-def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State, ...]:
+def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[NFAbState, ...]:
     """Steps 1 and 2: states and edges, and on each edge the conjuncts whose last identifier is bound there.
 
-    DEFINE says of which variable a condition is: its conjuncts belong to the edges that bind that variable. Those of an
-    element behind a loop that read only rows of variables before it, the loop's among them, belong to the proceed edge.
+    A condition of DEFINE belongs to a variable: its conjuncts go to the edges that bind that variable. Those of an
+    element after a loop that read only rows of variables before it, the loop's among them, go to the proceed edge.
     """
     names = _names(elements)
     same = _same_partition(plan)
-    states: list[State] = []
+    states: list[NFAbState] = []
     for i, element in enumerate(elements):
         condition = plan.condition(element.variable)
-        first = _clauses(_simplified(condition, elements, i, False))
+        first = clauses_of(_simplified(condition, elements, i, False))
         if i and elements[i - 1].loop:
             loop = elements[i - 1].variable
             early = [c for c in first if element.variable != loop and _reads_only_before(c, element.variable, loop)]
-            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is EdgeKind.PROCEED)
+            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is NFAbEdgeKind.PROCEED)
             edges = (take, replace(proceed, formula=all_of(early)))
             states[-1] = replace(states[-1], edges=edges if elements[i - 1].greedy else edges[::-1])
             first = [c for c in first if c not in early]
         begin = all_of([*(same if i else []), *first])
         at = len(states)
         if not element.loop:
-            states.append(State(names[i], element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
+            states.append(NFAbState(names[i], element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
             continue
-        states.append(State(f"{names[i]}[1]", element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),)))
-        further = all_of([*same, *_clauses(_simplified(condition, elements, i, True))])
-        edges = (Edge(EdgeKind.TAKE, further, at + 1), Edge(EdgeKind.PROCEED, TRUE, at + 2))
-        states.append(State(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
-    return (*states, State("F", None, ()))
+        states.append(NFAbState(f"{names[i]}[1]", element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
+        further = all_of([*same, *clauses_of(_simplified(condition, elements, i, True))])
+        edges = (NFAbEdge(NFAbEdgeKind.TAKE, further, at + 1), NFAbEdge(NFAbEdgeKind.PROCEED, TRUE, at + 2))
+        states.append(NFAbState(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
+    return (*states, NFAbState("F", None, ()))
 
 
-def _ignoring(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _ignoring(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 3: the ignore edge of every state but the start and F."""
     found = [states[0]]
     for i, state in enumerate(states[1:-1], 1):
-        found.append(replace(state, edges=(*state.edges, Edge(EdgeKind.IGNORE, _ignore(plan, state), i))))
+        found.append(replace(state, edges=(*state.edges, NFAbEdge(NFAbEdgeKind.IGNORE, _ignore(plan, state), i))))
     return (*found, states[-1])
 
 
-def _ignore(plan: Plan, state: State) -> Expression:
+def _ignore(plan: Plan, state: NFAbState) -> Expression:
     match plan.selection:
         case Selection.STRICT:
             return FALSE
         case Selection.PARTITION:
             return unless(all_of(_same_partition(plan)))
         case Selection.SKIP_TILL_NEXT:
-            binding = state.edge(EdgeKind.TAKE) or state.edge(EdgeKind.BEGIN)
+            binding = state.edge(NFAbEdgeKind.TAKE) or state.edge(NFAbEdgeKind.BEGIN)
             assert binding is not None
             return unless(binding.formula)
         case Selection.SKIP_TILL_ANY:
@@ -294,33 +288,33 @@ def _ignore(plan: Plan, state: State) -> Expression:
             assert_never(plan.selection)
 
 
-def _within_at_the_end(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _within_at_the_end(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 4: WITHIN on the edge into F. The first row of a match lies within any bound."""
     if plan.within is None or len(states) == 2:
         return states
     last = states[-2]
-    proceeds = last.edge(EdgeKind.PROCEED) is not None
+    proceeds = last.edge(NFAbEdgeKind.PROCEED) is not None
     bound = _within(plan, plan.within, at_last=proceeds)
-    wanted = EdgeKind.PROCEED if proceeds else EdgeKind.BEGIN
+    wanted = NFAbEdgeKind.PROCEED if proceeds else NFAbEdgeKind.BEGIN
     edges = [replace(e, formula=all_of([e.formula, bound])) if e.kind is wanted else e for e in last.edges]
     return (*states[:-2], replace(last, edges=tuple(edges)), states[-1])
 
 
-def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ...]:
+def _within_everywhere(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 5: WITHIN on every edge that consumes a row, so that a run ends when it can no longer match."""
     if plan.within is None:
         return states
     bound = _within(plan, plan.within)
-    # the number of a row says something in its own partition only
+    # the number of a row is meaningful in its own partition only
     foreign = FALSE if plan.within.rows is None else unless(all_of(_same_partition(plan)))
 
-    def bounded(edge: Edge) -> Edge:
+    def bounded(edge: NFAbEdge) -> NFAbEdge:
         match edge.kind:
-            case EdgeKind.BEGIN | EdgeKind.TAKE:
+            case NFAbEdgeKind.BEGIN | NFAbEdgeKind.TAKE:
                 return replace(edge, formula=all_of([edge.formula, bound]))
-            case EdgeKind.IGNORE:
+            case NFAbEdgeKind.IGNORE:
                 return replace(edge, formula=all_of([edge.formula, any_of([foreign, bound])]))
-            case EdgeKind.PROCEED:
+            case NFAbEdgeKind.PROCEED:
                 return edge
             case _:
                 assert_never(edge.kind)
@@ -329,12 +323,12 @@ def _within_everywhere(plan: Plan, states: tuple[State, ...]) -> tuple[State, ..
     return (states[0], *inner)
 
 
-def _peeking(states: tuple[State, ...]) -> tuple[State, ...]:
+def _peeking(states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
     """Step 6: a loop is left only by a row that begins the next element."""
 
-    def peeks(edge: Edge) -> Edge:
-        begin = states[edge.target].edge(EdgeKind.BEGIN)
-        if edge.kind is not EdgeKind.PROCEED or begin is None:
+    def peeks(edge: NFAbEdge) -> NFAbEdge:
+        begin = states[edge.target].edge(NFAbEdgeKind.BEGIN)
+        if edge.kind is not NFAbEdgeKind.PROCEED or begin is None:
             return edge
         return replace(edge, formula=all_of([edge.formula, begin.formula]))
 
@@ -342,7 +336,7 @@ def _peeking(states: tuple[State, ...]) -> tuple[State, ...]:
 
 
 def _absences(plan: Plan, chain: Sequence[_Element | rp.Negation]) -> tuple[Absence, ...]:
-    """The negations. Before and behind the match a row counts if it could be put there and WITHIN would still hold."""
+    """Returns the negations. Before and after the match a row counts if WITHIN would still hold with it."""
     count = sum(isinstance(part, _Element) for part in chain)
     names = rp.variables(plan.pattern)
     found = []
@@ -370,18 +364,18 @@ def _at(which: Logical, column: Column, names: tuple[str, ...] = ()) -> Expressi
 
 
 def _same_partition(plan: Plan) -> list[Expression]:
-    """That the candidate is of the partition of the match; null keys are one partition."""
+    """Returns the conditions that the candidate is in the partition of the match; null keys are one partition."""
     return [Call("is_not_distinct", (c, _at(Logical.FIRST, c)), "BOOLEAN") for c in plan.partition_by]
 
 
 def _clock(plan: Plan) -> Column:
-    """What WITHIN measures: the time by which the input is ordered, or the number of a row."""
+    """Returns the column that WITHIN measures: the time by which the input is ordered, or the number of a row."""
     timed = plan.within is not None and plan.within.interval_us is not None
     return plan.order_by[0].column if timed else ROW_NUMBER
 
 
 def _within(plan: Plan, within: Within, at_last: bool = False) -> Expression:
-    """WITHIN between the first row of the match and the candidate; at_last: and the last row bound."""
+    """Returns WITHIN between the first row of the match and the candidate; at_last: and the last row bound."""
     clock = _clock(plan)
     return _distance(plan, within, _at(Logical.LAST, clock) if at_last else clock, _at(Logical.FIRST, clock))
 
@@ -391,103 +385,6 @@ def _distance(plan: Plan, within: Within, later: Expression, earlier: Expression
         length = Constant(within.interval_us, "INTERVAL")
         return Call("<=", (Call("-", (later, earlier), "INTERVAL"), length), "BOOLEAN")
     return Call("<", (Call("-", (later, earlier), "BIGINT"), Constant(within.rows, "BIGINT")), "BOOLEAN")
-
-
-def all_of(conditions: Iterable[Expression]) -> Expression:
-    """Their conjunction, each said once."""
-    return _joined("and", conditions, nothing=TRUE, decides=FALSE)
-
-
-def any_of(conditions: Iterable[Expression]) -> Expression:
-    """Their disjunction, each said once."""
-    return _joined("or", conditions, nothing=FALSE, decides=TRUE)
-
-
-def _joined(op: str, conditions: Iterable[Expression], nothing: Constant, decides: Constant) -> Expression:
-    parts: dict[Expression, None] = {}
-    for condition in conditions:
-        inner = condition.arguments if isinstance(condition, Call) and condition.function == op else (condition,)
-        parts.update(dict.fromkeys(_boolean(e) for e in inner if e != nothing))
-    if decides in parts:
-        return decides
-    match tuple(parts):
-        case ():
-            return nothing
-        case (one,):
-            return one
-        case several:
-            return Call(op, several, "BOOLEAN")
-
-
-def _boolean(e: Expression) -> Expression:
-    """The expression as an operand of AND and OR: they take other types too."""
-    if isinstance(e, Constant) and e.value is None and not e.sql:
-        return NULL
-    return e if e.type == "BOOLEAN" else Call("cast", (e,), "BOOLEAN")
-
-
-def unless(e: Expression) -> Expression:
-    """True where `e` is false or null."""
-    match e:
-        case Constant(value, "BOOLEAN"):
-            return FALSE if value is True else TRUE
-        case Call("is_not_distinct", arguments):
-            return Call("is_distinct", arguments, "BOOLEAN")
-        case Call("is_null", arguments):
-            return Call("is_not_null", arguments, "BOOLEAN")
-        case Call("is_not_null", arguments):
-            return Call("is_null", arguments, "BOOLEAN")
-    certain = e if _never_null(e) else Call("coalesce", (e, FALSE), "BOOLEAN")
-    return Call("not", (certain,), "BOOLEAN")
-
-
-def _never_null(e: Expression) -> bool:
-    match e:
-        case Call("is_distinct" | "is_not_distinct" | "is_null" | "is_not_null"):
-            return True
-        case Call("and" | "or" | "not", arguments):
-            return all(map(_never_null, arguments))
-        case Constant(value):
-            return value is not None
-        case _:
-            return False
-
-
-def _clauses(condition: Expression) -> list[Expression]:
-    """The conjuncts of a condition in conjunctive normal form. What holds is the same; a conjunct may be false where
-    the condition was null, and errors may come in another order."""
-    clauses: list[tuple[Expression, ...]] = []
-    for clause in _cnf(condition, True):
-        if TRUE not in clause:
-            # only being true counts
-            clauses.append(tuple(dict.fromkeys(e for e in clause if e not in (FALSE, NULL))))
-    kept = [
-        c for i, c in enumerate(clauses)
-        if not any(set(o) < set(c) or (set(o) == set(c) and j < i) for j, o in enumerate(clauses))
-    ]  # fmt: skip
-    return [any_of(clause) for clause in kept]
-
-
-def _cnf(e: Expression, positive: bool) -> list[tuple[Expression, ...]]:
-    """Clauses of `e`, or of NOT `e`."""
-    match e:
-        case Constant(bool(value), "BOOLEAN"):
-            return [(TRUE if value is positive else FALSE,)]
-        case Constant(None, sql=""):
-            return [(NULL,)]  # NOT null is null
-        case Call("not", (a,)):
-            return _cnf(a, not positive)
-        case Call("and" | "or" as op, arguments):
-            parts = [_cnf(a, positive) for a in arguments]
-            if (op == "and") == positive:
-                return [clause for part in parts for clause in part]
-            size = 1
-            for part in parts:
-                size *= len(part)
-            if size <= CLAUSES_MAX:
-                return [tuple(d for clause in chosen for d in clause) for chosen in product(*parts)]
-    whole = _boolean(e)
-    return [(whole if positive else Call("not", (whole,), "BOOLEAN"),)]
 
 
 def _reads_only_before(e: Expression, variable: str, loop: str) -> bool:
@@ -511,16 +408,16 @@ def _reads_only_before(e: Expression, variable: str, loop: str) -> bool:
     return visit(e) and any(loop in names for names in read)
 
 
-# ---- what an element knows of its place ----------------------------------------------------------------------------
+# ---- knowledge of an element's position ----------------------------------------------------------------------------
 
 
 def _simplified(condition: Expression, elements: Sequence[_Element], at: int, further: bool) -> Expression:
-    """The condition of element `at` for its first row (further: of a loop, for its later rows), with what is known
-    there put in: how many rows of a variable there are, or the fewest there can be. So `COUNT(A.*) = 1 AND x OR
-    COUNT(A.*) > 1 AND y` is x for the first row and y for the others."""
+    """Returns the condition of element `at` for its first row (further: of a loop, for its later rows), simplified by
+    the exact or least number of rows of each variable there. So `COUNT(A.*) = 1 AND x OR COUNT(A.*) > 1 AND y` is x for
+    the first row and y for the others."""
 
     def rows(names: tuple[str, ...]) -> tuple[int, int | None]:
-        """Fewest and most rows of these variables, the candidate included; no names: of all."""
+        """Returns the fewest and most rows of these variables, the candidate included; no names: of all."""
         before = [e for e in elements[:at] if not names or e.variable in names]
         own = not names or elements[at].variable in names
         low = len(before) + own + (own and further)
@@ -535,68 +432,10 @@ def _simplified(condition: Expression, elements: Sequence[_Element], at: int, fu
                 high = rows(names)[1]
                 return Constant(None, e.type) if high is not None and offset >= high else e
             case Call(_, arguments):
-                return _folded(replace(e, arguments=tuple(map(of, arguments))), lambda names: rows(names)[0])
+                return folded(replace(e, arguments=tuple(map(of, arguments))), lambda names: rows(names)[0])
             case Opaque(_, arguments):
                 return replace(e, arguments=tuple(map(of, arguments)))
             case _:
                 return e
 
     return of(condition)
-
-
-def _folded(e: Call, least: Callable[[tuple[str, ...]], int]) -> Expression:
-    """A call whose value is known from its constants, or from `least` rows of some variables; else itself."""
-    match e:
-        case Call("and", arguments):
-            return all_of(arguments) if e.type == "BOOLEAN" else e
-        case Call("or", arguments):
-            return any_of(arguments) if e.type == "BOOLEAN" else e
-        case Call("not", (Constant(bool(value), "BOOLEAN"),)):
-            return FALSE if value else TRUE
-        case Call("is_null" | "is_not_null" as function, (Constant() as a,)) if not a.sql or a.value is not None:
-            return TRUE if (a.value is None) == (function == "is_null") else FALSE
-        case Call("case", (Constant(truth, "BOOLEAN"), then, *others)):
-            if truth is True:
-                return then if then.type == e.type else e
-            rest = replace(e, arguments=tuple(others))
-            if len(others) > 1:
-                return _folded(rest, least)
-            return others[0] if others[0].type == e.type else e
-        case Call(op, (a, b)) if op in MIRRORED:
-            if any(isinstance(x, Constant) and x.value is None and not x.sql for x in (a, b)):
-                return NULL
-            if isinstance(a, Constant):
-                truth = _known(MIRRORED[op], b, a, least)
-            else:
-                truth = _known(op, a, b, least)
-            return e if truth is None else Constant(truth, "BOOLEAN")
-    return e
-
-
-def _known(op: str, a: Expression, b: Expression, least: Callable[[tuple[str, ...]], int]) -> bool | None:
-    """Whether `a op b` holds, where `b` is a whole number and `a` another one or a count; None if that is open."""
-    number = _whole(b)
-    if number is None:
-        return None
-    if (known := _whole(a)) is not None:
-        return _compared(op, known, number)
-    match a:
-        case Aggregate("count", None, names) if a.plain:
-            low = least(names)
-            # what holds, or fails, for the fewest rows and for any number of more
-            if op in ("<", "<=", "=") and not _compared("<=" if op == "=" else op, low, number):
-                return False
-            if op in (">", ">=", "<>") and _compared(">" if op == "<>" else op, low, number):
-                return True
-    return None
-
-
-def _whole(e: Expression) -> int | None:
-    """The value of an integer constant."""
-    if isinstance(e, Constant) and type(e.value) is int and e.type in INTEGERS:
-        return e.value
-    return None
-
-
-def _compared(op: str, a: int, b: int) -> bool:
-    return {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]

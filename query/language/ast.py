@@ -1,4 +1,4 @@
-"""The abstract syntax of a query: what was written, nothing resolved yet. Every node has its span in the whole text."""
+"""The abstract syntax of a query as written: names are not resolved yet. Every node has its span in the whole text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from query.errors import Span
-from query.language.pieces import Statement
+from query.language.pieces import ComposedSql
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class Identifier:
 class ExpressionText:
     """A scalar expression in SQL; DuckDB's parser reads it later.
 
-    source: how it was made of the query's text[span], where it is not that text itself. before: where in `text` the
-    aggregates begin that leave out the row that is tried.
+    source: the pieces of `text` that are not the query's text[span] itself. before: the offsets in `text` at which
+    aggregates begin that exclude the candidate row.
     """
 
     text: str
     span: Span
-    source: Statement | None = None
+    source: ComposedSql | None = None
     before: frozenset[int] = frozenset()
 
     def place(self, start: int, end: int) -> Span:
-        """The stretch of the query that characters [start, end) of `text` come from."""
+        """Returns the span of the query that characters [start, end) of `text` come from."""
         if self.source is not None:
             return self.source.origin(start, end)
         return Span(min(self.span.start + start, self.span.end), min(self.span.start + end, self.span.end))
@@ -216,8 +216,8 @@ class MatchRecognize:
 
 @dataclass(frozen=True, slots=True)
 class SaseSyntax:
-    """What a SASE+ statement leaves to its input's columns: the order, always by time, and the measures if it has no
-    RETURN. Its columns stand behind a variable. span: PATTERN SEQ."""
+    """The clauses that a SASE+ statement derives from its input's columns: the order, always by time, and the measures
+    if it has no RETURN. Its columns are qualified by a variable. span: PATTERN SEQ."""
 
     returned: bool
     span: Span
@@ -234,7 +234,7 @@ class HistoryKind(Enum):
 @dataclass(frozen=True, slots=True)
 class WithScope:
     """The part of one WITH list that an input sees: text[span] is `WITH a AS (...), b AS (...)`, empty if it sees no
-    entry. names: of those entries, lower case. inside: the entry of a WITH RECURSIVE list that the input stands in."""
+    entry. names: of those entries, lower case. inside: the entry of a WITH RECURSIVE list that contains the input."""
 
     span: Span
     names: tuple[str, ...]
@@ -245,9 +245,9 @@ class WithScope:
 class PatternFactor:
     """A table factor `input [[AS] name] MATCH_RECOGNIZE (...) [AS alias [(columns)]]`.
 
-    `span` covers all of it, `input_span` the input. The input's name is no part of the input, unless it names columns
-    too. scopes: the WITH lists the input sees, outermost first. head: what has to stand before the factor in SQL and is
-    not in the text. merged: the inputs of `MERGE(a, b)`, which are one by time.
+    `span` covers the whole factor, `input_span` the input. The input's name belongs to the input only if it names
+    columns too. scopes: the WITH lists the input sees, outermost first. head: SQL that precedes the factor and is not
+    in the text. merged: the inputs of `MERGE(a, b)`, merged by time.
     """
 
     input: str
@@ -264,11 +264,11 @@ class PatternFactor:
 
 @dataclass(frozen=True, slots=True)
 class HistoryJoin:
-    """`[kind] JOIN HISTORY OF stream FROM low TO high | BETWEEN low AND high [AS KNOWN] [MATCH_RECOGNIZE (...)]
-    [AS alias] ON on`.
+    """`[kind] JOIN HISTORY OF stream FROM low TO high | BETWEEN low AND high [AS KNOWN] [MATCH_RECOGNIZE (...)] [AS
+    alias] ON on`.
 
-    closed: True for BETWEEN ([low, high]), False for FROM ... TO ([low, high)). `span` starts at the kind's first
-    word and ends behind the ON condition. factor: the index of the pattern factor it stands behind, None if none.
+    closed: True for BETWEEN ([low, high]), False for FROM ... TO ([low, high)). `span` starts at the kind's first word
+    and ends after the ON condition. factor: the index of the pattern factor it follows, None if none.
     """
 
     kind: HistoryKind
@@ -294,8 +294,8 @@ class AlertColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class AlertOnce:
-    """`ALERT ONCE [PER columns] WITHIN interval`, behind a live query."""
+class AlertOnceSyntax:
+    """`ALERT ONCE [PER columns] WITHIN interval`, after a live query."""
 
     columns: tuple[AlertColumn, ...]
     interval_us: int
@@ -310,15 +310,15 @@ class StatementKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A whole statement: any DuckDB SELECT, or one that keeps the rows of a SELECT, with pattern factors, history joins
-    and ALERT ONCE cut out of it.
+class QuerySyntax:
+    """A whole statement: any DuckDB SELECT, or one that stores the rows of a SELECT, with pattern factors, history
+    joins and ALERT ONCE cut out.
 
-    Factors and joins are in the order of their ends: a factor may hold others in its input, and those come before it.
+    Factors and joins are in the order of their ends: factors nested in the input of another come before it.
     """
 
     text: str
     factors: tuple[PatternFactor, ...]
     histories: tuple[HistoryJoin, ...]
     kind: StatementKind = StatementKind.SELECT
-    alert: AlertOnce | None = None
+    alert: AlertOnceSyntax | None = None

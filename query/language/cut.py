@@ -1,5 +1,5 @@
-"""Finds, in a DuckDB SELECT, the pieces that are not DuckDB's: pattern factors, SASE+ statements, history joins, and
-ALERT ONCE behind all."""
+"""Finds the pieces of a SELECT that are not DuckDB's: pattern factors, SASE+ statements, history joins and ALERT
+ONCE."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from query.language.lexer import Token, TokenKind, Tokens, words_of
 class FactorCut:
     """`input [[AS] name [(columns)]] MATCH_RECOGNIZE ( ... ) [[AS] alias [(columns)]]`, by indices of tokens.
 
-    The input's relation is [first, behind), what names it [behind, keyword) with the name at `input_alias` or None.
-    `open` and `close` are the parentheses. alias: the name's index or None; columns: those of the names in parentheses
-    behind it. last: the last token of all.
+    The input's relation is [first, behind), its name [behind, keyword), with the name itself at `input_alias` or None.
+    `open` and `close` are the parentheses. alias: the index of the output's name or None; columns: the names in
+    parentheses after it. last: the last token of the factor.
     """
 
     first: int
@@ -42,9 +42,9 @@ class HistoryCut:
 
 @dataclass(frozen=True, slots=True)
 class SaseCut:
-    """`input [[AS] name] [TYPE BY column] PATTERN SEQ ( ... ) ...` behind FROM, by indices of tokens: the input and
-    what names it as in FactorCut, the column's index or None, and the index of PATTERN. first = behind: FROM is left
-    out. last: the last token of all, before the bracket or the semicolon that ends it.
+    """`input [[AS] name] [TYPE BY column] PATTERN SEQ ( ... ) ...` after FROM, by indices of tokens: the input and its
+    name as in FactorCut, the column's index or None, and the index of PATTERN. first = behind: there is no FROM. last:
+    the last token, before the bracket or semicolon that ends the statement.
     """
 
     first: int
@@ -100,9 +100,9 @@ _FOLLOW_WORDS = (
 
 
 def cut(tokens: Tokens) -> tuple[Cut, ...]:
-    """The pieces in the order of their ends. A pattern factor may hold other pieces in its input: those come before it;
-    else pieces do not overlap. Raises QueryError for pieces that are not whole, stand where no table can stand, or
-    stand inside the clauses of another one."""
+    """Returns the pieces in the order of their ends. Pieces in the input of a pattern factor come before it; otherwise
+    pieces do not overlap. Raises QueryError for incomplete pieces, and for pieces where no table is allowed, or inside
+    the clauses of another piece."""
     items = tokens.items
     cuts: list[Cut] = []
     i = 0
@@ -150,8 +150,8 @@ def enclosing(tokens: Tokens, i: int) -> tuple[int, ...]:
 
 
 def with_lists(tokens: Tokens, open: int, end: int) -> tuple[WithList, ...]:
-    """The WITH lists of the query that begins behind token `open` (-1: the text) that are whole, or have at least begun
-    an entry, before token `end`."""
+    """Returns the WITH lists of the query that begins after token `open` (-1: the text), as far as they are complete,
+    or have begun an entry, before token `end`."""
     found: list[WithList] = []
     i = open + 1
     while i < end:
@@ -166,7 +166,8 @@ def with_lists(tokens: Tokens, open: int, end: int) -> tuple[WithList, ...]:
 
 
 def _entries(tokens: Tokens, first: int) -> tuple[tuple[WithEntry, ...], int]:
-    """The entries of the WITH list at token `first`, and the index behind them; none for another use of WITH."""
+    """Returns the entries of the WITH list at token `first`, and the index after them; no entries for another use of
+    WITH."""
     items = tokens.items
     entries: list[WithEntry] = []
     i = first + 1 + tokens.words(first + 1, "RECURSIVE")
@@ -191,7 +192,7 @@ def _entries(tokens: Tokens, first: int) -> tuple[tuple[WithEntry, ...], int]:
 
 
 def joined_factor(tokens: Tokens, cuts: Sequence[Cut], history: HistoryCut) -> int | None:
-    """Which of the patterns among `cuts`, counted from 0, a history join stands behind: the last one before it
+    """Returns the index, among the patterns of `cuts`, of the one that a history join follows: the last one before it
     in the same FROM. None if there is none."""
     around = enclosing(tokens, history.first)
     factors = [c for c in cuts if isinstance(c, FactorCut | SaseCut)]
@@ -220,7 +221,7 @@ def _fault(
 
 
 def _is_name_part(tokens: Tokens, i: int) -> bool:
-    """Whether token i is a column or table of a qualified name, as in `m.history`."""
+    """True if token i is part of a qualified name, as in `m.history`."""
     return tokens.words(i - 1, ".")
 
 
@@ -253,7 +254,7 @@ def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
     else:
         recognitions = [i for i in range(piece.first, piece.last) if tokens.words(i, "MATCH_RECOGNIZE", "(")]
         end = 0
-        for i in recognitions:  # the history's own one is the first outside of any parenthesis
+        for i in recognitions:  # the history's own one is the first outside of any parentheses
             if end or any(a < i < b for a, b in tokens.partner.items() if piece.first <= a < b <= piece.last):
                 inner.append(i)
             else:
@@ -307,8 +308,8 @@ def _names_between(tokens: Tokens, open: int, close: int) -> tuple[int, ...]:
 
 
 def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | None]:
-    """The relation before token `keyword`, a name, a call, a string or a subquery: the indices of its first token, of
-    the one behind its last, and of the name it is given, if any. what: what begins at `keyword`."""
+    """Returns the relation before token `keyword` (a name, a call, a string or a subquery): the index of its first
+    token, the index after its last, and the index of its alias or None. what: the clause at `keyword`, for messages."""
     items = tokens.items
     first = _relation_start(tokens, keyword - 1)
     if first is None:
@@ -349,12 +350,12 @@ def _relation_start(tokens: Tokens, end: int) -> int | None:
 
 
 def _opens_relation(tokens: Tokens, i: int) -> bool:
-    """Whether a table stands behind token i."""
+    """True if a table is expected after token i."""
     return i >= 0 and tokens.items[i].word in ("FROM", "JOIN", ",", "(")
 
 
 def _is_join_word(tokens: Tokens, i: int) -> bool:
-    """Whether token i begins a join: LEFT, SEMI and the like only where JOIN follows, as they may name things too."""
+    """True if token i begins a join: LEFT, SEMI and the like only before JOIN, since they may be names too."""
     word = tokens.items[i].word
     if word == "JOIN":
         return True
@@ -369,12 +370,12 @@ _LACKS_INPUT = re.compile(
 
 
 def lacks_input(text: str) -> bool:
-    """Whether a text is a SASE+ statement without FROM."""
+    """True if a text is a SASE+ statement without FROM."""
     return _LACKS_INPUT.match(text) is not None
 
 
 def _is_sase(tokens: Tokens, i: int) -> bool:
-    """Whether PATTERN SEQ ( begins at token i. Raises QueryError where it is plainly meant to."""
+    """True if PATTERN SEQ ( begins at token i. Raises QueryError for an obvious misspelling of it."""
     items = tokens.items
     if tokens.words(i, "PATTERN", "SEQ", "("):
         return True
@@ -417,7 +418,7 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
 
 
 def _is_alert(tokens: Tokens, i: int) -> bool:
-    """Whether ALERT ONCE begins at token i: three words that stand behind one another in no SQL."""
+    """True if ALERT ONCE begins at token i: three words that are consecutive in no SQL."""
     return tokens.words(i, "ALERT", "ONCE") and (
         i + 2 == len(tokens.items) or tokens.items[i + 2].word in ("PER", "WITHIN", "BY", "EVERY", "FOR", ";")
     )

@@ -1,4 +1,4 @@
-"""DuckDB as the parser and typist of scalar expressions. The one file of `query/` that imports duckdb."""
+"""DuckDB parses and types scalar expressions. The only file of `query/` that imports duckdb."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import duckdb
 from query.errors import DataError, first_line
 from query.schema import Field
 
-#: So many connections wait for their next query at the most, of each kind; more are closed.
+#: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
-#: Settings of DuckDB that differ from ours, by name: TimeZone, integer_division, default_null_order.
+#: Settings of DuckDB that differ from the defaults, by name: TimeZone, integer_division, default_null_order.
 Settings = tuple[tuple[str, str], ...]
-#: Time zones in which a time is what it is in UTC.
+#: Time zones equal to UTC.
 UTC = ("UTC", "Etc/UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A user's connection, as far as the expressions of a pattern depend on it.
+    """The properties of a user's connection that expressions of a pattern depend on.
 
-    settings: those that are taken over. value: gives SQL of the value of an expression without rows there, None where
-    it has none; None: there is no connection. macros: names of its own functions, lower case."""
+    settings: those that are adopted. value: returns SQL of an expression's value on that connection, None if it has
+    none; value None: there is no connection. macros: names of its own functions, lower case."""
 
     settings: Settings = ()
     value: Callable[[str], str | None] | None = None
@@ -40,7 +40,7 @@ class Session:
 
     @property
     def nulls_first(self) -> tuple[bool, bool]:
-        """Whether nulls come first in an ascending order, and in a descending one."""
+        """Returns whether nulls come first in ascending order, and in descending order."""
         order = dict(self.settings).get("default_null_order", "")
         return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
 
@@ -49,32 +49,52 @@ NO_SESSION = Session()
 
 
 def zoned(settings: Settings) -> bool:
-    """Whether a time with a time zone reads other than in UTC."""
+    """True if times with a time zone read differently from UTC."""
     return dict(settings).get("TimeZone", "UTC") not in UTC
 
 
-#: How many answers of DuckDB are kept, of each kind of question. What it says of a text depends on nothing else, and
-#: the same pieces come again: within a query, in the next version of it, in queries over one stream.
+#: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
+#: repeat: within a query, in its next version, and in queries over one stream.
 _KEPT = 512
 
 
+def connect(
+    *, threads: int | None = None, memory_limit: str | None = None, spill: str | None = None,
+    settings: Settings = (), extensions: bool = False,
+) -> duckdb.DuckDBPyConnection:  # fmt: skip
+    """Returns a new database in memory: in UTC by default, without a progress bar, without the caller's variables in
+    FROM. Hybrid makes its databases of DuckDB here only.
+
+    threads, memory_limit: None: DuckDB's default. spill: the directory for spilled data. extensions: a statement may
+    load and install extensions. Raises duckdb.Error for an invalid memory limit."""
+    config: dict[str, Any] = {"python_enable_replacements": False}
+    if not extensions:
+        config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    given = {"threads": threads, "memory_limit": memory_limit, "temp_directory": spill}
+    connection = duckdb.connect(":memory:", config=config | {k: v for k, v in given.items() if v is not None})
+    for name, value in (("TimeZone", "UTC"), *settings):
+        connection.execute(f"SET GLOBAL {name}={_text(value)}")
+    hide_progress(connection)
+    return connection
+
+
 def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
-    """Lets a connection (it is a setting of each) draw no progress bar."""
+    """Turns the progress bar of a connection off (a setting of each connection)."""
     try:
         connection.execute("SET enable_progress_bar=false")
     except duckdb.InvalidInputException:
-        pass  # a Jupyter without ipywidgets: there is none, and DuckDB refuses to be told so
+        pass  # Jupyter without ipywidgets: there is no progress bar, and DuckDB rejects the setting
 
 
 @contextmanager
 def lent(
     idle: list[duckdb.DuckDBPyConnection], make: Callable[[], duckdb.DuckDBPyConnection]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection for one query, of one thread: one that is idle, or a new one. It is idle again afterwards; one that
-    was interrupted is not, since a result that nobody has read to its end blocks it.
+    """Lends an idle or new connection for one query of one thread. It is idle again afterwards, unless it was
+    interrupted: an unread result blocks it.
 
     Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
-    of all other threads in its child, and to end a connection of DuckDB's there is signal 11."""
+    of all other threads in its child, and closing a DuckDB connection there causes signal 11."""
     try:
         connection = idle.pop()
     except IndexError:
@@ -92,10 +112,11 @@ def lent(
 
 
 def shut(connection: duckdb.DuckDBPyConnection, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
-    """Takes files, directories and the network away from a connection and its cursors, for good: only these files and
-    those below these folders are read, no extension is loaded, and no setting changes but how errors are told."""
+    """Removes access to files, directories and the network from a connection and its cursors, permanently: only these
+    files and those below these folders are readable, no extension is loaded, and no setting changes except for the form
+    of errors."""
     connection.execute("SET autoinstall_known_extensions=false; SET autoload_known_extensions=false")
-    # what does not fit into memory goes there, and DuckDB lets every statement read it: a place that nobody else has
+    # spill files; every statement may read that directory, so it is private
     private = os.path.join(tempfile.gettempdir(), f"hybrid-{secrets.token_hex(16)}")
     connection.execute(f"SET temp_directory={_text(private)}")
     connection.execute("SET allowed_configs=['errors_as_json', 'enable_progress_bar']")
@@ -110,8 +131,8 @@ def _text(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """One in-memory database for all that asks DuckDB about texts and values under the same settings. idle, binders:
-    its connections that wait for their next query, see `lent`."""
+    """An in-memory database for questions about texts and values under the same settings. idle, binders: its idle
+    connections, see `lent`."""
 
     database: duckdb.DuckDBPyConnection
     idle: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
@@ -120,31 +141,24 @@ class _Home:
 
 @lru_cache(maxsize=8)  # settings of a user seldom change
 def _home(settings: Settings) -> _Home:
-    """UTC unless the settings say otherwise, no threads of its own, no files. Queries use cursors of it: a shared
-    connection gives one thread the rows of another."""
-    database = duckdb.connect(":memory:", config={"threads": 1, "python_enable_replacements": False})
-    # common_subexpressions would take a failing cast out of the TRY or CASE around it
-    database.execute("SET GLOBAL timezone='UTC'; SET GLOBAL disabled_optimizers='common_subexpressions'")
-    take_over(database, settings)
+    """Returns the database of these settings: UTC by default, no threads of its own, no files. Queries use cursors of
+    it, since a shared connection mixes the rows of threads."""
+    database = connect(threads=1, settings=settings)
+    # common_subexpressions would move a failing cast out of the TRY or CASE around it
+    database.execute("SET GLOBAL disabled_optimizers='common_subexpressions'")
     shut(database)
     return _Home(database)
 
 
 def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
-    """A connection for parsing, typing, folding constants and evaluating expressions, for one query of one thread: in
-    memory, in UTC unless the settings say otherwise, with one thread, without files. What is registered on it goes with
-    it. Costs 10 microseconds."""
+    """Lends a connection for parsing, typing, folding constants and evaluating expressions, for one query of one
+    thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
+    dropped at the end. Costs 10 microseconds."""
     return _home(settings).database.cursor()
 
 
-def take_over(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
-    """Gives a connection and its cursors the settings of another."""
-    for name, value in settings:
-        connection.execute(f"SET GLOBAL {name}={_text(value)}")
-
-
 def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-    """Such a connection, lent for one query."""
+    """Lends such a connection for one query."""
 
     def made() -> duckdb.DuckDBPyConnection:
         connection = quiet_connection(settings)
@@ -155,7 +169,7 @@ def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyCon
 
 
 def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-    """The same, with errors that carry positions."""
+    """Lends such a connection whose errors carry positions."""
     return lent(_home(settings).binders, lambda: _new_binder(settings))
 
 
@@ -165,15 +179,15 @@ def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list
         return connection.execute(sql, list(values)).fetchall()
 
 
-#: What an entry of WITH is that writes, in a syntax tree.
+#: Node types of WITH entries that write, in a syntax tree.
 _WRITING_NODE = re.compile(r'"type":"(INSERT|UPDATE|DELETE|MERGE|COPY)_QUERY_NODE"')
 
 
 @lru_cache(maxsize=_KEPT)
 def syntax_error(sql: str) -> tuple[str, int, int] | None:
-    """DuckDB's complaint about the syntax of a SELECT: (message, start, end) in characters, or None if it parses.
+    """Returns DuckDB's syntax error for a SELECT: (message, start, end) in characters, or None if it parses.
 
-    ("", 0, 0) stands for a statement that parses and is no SELECT. About 0.5 ms.
+    ("", 0, 0) means a statement that parses and is no SELECT. About 0.5 ms.
     """
     try:
         found = _rows("SELECT json_serialize_sql(?)", [sql])[0]
@@ -182,7 +196,7 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
     answer = json.loads(found[0]) if found else {}
     if not answer.get("error"):
         writes = _WRITING_NODE.search(found[0])
-        return None if writes is None else (f"WITH may hold SELECT only, and this is {writes[1]}", 0, len(sql))
+        return None if writes is None else (f"WITH may contain SELECT only, found {writes[1]}", 0, len(sql))
     if answer.get("error_type") != "parser":
         return "", 0, 0
     data = sql.encode()
@@ -195,8 +209,8 @@ def syntax_error(sql: str) -> tuple[str, int, int] | None:
 
 
 def command_error(sql: str) -> tuple[str, int, int] | None:
-    """DuckDB's complaint about the syntax of one statement of any kind: (message, start, end) in characters, or None if
-    it parses."""
+    """Returns DuckDB's syntax error for one statement of any kind: (message, start, end) in characters, or None if it
+    parses."""
     try:
         with _binder() as binder:
             binder.extract_statements(sql)
@@ -208,7 +222,7 @@ def command_error(sql: str) -> tuple[str, int, int] | None:
 
 
 def statement_count(sql: str) -> int:
-    """How many statements DuckDB would run; 1 for a text that it cannot parse."""
+    """Returns the number of statements that DuckDB would run; 1 for a text that it cannot parse."""
     if ";" not in sql:
         return 1
     try:
@@ -220,7 +234,7 @@ def statement_count(sql: str) -> int:
 
 @lru_cache(maxsize=1024)
 def interval_parts(sql: str) -> tuple[int, int] | None:
-    """(whole months, microseconds beside them) of an INTERVAL literal, or None where DuckDB cannot read it."""
+    """Returns (whole months, remaining microseconds) of an INTERVAL literal, or None if DuckDB cannot read it."""
     try:
         parts = "datepart('year', i) * 12 + datepart('month', i), epoch_us(i)"
         found = _rows(f"SELECT {parts} FROM (SELECT {sql} AS i)")[0]
@@ -236,11 +250,11 @@ _NO_LOCATION = 2**64 - 1
 
 
 class DuckFault(Exception):
-    """What DuckDB says is wrong with a piece of SQL.
+    """An error of DuckDB about a piece of SQL.
 
-    kind: DuckDB's error_subtype (`SYNTAX_ERROR`, `COLUMN_NOT_FOUND`, `MISSING_ENTRY`, ...) or its exception type;
-    name, what: the missing entry and whether it is a Table or a Scalar Function, where DuckDB says so;
-    start, end: character offsets in the SQL handed in, or None.
+    kind: DuckDB's error_subtype (`SYNTAX_ERROR`, `COLUMN_NOT_FOUND`, `MISSING_ENTRY`, ...) or its exception type; name,
+    what: the missing entry and its kind (Table or Scalar Function), if DuckDB names them; start, end: character offsets
+    in the given SQL, or None.
     """
 
     def __init__(self, message: str, kind: str, name: str, what: str, start: int | None, end: int | None) -> None:
@@ -265,7 +279,7 @@ class Folded:
 
 
 def character_offsets(text: str) -> Sequence[int]:
-    """For each UTF-8 byte of `text`, and its end, the index of the character it belongs to."""
+    """Returns, for each UTF-8 byte of `text`, and its end, the index of the character it belongs to."""
     if text.isascii():
         return range(len(text) + 1)
     offsets = [i for i, c in enumerate(text) for _ in c.encode()]
@@ -273,7 +287,7 @@ def character_offsets(text: str) -> Sequence[int]:
 
 
 def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
-    """prefix: bytes in front of `sql` in what DuckDB saw."""
+    """Returns the fault of an error in JSON. prefix: bytes before `sql` in the text that DuckDB read."""
     message = str(detail.get("exception_message") or detail.get("error_message") or "")
     start = end = None
     if "position" in detail:
@@ -288,7 +302,7 @@ def _fault(detail: Mapping[str, Any], sql: str, prefix: int) -> DuckFault:
 
 
 def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
-    """An exception of a connection with errors_as_json. Raises DataError where no SQL is to blame."""
+    """Returns the fault of an exception of a connection with errors_as_json. Raises DataError if no SQL is to blame."""
     text = str(error)
     try:
         detail = json.loads(text[text.index("{") :])
@@ -300,7 +314,7 @@ def _error(error: duckdb.Error, sql: str, prefix: int = 0) -> DuckFault:
 
 
 def out_of_memory(why: str) -> DataError:
-    """The error that says of a statement that DuckDB has too little memory for it. why: in DuckDB's words."""
+    """Returns the error for a statement that exceeds DuckDB's memory. why: DuckDB's message."""
     line = next(iter(why.splitlines()), "").removeprefix("Out of Memory Error: ")
     message = f"DuckDB has too little memory for this statement: {line}"
     hint = "give it more (memory_limit= of hybrid.connect, SET memory_limit on a connection of yours), or read less"
@@ -358,7 +372,7 @@ def parse_expression(text: str, settings: Settings = ()) -> Node:
         if not item["alias"] and not any(rest) and node["from_table"]["type"] == "EMPTY":
             return item
         end = span_in(item)
-        raise DuckFault("the expression goes on after its end", "SYNTAX_ERROR", "", "", end[1] if end else 0, len(text))
+        raise DuckFault("unexpected text after the expression", "SYNTAX_ERROR", "", "", end[1] if end else 0, len(text))
     raise DuckFault("this is more than one expression", "SYNTAX_ERROR", "", "", 0, len(text))
 
 
@@ -382,7 +396,7 @@ def span_in(node: Node) -> tuple[int, int] | None:
 
 def deserialize(node: Node) -> str:
     """DuckDB SQL of a syntax tree."""
-    if node["class"] == "CONSTANT" and node["literal"]["kind"] == "INTEGER":  # as it is written, lists of them are long
+    if node["class"] == "CONSTANT" and node["literal"]["kind"] == "INTEGER":  # as written: lists of them are long
         return str(node["literal"]["text"])
     select = json.loads(_empty_select())
     select["statements"][0]["node"]["select_list"] = [{**_nowhere(node), "alias": ""}]
@@ -390,7 +404,7 @@ def deserialize(node: Node) -> str:
 
 
 def _nowhere(value: Any) -> Any:
-    """A part of a syntax tree without its places in the text."""
+    """Returns a part of a syntax tree without its positions in the text."""
     if isinstance(value, dict):
         return {k: 0 if k in ("query_location", "query_location_length") else _nowhere(v) for k, v in value.items()}
     return [_nowhere(v) for v in value] if isinstance(value, list) else value
@@ -423,9 +437,9 @@ def nulls(fields: Sequence[Field]) -> str:
 def describe(
     expressions: Sequence[str], tables: Mapping[str, Sequence[Field]], settings: Settings = ()
 ) -> tuple[str, ...]:
-    """The DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
+    """Returns the DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
-    Raises DuckFault (its offsets mean nothing here)."""
+    Raises DuckFault (with meaningless offsets)."""
     with_list = ", ".join(f"{_quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
     names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
@@ -451,7 +465,7 @@ def canonical_type(name: str) -> str:
 
 @cache
 def fold(sql: str, settings: Settings = ()) -> Folded | None:
-    """The value of an expression without columns, or None if computing it raises."""
+    """Returns the value of an expression without columns, or None if its computation raises."""
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
@@ -475,28 +489,29 @@ def fold(sql: str, settings: Settings = ()) -> Folded | None:
 
 @cache
 def aggregate_names() -> frozenset[str]:
-    """Names of DuckDB's aggregate functions, lower case, with the macros that stand for an aggregate."""
+    """Returns the names of DuckDB's aggregate functions, lower case, and of the macros for aggregates."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
 
 @cache
 def session_names() -> frozenset[str]:
-    """Names of functions whose value is one within a statement and another in the next: variables, the schema, now."""
+    """Returns the names of functions whose value is constant within a statement only: variables, the schema, now."""
     rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE {_OF_SESSION}")
     return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
 
 
 @cache
 def lambda_names() -> frozenset[str]:
-    """Names of functions that take a lambda; `x -> y` in any other place is the arrow of JSON."""
+    """Returns the names of functions that take a lambda; elsewhere `x -> y` is the arrow of JSON."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE list_contains(parameter_types, 'LAMBDA')")
     return frozenset(row[0].lower() for row in rows)
 
 
 @cache
 def volatile_names() -> frozenset[str]:
-    """Names of functions whose value is not a function of their arguments: volatile ones, the clock, the session."""
+    """Returns the names of functions whose value is not a function of their arguments: volatile ones, the clock, the
+    session."""
     rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE' OR {_OF_SESSION}")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
@@ -505,13 +520,13 @@ def volatile_names() -> frozenset[str]:
 
 
 def is_volatile(name: str, arguments: int) -> bool:
-    """True if the value of a call is not a function of its arguments. age(t) is the time from t to today, whatever
-    DuckDB says of it."""
+    """True if the value of a call is not a function of its arguments. age(t) is the time from t to today, although
+    DuckDB reports otherwise."""
     return name in volatile_names() or (name == "age" and arguments == 1)
 
 
-#: What DuckDB says of a function that reads the clock, a setting or a variable. From 2.0.1 on it says so of what
-#: depends on the time zone, too, `TIMESTAMPTZ - INTERVAL` among them; the time zone stands in the plan.
+#: DuckDB's mark of functions that read the clock, a setting or a variable. From 2.0.1 on it also marks those that
+#: depend on the time zone, such as `TIMESTAMPTZ - INTERVAL`; the time zone is in the plan.
 _OF_SESSION = """(stability = 'CONSISTENT_WITHIN_QUERY' AND NOT (len(parameter_types) > 0
     AND regexp_matches(concat_ws(',', return_type, array_to_string(parameter_types, ',')), 'TIME ZONE|TIMESTAMPTZ')))"""
 CLOCK_WORDS = frozenset(
@@ -522,9 +537,9 @@ CLOCK_WORDS = frozenset(
 def bind_statement(
     sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, *, on: duckdb.DuckDBPyConnection | None = None
 ) -> tuple[Field, ...]:
-    """The output columns of a SELECT over empty tables of these columns; none of any other statement (select=False),
-    which is bound all the same. on: a fresh cursor to bind it with, which may open the files that the statement names
-    for their columns; left out: no file is opened. Raises DuckFault with character offsets. Nothing is computed."""
+    """Returns the output columns of a SELECT over empty tables of these columns; none for any other statement
+    (select=False), which is bound as well. on: a fresh cursor to bind it with, which may open the files that the
+    statement names; None: no file is opened. Raises DuckFault with character offsets. Nothing is computed."""
     cursor = on or _new_binder()
     try:
         cursor.execute("SET errors_as_json=true")
@@ -542,7 +557,8 @@ def bind_statement(
 
 
 def describe_on(connection: duckdb.DuckDBPyConnection, sql: str, select: bool = True) -> tuple[Field, ...]:
-    """As bind_statement, over what a connection knows; it must have errors_as_json set."""
+    """Returns the output columns as bind_statement, over the tables of a connection, which must have errors_as_json
+    set."""
     prefix = "DESCRIBE " if select else "EXPLAIN "
     try:
         rows = connection.execute(prefix + sql).fetchall()

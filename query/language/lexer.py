@@ -1,7 +1,9 @@
 """Text to tokens, by DuckDB's lexical rules and, inside PATTERN ( ... ), by those of row patterns.
 
 Not `duckdb.tokenize`: it takes `A$` for one name, `$B$ ... $B$` for a string and `$)` for one operator, which are all
-row patterns, counts bytes, and does not say that a string never ends.
+row patterns, counts bytes, and does not report an unclosed string.
+
+`tokenize` is long: one loop with a case for each kind of token.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Tokens:
     partner: dict[int, int]
 
     def words(self, i: int, *expected: str) -> bool:
-        """Whether the tokens from i on are these words or symbols."""
+        """True if the tokens from i on are these words or symbols."""
         return i >= 0 and all(
             i + k < len(self.items) and self.items[i + k].word == word for k, word in enumerate(expected)
         )
@@ -101,9 +103,9 @@ _PATTERN_CLOSER = {"(": ")", "{-": "-}"}  # the braces of quantifiers are left t
 
 
 def tokenize(text: str, inside: Span | None = None) -> Tokens:
-    """The tokens of a text, or of text[inside], which is then the inside of MATCH_RECOGNIZE ( ... ).
+    """Returns the tokens of a text, or of text[inside], which is then the inside of MATCH_RECOGNIZE ( ... ).
 
-    Raises QueryError HQ100 for what can never be SQL: a string, comment or bracket without its end, a NUL or half a
+    Raises QueryError HQ100 for text that can never be SQL: an unclosed string, comment or bracket, a NUL or half a
     surrogate pair, brackets nested deeper than DEPTH_MAX.
     """
 
@@ -117,7 +119,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
     items: list[Token] = []
     partner: dict[int, int] = {}
     opened: list[int] = []  # indices of brackets not closed yet
-    recognitions: set[int] = set()  # those of them that stand behind MATCH_RECOGNIZE
+    recognitions: set[int] = set()  # those of them after MATCH_RECOGNIZE
     pattern_depth = 0  # len(opened) inside PATTERN ( ... ); 0 outside
     while position < limit:
         found = (_PATTERN if pattern_depth else _SQL).match(text, position, limit)
@@ -187,7 +189,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
 
 
 def _comment_end(text: str, start: int, limit: int) -> int:
-    """Where the /* comment */ that begins at start ends (they nest), or -1."""
+    """Returns the end of the /* comment */ that begins at start (they nest), or -1."""
     depth = 0
     for found in re.compile(r"/\*|\*/").finditer(text, start, limit):
         depth += 1 if found[0] == "/*" else -1

@@ -1,4 +1,4 @@
-"""SQL made of the user's text and of pieces of ours, and the way back from its characters to the text."""
+"""SQL composed of the user's text and generated pieces, with the mapping of its characters back to the text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from query.errors import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the SQL handed to DuckDB, `sql`, and the stretch of the query it stands for. `verbatim`: it is
-    that text itself."""
+class SqlPiece:
+    """A piece of the SQL for DuckDB, `sql`, and the span of the query it stands for. verbatim: True if it is that text
+    itself."""
 
     sql: str
     span: Span
@@ -18,23 +18,23 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """The SQL as DuckDB gets it, in pieces, so that its offsets lead back to the query."""
+class ComposedSql:
+    """The SQL for DuckDB in pieces, so that its offsets lead back to the query."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SqlPiece, ...]
 
     @property
     def sql(self) -> str:
         return "".join(p.sql for p in self.pieces)
 
     def origin(self, start: int, end: int) -> Span:
-        """The stretch of the query that characters [start, end) of `sql` come from."""
+        """Returns the span of the query that characters [start, end) of `sql` come from."""
         if end <= start:
             return replace(self._place(start), end=self._place(start).start)
         return self._place(start).to(self._place(end - 1))
 
     def _place(self, offset: int) -> Span:
-        """The character of the query at an offset of `sql`, or the cut that stands there."""
+        """Returns the character of the query at an offset of `sql`, or the cut there."""
         at = 0
         for piece in self.pieces:
             if offset < at + len(piece.sql):

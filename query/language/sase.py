@@ -1,8 +1,10 @@
-"""SASE+ to MATCH_RECOGNIZE: a SASE+ statement as the syntax tree of the SQL that means the same.
+"""SASE+ to MATCH_RECOGNIZE: a SASE+ statement as the syntax tree of the equivalent SQL.
 
-Each condition between the braces goes to the variable that is bound last among those it speaks of, and its references
-`a[i]`, `a[i-1]`, `a[..i-1]`, `a[a.LEN]` become the navigation and the aggregates of SQL. The rest of it stays the text
-of the user, and every piece of ours knows the stretch of the text it stands for.
+Each condition between the braces goes to the variable that is bound last among those it refers to; its references
+`a[i]`, `a[i-1]`, `a[..i-1]`, `a[a.LEN]` become the navigation and the aggregates of SQL. The rest remains the user's
+text, and every generated piece has the span of the text it stands for.
+
+Long: one class translates one statement, and its steps share the text, the variables and the faults.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.cut import enclosing
 from query.language.lexer import Token, TokenKind, Tokens, words_of
-from query.language.pieces import Piece
-from query.language.pieces import Statement as Pieces
+from query.language.pieces import ComposedSql as Pieces
+from query.language.pieces import SqlPiece
 from query.schema import STREAM
 
 
@@ -43,7 +45,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A value of RETURN: where it stands, and its name if it has one."""
+    """A value of RETURN: its span, and its name if it has one."""
 
     expression: Span
     name: ast.Identifier | None
@@ -51,7 +53,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A SASE+ statement as written. body: what stands between the braces; returned: None without RETURN."""
+    """A SASE+ statement as written. body: the text between the braces; returned: None without RETURN."""
 
     events: tuple[Event, ...]
     selection: ast.SelectionSyntax
@@ -64,8 +66,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the events come from: what it may be called, and where the column that holds their types is named. merged:
-    the names of the inputs that it is merged of, which are types too."""
+    """The input of the events: its possible names, and the span that names the column of their types. merged: the names
+    of the inputs merged into it, which are types too."""
 
     names: tuple[str, ...]
     type_column: Span | None
@@ -73,13 +75,13 @@ class Input:
 
 
 def recognize(tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> ast.MatchRecognize:
-    """The clauses of MATCH_RECOGNIZE that mean the statement. keyword: PATTERN SEQ. Raises QueryError with all faults
-    found; columns and types are left to the binder."""
+    """Returns the equivalent clauses of MATCH_RECOGNIZE. keyword: PATTERN SEQ. Raises QueryError with all faults found;
+    columns and types are left to the binder."""
     return _Translation(tokens, statement, input, keyword).match()
 
 
 class _Kind(Enum):
-    """Which events of a variable a reference reads."""
+    """The events of a variable that a reference reads."""
 
     ONE = "v.x"
     FIRST = "v[1].x"
@@ -98,8 +100,8 @@ _MANY = (_Kind.BEFORE, _Kind.SO_FAR, _Kind.ALL)
 
 
 class _Part(IntEnum):
-    """When a variable is known well enough for a condition: a single event, or the first, each later, and all events of
-    a plus."""
+    """The point at which a condition on a variable can be tested: at a single event, or at the first, each later, and
+    all events of a plus."""
 
     FIRST = 0
     EACH = 1
@@ -125,17 +127,17 @@ class _Reference:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A conjunct: the tokens [first, last), and what it speaks of."""
+    """A conjunct: the tokens [first, last), and its references."""
 
     first: int
     last: int
     references: tuple[_Reference, ...]
 
 
-#: Where a condition is tested: the index of its event, and which events of a plus it is about.
+#: The event at which a condition is tested, by index, and the part of a plus it is about.
 _Home = tuple[int, _Part]
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED)
-#: Words that no operand begins with, and behind which a bracket opens a list.
+#: Words that begin no operand, and after which a bracket opens a list.
 _WORDS = words_of(
     "AND OR NOT IN IS LIKE ILIKE GLOB SIMILAR TO BETWEEN WHEN THEN ELSE END CASE DISTINCT FROM ESCAPE COLLATE AS ARRAY"
 )
@@ -143,27 +145,27 @@ _LEN = "LEN"
 
 
 class _Text:
-    """SQL that is put together from the user's text and pieces of ours."""
+    """SQL composed of the user's text and generated pieces."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.pieces: list[Piece] = []
+        self.pieces: list[SqlPiece] = []
         self.before: set[int] = set()
         self.length = 0
 
     def own(self, sql: str, span: Span) -> None:
-        self._add(Piece(sql, span, False))
+        self._add(SqlPiece(sql, span, False))
 
     def written(self, start: int, end: int) -> None:
-        self._add(Piece(self.text[start:end], Span(start, end), True))
+        self._add(SqlPiece(self.text[start:end], Span(start, end), True))
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: SqlPiece) -> None:
         if piece.sql:
             self.pieces.append(piece)
             self.length += len(piece.sql)
 
     def joined(self, parts: Sequence[_Text], word: str, span: Span) -> _Text:
-        """Puts the parts behind each other, each in parentheses, with a word between them."""
+        """Appends the parts, each in parentheses, with a word between them."""
         for i, part in enumerate(parts):
             self.own(f" {word} (" if i else "(", span)
             self.before |= {self.length + at for at in part.before}
@@ -238,13 +240,13 @@ class _Translation:
         )
 
     def types(self) -> None:
-        """Without TYPE BY every event is of the type that its stream is called."""
+        """Checks event types: without TYPE BY the type of every event is the name of its stream."""
         if self.input.type_column is not None:
             return
         if self.input.merged:
             for event in self.events:
                 if event.type.written.lower() not in (name.lower() for name in self.input.merged):
-                    self.fault("HQ200", f"there is no event type {event.type.written}", event.type.span,
+                    self.fault("HQ200", f"unknown event type {event.type.written}", event.type.span,
                                "no such type", nearest(event.type.written, self.input.merged))
             return
         known = [n.lower() for n in self.input.names]
@@ -252,11 +254,12 @@ class _Translation:
             if event.type.written.lower() not in known:
                 called = f"the input is called {self.input.names[-1]}" if known else "the input has no name"
                 hint = "name the column that holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
-                self.fault("HQ200", f"there is no event type {event.type.written}: {called}", event.type.span,
+                self.fault("HQ200", f"unknown event type {event.type.written}: {called}", event.type.span,
                            "no such type", hint)
 
     def listed(self) -> None:
-        """The strategy governs the whole pattern, so it lists all variables; negated ones may be left out."""
+        """Checks the strategy's list: it applies to the whole pattern, so it lists all variables; negated ones may be
+        omitted."""
         for listed in self.statement.listed:
             i = self.index.get(listed.variable.name)
             if i is None:
@@ -285,7 +288,8 @@ class _Translation:
     # ---- conditions
 
     def conjuncts(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The conditions that AND joins, parentheses around several of them opened. What OR joins stays whole."""
+        """Yields the conditions joined by AND, opening parentheses around several of them. Operands of OR stay
+        together."""
         cuts: list[int] = []
         cases, between, i = 0, 0, first
         while i < last:
@@ -304,14 +308,14 @@ class _Translation:
         for start, end in zip([first, *(c + 1 for c in cuts)], [*cuts, last], strict=True):
             if start == end:
                 at = self.items[min(start, last - 1)]
-                self.fault("HQ102", "an expression is missing here", at.span)
+                self.fault("HQ102", "expected an expression", at.span)
             elif self.items[start].word == "(" and self.tokens.partner[start] == end - 1 and end - start > 2:
                 yield from self.conjuncts(start + 1, end - 1)
             else:
                 yield start, end
 
     def equivalence(self, first: int, last: int) -> list[ast.ExpressionText]:
-        """The columns of `[a, b]`."""
+        """Returns the columns of `[a, b]`."""
         found: list[ast.ExpressionText] = []
         for i in range(first + 1, last):
             token, column = self.items[i], (i - first) % 2 == 1
@@ -337,8 +341,9 @@ class _Translation:
         return _Condition(first, last, references)
 
     def home(self, condition: _Condition) -> _Home | None:
-        """Where a condition is tested: at the negated event it speaks of, else at the variable that is bound last. One
-        on all events of a finished plus is tested where the plus is left: at the next event, or at its own last one."""
+        """Returns where a condition is tested: at the negated event it refers to, else at the variable that is bound
+        last. A condition on all events of a finished plus is tested where the plus is left: at the next event, or at
+        its own last one."""
         negated = {r.event for r in condition.references if self.events[r.event].negated}
         if len(negated) > 1:
             names = " and ".join(self.events[i].variable.written for i in sorted(negated))
@@ -359,7 +364,7 @@ class _Translation:
         return home
 
     def unknown(self, first: int, last: int) -> bool:
-        """Adds the fault of `x.column` among the tokens, where no variable is called x."""
+        """Adds the fault of `x.column` among the tokens if no variable is called x."""
         for i in range(first, last - 2):
             if self.tokens.words(i + 1, ".") and self.is_name(i):
                 self.no_variable(self.items[i])
@@ -371,7 +376,7 @@ class _Translation:
                    nearest(token.text, self.names()))
 
     def growing(self, r: _Reference, label: str) -> None:
-        """Adds the fault of a reference that stands where its variable does not grow."""
+        """Adds the fault of a reference outside of the growth of its variable."""
         v = self.items[r.first].text
         shown = r.kind.value.removesuffix(".x").replace("v", v)
         self.fault("HQ218", f"{shown} is known only while {v} grows", self.span(r.first, r.last), label,
@@ -380,19 +385,19 @@ class _Translation:
     # ---- references
 
     def is_name(self, i: int) -> bool:
-        """Whether token i may be a name of its own: no word of SQL, no part of a dotted name."""
+        """True if token i may be a name of its own: no word of SQL, no part of a dotted name."""
         token = self.items[i]
         return token.kind in _NAMES and token.word not in _WORDS and not self.tokens.words(i - 1, ".")
 
     def variable(self, i: int) -> int | None:
-        """The event whose variable token i names."""
+        """Returns the index of the event whose variable token i names."""
         token = self.items[i]
         if token.kind not in _NAMES or self.tokens.words(i - 1, "."):
             return None
         return self.index.get(token.text[1:-1].replace('""', '"') if token.kind is TokenKind.QUOTED else token.word)
 
     def references(self, first: int, last: int) -> Iterator[_Reference]:
-        """The references among the tokens [first, last); faults are added, and the faulty ones left out."""
+        """Yields the references among the tokens [first, last). Adds faults, and omits faulty references."""
         kinds: dict[int, _Kind] = {}
         i = first
         while i < last:
@@ -458,18 +463,19 @@ class _Translation:
         return _Reference(event, kind, offset, i, behind, columns, call)
 
     def columns(self, at: int, last: int) -> tuple[range, int]:
-        """The tokens of `x` or `x.field` behind the dot at token `at`, and the index behind them."""
+        """Returns the tokens of `x` or `x.field` after the dot at token `at`, and the index after them."""
         i = at
         while i + 1 < last and self.items[i].word == "." and self.items[i + 1].kind in _NAMES:
             if i > at and self.tokens.words(i + 2, "("):
-                break  # a function behind a dot
+                break  # a function after a dot
             i += 2
         if i == at and self.tokens.words(at, ".", "*"):
             return range(0), at + 2
         return range(at + 1, i), i
 
     def part_of(self, name: str, first: int, close: int) -> tuple[_Kind, int] | None:
-        """What stands between the brackets behind `name`, the tokens [first, close): which events, and how far back."""
+        """Returns the events that the brackets after `name` select, the tokens [first, close), and the offset
+        backwards."""
         tokens = self.items[first:close]
         words = [t.word or t.text for t in tokens]
         own = [name if tokens and tokens[0].kind is TokenKind.QUOTED else name.upper(), ".", _LEN]
@@ -494,7 +500,7 @@ class _Translation:
                 return None
 
     def call(self, i: int) -> int | None:
-        """The token of the name of the aggregate whose argument token i stands in."""
+        """Returns the token of the name of the aggregate whose argument contains token i."""
         for a in reversed(enclosing(self.tokens, i)):
             if self.items[a].word == "{" or self.items[a - 1].word == "SEQ":
                 return None
@@ -509,7 +515,7 @@ class _Translation:
     # ---- text
 
     def sql(self, first: int, last: int, references: Sequence[_Reference], home: _Home | None) -> _Text:
-        """The tokens [first, last) in SQL. home: where they are tested, None in RETURN."""
+        """Returns the tokens [first, last) in SQL. home: where they are tested, None in RETURN."""
         text = _Text(self.text)
         at = self.items[first].start
         calls = {r.call for r in references if r.kind is _Kind.BEFORE}
@@ -539,7 +545,7 @@ class _Translation:
         return text
 
     def is_percent(self, i: int, last: int) -> bool:
-        """Whether `80%` stands at token i: a number, the sign right behind it, and no operand behind that."""
+        """True if `80%` is at token i: a number, the sign directly after it, and no operand after that."""
         token = self.items[i]
         if token.kind is not TokenKind.NUMBER or not self.tokens.words(i + 1, "%") or i + 1 >= last:
             return False
@@ -584,7 +590,7 @@ class _Translation:
             if event.negated:
                 parts.append(ast.PatternNegation(name, span))
             elif closing:
-                # what ends the match has to hold for its last event only: that one is a variable of its own
+                # the condition that ends the match applies to its last event only: that one gets a variable of its own
                 rest, last = (
                     ast.Identifier(f"{name.written}[{k}]", f"{name.written}[{k}]", True, name.span) for k in ("i", _LEN)
                 )
@@ -610,7 +616,7 @@ class _Translation:
         return ast.DefineSyntax(name, text.expression(span), span)
 
     def each(self, i: int, homes: dict[_Home, list[_Condition]]) -> list[_Text]:
-        """What an event has to meet to be one of variable i."""
+        """Returns the conditions on an event of variable i."""
         event = self.events[i]
         name, span = event.variable, event.span
         written = self.text[name.span.start : name.span.end]
@@ -642,7 +648,7 @@ class _Translation:
         return found
 
     def measures(self, keys: set[str]) -> list[ast.MeasureSyntax]:
-        """The values of RETURN. A bare column of [attr] is a column of every match anyway."""
+        """Returns the values of RETURN. A bare column of [attr] is a column of every match anyway."""
         found: list[ast.MeasureSyntax] = []
         for returned in self.statement.returned or ():
             first, last = self.within(returned.expression)

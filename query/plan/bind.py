@@ -1,4 +1,7 @@
-"""AST to plan: names resolved, types from DuckDB, defaults filled in, all faults of a query collected, raised once."""
+"""AST to plan: resolves names, takes types from DuckDB, fills in defaults, and raises all faults of a query at once.
+
+Long: one class binds one query, since its parts collect their faults together.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
-from query.language.pieces import Statement
-from query.plan.bind_expression import Scope, bind_expression, macro_diagnostic, syntax_diagnostic, volatile_diagnostic
+from query.language.pieces import ComposedSql
+from query.plan.bind_expression import Scope, bind_expression
+from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import TIME_TYPES, MatchBinder
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
-from query.plan.merge import Member, merge
+from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
 from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
@@ -44,27 +48,27 @@ from query.plan.statement import origin as origin_of
 from query.plan.typed import type_diagnostic
 from query.schema import Field, Schema
 
-#: What a row of history has that is only looked for, and has nothing else.
+#: The only column of history rows that are looked up without showing columns.
 UNSEEN = "__hybrid_found"
-#: What helps where matches have neither PARTITION BY nor MEASURES.
+#: Hint for matches with neither PARTITION BY nor MEASURES.
 ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
 
 
 def bind(
-    query: ast.Query,
+    query: ast.QuerySyntax,
     resolve: Callable[[str], Schema],
     live: bool = False,
     relations: Mapping[str, Sequence[Field]] | None = None,
     describe: Describe = duck.bind_statement,
     session: Session = NO_SESSION,
 ) -> QueryPlan:
-    """The plan of a query.
+    """Returns the plan of a query.
 
-    resolve: the schema of an input, given its SQL (a bare name, a subquery, a call); raises LookupError whose message
-    says what there is instead. live: the query runs on unbounded streams. relations: the columns of other tables that
-    the outer SELECT may use; names of its WITH list are known anyway. describe: types SELECTs over those tables.
-    session: the connection whose statement it is.
-    Raises QueryError with every fault found; warns (HybridWarning) of what is legal and probably not meant.
+    resolve: returns the schema of an input, given its SQL (a bare name, a subquery, a call); raises LookupError whose
+    message lists what is available. live: the query runs on unbounded streams. relations: the columns of other tables
+    that the outer SELECT may use, besides those of its WITH list. describe: types SELECTs over those tables. session:
+    the connection that runs the statement. Raises QueryError with every fault found; warns (HybridWarning) of what is
+    legal but probably not intended.
     """
     try:
         return _Query(query, resolve, live, relations or {}, describe, session).bind()
@@ -76,7 +80,7 @@ def bind(
 
 class _Query:
     def __init__(
-        self, query: ast.Query, resolve: Callable[[str], Schema], live: bool,
+        self, query: ast.QuerySyntax, resolve: Callable[[str], Schema], live: bool,
         relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
     ) -> None:
         self.query = query
@@ -89,7 +93,7 @@ class _Query:
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
         self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings, session).match
-        # of the factors bound so far: what stands for them, and what may be named besides
+        # of the factors bound so far: their tables, and the names in scope
         self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
         self.cuts += [(query.alert.span, "")] if query.alert is not None else []
         self.tables: dict[str, Sequence[Field]] = dict(relations)
@@ -143,8 +147,8 @@ class _Query:
             self.fault("HQ100", "a live query needs a pattern", whole, hint="write FROM stream MATCH_RECOGNIZE ( ... )")
 
     def live_rows(self, factors: tuple[FactorPlan, ...], select_sql: str) -> tuple[FactorPlan, ...]:
-        """The factors of a live query with where their rows come from. Those of the last one go out, those of each
-        other one into one pattern behind it."""
+        """Returns the factors of a live query with the sources of their rows. Rows of the last one are the output; rows
+        of each other one feed exactly one later pattern."""
         readers = [i for f in factors for sql in f.inputs for i in factors_in(sql)]
         for i in range(len(factors) - 1):
             if i in factors_in(select_sql) or readers.count(i) != 1:
@@ -158,7 +162,7 @@ class _Query:
         return tuple(self.fed(factor, k, factors) for k, factor in enumerate(factors))
 
     def fed(self, factor: FactorPlan, k: int, factors: tuple[FactorPlan, ...]) -> FactorPlan:
-        """The factor with the patterns whose rows its inputs are."""
+        """Returns the factor with the patterns that feed its inputs."""
         syntax = self.query.factors[k]
         orders = syntax.match.order_by
         where = orders[0].span if orders else syntax.match.sase.span if syntax.match.sase else syntax.match.pattern.span
@@ -178,15 +182,15 @@ class _Query:
                 time, where = factor.members[n].schema.time or "", syntax.merged[n].span
             elif order is None or order.descending or order.column.type not in MERGED_TIMES:
                 self.fault("HQ212", "a live pattern over rows of a pattern needs ORDER BY one of their times", where,
-                           "in which order do they come?", "write ORDER BY and a TIMESTAMP among them, ascending")
+                           "in which order?", "write ORDER BY and a TIMESTAMP among them, ascending")
                 continue
             origin = origin_of(sql, time)
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
                 alias = factors[inner[0]].alias
                 self.fault("HQ220", f"rows of {alias} may be returned any time after {time}", where, "no bound",
-                           f"add WITHIN INTERVAL '...' to {alias}; where each match ends with its last event, LAST of "
-                           "the time will do; NEXT and $ always wait")
+                           f"add WITHIN INTERVAL '...' to {alias}; if each match ends with its last event, use LAST "
+                           "of the time; NEXT and $ always wait")
                 continue
             found.append(RowsOf(inner[0], time, lag))
         return replace(factor, rows_of=tuple(found))
@@ -196,18 +200,18 @@ class _Query:
             raise QueryError(tuple(dict.fromkeys(self.faults)), self.query.text)
 
     def alert(
-        self, syntax: ast.AlertOnce, select_sql: str, columns: Sequence[Field], k: int, factor: FactorPlan
+        self, syntax: ast.AlertOnceSyntax, select_sql: str, columns: Sequence[Field], k: int, factor: FactorPlan
     ) -> AlertOnce:
-        """ALERT ONCE over the columns of the output. Whether a row is suppressed has to be the same however its events
-        came: where rows do not come in the order of their last events, those of one partition alone come in an order.
+        """Returns ALERT ONCE over the columns of the output. The suppression of a row must not depend on the arrival of
+        events: unless rows come in the order of their last events, only rows of one partition have an order.
 
-        k: which factor it is whose rows go out."""
+        k: the index of the factor whose rows are the output."""
         named: list[str] = []
         aliases = [factor.alias, *(h.alias for h in factor.histories)]
         for column in syntax.columns:
             table, name = column.table, column.name.written
             if table is not None and table.written.lower() not in map(str.lower, aliases):
-                self.fault("HQ200", f"there is no table {table.written} here", table.span, "no such table",
+                self.fault("HQ200", f"table {table.written} is not in scope", table.span, "no such table",
                            nearest(table.written, aliases))
                 continue
             found = [c for c in columns if c.name.lower() == name.lower()]
@@ -227,7 +231,7 @@ class _Query:
                        "an empty match has no time of its own", "let it match a row at least: A+ for A*")
         if plan.rows is ast.RowsPerMatch.ALL_WITH_UNMATCHED:
             self.fault("HQ500", "ALERT ONCE over unmatched rows is not supported", syntax.span,
-                       "of no match, and so of no time", "watch them in a query of their own")
+                       "an unmatched row has no match time", "watch them in a query of their own")
         sources = {origin_of(select_sql, name) for name in named}
         apart = [c.name for c in plan.partition_by if (f"{FACTOR_TABLE}{k}", c.name.lower()) not in sources]
         if apart and not in_order_of_last_events(plan):
@@ -236,12 +240,12 @@ class _Query:
                        f"add {', '.join(apart)} to PER, make all matches equally long, or use AFTER MATCH NO SKIP")
         lag_us = last_event_lag_us(plan)
         if lag_us is None:
-            self.warnings.append("ALERT ONCE keeps what it has seen of every key, as matches may come out any time "
+            self.warnings.append("ALERT ONCE keeps every key forever, since matches may be emitted any time "
                                  "after their last event; WITHIN in the pattern would bound that")
         return AlertOnce(tuple(named), syntax.interval_us, lag_us)
 
     def select(self) -> tuple[str, Sequence[Field]]:
-        """The SELECT that DuckDB runs, and its columns."""
+        """Returns the SELECT that DuckDB runs, and its columns."""
         statement = rewrite(self.query.text, self.cuts)
         is_select = self.query.kind is StatementKind.SELECT
         found = self.check(statement, is_select)
@@ -253,7 +257,7 @@ class _Query:
             self.faults += unbounded_clauses(statement)
         return statement.sql, () if isinstance(found, Diagnostic) else found
 
-    def check(self, statement: Statement, select: bool = True) -> tuple[Field, ...] | Diagnostic:
+    def check(self, statement: ComposedSql, select: bool = True) -> tuple[Field, ...] | Diagnostic:
         names = Names(self.tables, self.shown, self.aliases, frozenset(self.silent))
         return check(statement, self.query.text, names, self.describe, select)
 
@@ -277,7 +281,7 @@ class _Query:
         return bound
 
     def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
-        """Notes the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
+        """Registers the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
         quoted = syntax.alias is not None and syntax.alias.quoted
         table = f"{FACTOR_TABLE}{i}"
         self.tables[table] = output_columns(factor.plan)
@@ -298,7 +302,7 @@ class _Query:
         self.cuts.append((syntax.span, syntax.head + (f"({sql})" if joined else sql)))
 
     def output(self, factor: ast.PatternFactor, plan: Plan) -> tuple[Field, ...]:
-        """The columns of a factor as its alias shows them."""
+        """Returns the columns of a factor under the names of its alias."""
         columns = output_columns(plan)
         taken: set[str] = set()
         for name in factor.columns:
@@ -312,14 +316,14 @@ class _Query:
         named = [replace(c, name=n.written) for c, n in zip(columns, factor.columns)]
         return (*named, *columns[len(named) :])
 
-    def merged(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
-        """MERGE(a, b) as it is shown, the columns of it, and what it is made of."""
-        found: list[tuple[Member, Span]] = []
+    def merged(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[MergedInput, ...]] | None:
+        """Returns the name, columns and members of MERGE(a, b)."""
+        found: list[tuple[MergedInput, Span]] = []
         for name in factor.merged:
             sql = quote(name.written) if name.quoted else name.written
             one = self.input(replace(factor, input=sql, input_span=name.span, input_alias=None, merged=()))
             if one is not None:
-                found.append((Member(name.written, one[0], one[1]), name.span))
+                found.append((MergedInput(name.written, one[0], one[1]), name.span))
         if len(found) < len(factor.merged):
             return None
         shown = f"MERGE({', '.join(m.name for m, _ in found)})"
@@ -329,8 +333,9 @@ class _Query:
         made = merge(alias, found, order, self.faults)
         return None if made is None else (shown, *made)
 
-    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[Member, ...]] | None:
-        """What DuckDB evaluates to get the input (a bare name where it is one), and its columns; nothing is merged."""
+    def input(self, factor: ast.PatternFactor) -> tuple[str, Schema, tuple[MergedInput, ...]] | None:
+        """Returns the SQL from which DuckDB computes the input (a bare name if possible), and its columns; nothing is
+        merged."""
         text = factor.input.strip()
         bare = BARE_NAME.fullmatch(text)
         names = {name for scope in factor.scopes for name in scope.names}
@@ -371,9 +376,9 @@ class _Query:
         try:
             schema = self.resolve(input_sql)
         except LookupError as error:
-            what = input_sql if BARE_NAME.fullmatch(input_sql) else "such a relation"
+            what = f"table or stream {input_sql}" if BARE_NAME.fullmatch(input_sql) else "relation"
             hint = str(error.args[0]) if error.args else ""
-            self.fault("HQ200", f"there is no {what}", span, "no such table or stream", hint)
+            self.fault("HQ200", f"unknown {what}", span, "no such table or stream", hint)
             return None
         fields = tuple(Field(f.name, duck.canonical_type(f.type)) for f in schema.fields)
         return replace(schema, fields=fields)
@@ -384,13 +389,14 @@ class _Query:
         self, join: ast.HistoryJoin, factor: ast.PatternFactor, live_alias: str, live: Plan | None,
         live_columns: Sequence[Field], earlier: list[ast.HistoryJoin],
     ) -> HistoryPlan | None:
-        """live_columns: of `live`, as its alias shows them."""
+        """Returns the plan of a history join, or None after a fault. live_columns: of `live`, under the names of its
+        alias."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         schema = self.schema(stream, join.stream.span)
         if schema is None:
             return None
         if schema.time is None:
-            self.fault("HQ301", f"{schema.name} has no time, so it has no history", join.stream.span, "not a stream",
+            self.fault("HQ301", f"{schema.name} has no time column, so no history", join.stream.span, "not a stream",
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
         if plan is not None:
@@ -410,7 +416,7 @@ class _Query:
         if same and join.closed and join.kind in (HistoryKind.SEMI, HistoryKind.ANTI):
             self.warnings.append(
                 f"BETWEEN holds both ends, so the history {alias} may hold the {live_alias} match's own events; "
-                "FROM ... TO ... leaves the upper end out"
+                "FROM ... TO ... excludes the upper end"
             )
         if live is None:
             return None
@@ -429,7 +435,8 @@ class _Query:
         )  # fmt: skip
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
-        """Rows without columns cannot be counted: SEMI and ANTI, which show none, get one that nobody sees."""
+        """Adds an invisible column to the rows of SEMI and ANTI joins without columns: rows without columns cannot be
+        counted."""
         if kind in (HistoryKind.SEMI, HistoryKind.ANTI):
             return replace(plan, measures=(Measure(UNSEEN, TRUE),))
         self.fault("HQ217", f"the matches of {alias} have no column to show", span, "no PARTITION BY, and no MEASURES",
@@ -437,7 +444,7 @@ class _Query:
         return plan
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
-        """Rows that are in no match have no history, and are no history."""
+        """Checks that only matches are returned: unmatched rows and timeouts have no history, and are none."""
         if match is not None and match.timeout is not None:
             self.fault("HQ300", f"{what} gives matches only", match.timeout, "these are no matches",
                        "ask for TIMEOUT ROWS in a query of their own")
@@ -449,7 +456,7 @@ class _Query:
                        "ask for the unmatched rows in a query of their own")
 
     def bound(self, text: ast.ExpressionText, alias: str, columns: Sequence[Field]) -> None:
-        """Check one end of a history range."""
+        """Checks one end of a history range."""
         before = len(self.faults)
         node = self.outside_pattern(text, "a history range")
         if node is None:
@@ -476,8 +483,8 @@ class _Query:
         self, join: ast.HistoryJoin, live_alias: str, live_columns: Sequence[Field], alias: str,
         columns: Sequence[Field], plan: Plan | None,
     ) -> tuple[tuple[tuple[str, str], ...], list[Node] | None]:
-        """Check ON; give the equalities that pin a key of the history to a value of the match, and the other conjuncts;
-        None where none is looked at by itself."""
+        """Checks ON. Returns the equalities that pin a key of the history to a value of the match, and the other
+        conjuncts; None if none can be tested by itself."""
         before = len(self.faults)
         node = self.outside_pattern(join.on, "ON")
         if node is None:
@@ -496,7 +503,7 @@ class _Query:
         if found != "BOOLEAN":
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
-            return (), None  # STRICT has to see every row of the stream
+            return (), None  # under STRICT every row of the stream counts
         pinned = [c.name for c in plan.partition_by] if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
         rest: list[Node] = []
@@ -517,8 +524,8 @@ class _Query:
         self, conjuncts: list[Node], text: ast.ExpressionText, live_alias: str, live_columns: Sequence[Field],
         shown: Mapping[str, str], alias: str, columns: Sequence[Field],
     ) -> Expression | None:  # fmt: skip
-        """Conjuncts of ON over columns called live.<column> and history.<column>; None where they are more than a
-        pattern's condition may be. shown: what columns of the match are called in its rows."""
+        """Returns conjuncts of ON over columns called live.<column> and history.<column>; None if a pattern's condition
+        cannot express them. shown: the columns of the match, by their names in its rows."""
         conjuncts = copy.deepcopy(conjuncts)
         for ref in _nodes_of(conjuncts, "COLUMN_REF"):
             side = self.side(ref, text, live_alias, live_columns, alias, columns)
@@ -537,7 +544,8 @@ class _Query:
         self, ref: Node, text: ast.ExpressionText, live_alias: str, live_columns: Sequence[Field], alias: str,
         columns: Sequence[Field],
     ) -> tuple[str, Field] | None:
-        """Which side of the join a column of ON belongs to, and the column; None for a field of a struct or a fault."""
+        """Returns the side of the join that a column of ON belongs to, and the column; None for a field of a struct or
+        a fault."""
         names, span = [str(n) for n in ref["column_names"]], _span(ref, text)
         if len(names) > 1 and names[0].lower() in (live_alias.lower(), alias.lower()):
             is_live = names[0].lower() == live_alias.lower()
@@ -556,7 +564,7 @@ class _Query:
                 self.fault("HQ500", f"ON of {alias} may refer to {live_alias} and {alias} only", span,
                            hint="compare further tables in WHERE")
             else:
-                self.fault("HQ200", f"there is no table {names[0]} here", span, "no such table",
+                self.fault("HQ200", f"table {names[0]} is not in scope", span, "no such table",
                            nearest(names[0], (live_alias, alias)))
         else:
             known = tuple(f.name for f in (*live_columns, *columns))
@@ -572,7 +580,7 @@ class _Query:
         return found
 
     def outside_pattern(self, text: ast.ExpressionText, place: str) -> Node | None:
-        """An expression over finished rows: no aggregates, windows, subqueries or volatile functions."""
+        """Returns an expression over finished rows: no aggregates, windows, subqueries or volatile functions."""
         try:
             node = duck.parse_expression(text.text, self.session.settings)
         except DuckFault as fault:
@@ -602,14 +610,15 @@ def history_columns(history: HistoryPlan) -> tuple[Field, ...]:
 
 
 def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
-    """What the outer SELECT sees of a history: its columns, and `history_complete` where the query speaks of it."""
+    """Returns the columns of a history in the outer SELECT: its own, and `history_complete` if the query refers to
+    that."""
     columns = history_columns(history)
     if re.search(r"\bhistory_complete\b", text, re.IGNORECASE) and _field(columns, "history_complete") is None:
         return (*columns, Field("history_complete", "BOOLEAN"))
     return columns
 
 
-# ---- small things --------------------------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _field(columns: Sequence[Field], name: str) -> Field | None:
@@ -617,7 +626,7 @@ def _field(columns: Sequence[Field], name: str) -> Field | None:
 
 
 def shortened(text: str) -> str:
-    """An input's SQL as messages name it."""
+    """Returns an input's SQL as messages show it."""
     words = " ".join(text.split())
     return words if len(words) <= 40 else words[:37] + "..."
 
@@ -627,7 +636,7 @@ def _alias_sql(name: str) -> str:
 
 
 def _shift(text: ast.ExpressionText, columns: Mapping[str, Field]) -> Shift | None:
-    """A bound of a history range as a column and a fixed length of time, if it is that."""
+    """Returns a bound of a history range as a column and a fixed duration; None if it is not of that form."""
     try:
         node = duck.parse_expression(text.text)
         us = 0

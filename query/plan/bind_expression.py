@@ -1,4 +1,7 @@
-"""Scalar expressions of DEFINE and MEASURES: DuckDB's syntax tree to a bound, typed Expression."""
+"""Scalar expressions of DEFINE and MEASURES: DuckDB's syntax tree to a bound, typed Expression.
+
+Long: one class has a case for every node of DuckDB's syntax tree.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import ExpressionText
 from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
+from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -50,7 +54,7 @@ COMPARISON = {
     "COMPARE_DISTINCT_FROM": "is_distinct",
     "COMPARE_NOT_DISTINCT_FROM": "is_not_distinct",
 }
-#: An offset beyond it means the same as this one: no partition has so many rows.
+#: Larger offsets are equivalent to this one: no partition has so many rows.
 OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
 OPERATOR = {
@@ -64,11 +68,11 @@ OPERATOR = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean in one expression.
+    """The meaning of names in one expression.
 
-    candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no
-    row. one_row: ONE ROW PER MATCH. volatile: whether now(), random() and their like may stand here. qualified: whether
-    every column stands behind a variable. session: the connection whose statement it is.
+    candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no row.
+    one_row: ONE ROW PER MATCH. volatile: True if now(), random() and the like are allowed. qualified: True if every
+    column needs a variable. session: the connection that runs the statement.
     """
 
     schema: Schema
@@ -82,14 +86,14 @@ class Scope:
     session: Session = NO_SESSION
 
     def members(self, variable: str) -> tuple[str, ...]:
-        """Primary variables a name stands for; none if it stands for no row."""
+        """Returns the primary variables of a name; empty for a name that takes no row."""
         if variable in self.subsets:
             return self.subsets[variable]
         return (variable,) if variable in self.primary else ()
 
 
 def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]) -> Expression | None:
-    """The typed expression, or None after adding what is wrong with it to `faults`."""
+    """Returns the typed expression, or None after adding its faults to `faults`."""
     before = len(faults)
     binder = _Binder(text, scope, faults)
     expression = binder.bind()
@@ -101,7 +105,7 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
 
 @dataclass(slots=True)
 class _Inside:
-    """The call whose argument is being bound: which variables it names (None: a bare column), and where."""
+    """The call whose argument is being bound: the variables it names (None: a bare column), and its position."""
 
     name: str
     seen: dict[str | None, Span] = field(default_factory=dict)
@@ -150,7 +154,7 @@ class _Binder:
         return expression
 
     def unchained(self, value: Any) -> Any:
-        """The tree with `A.x.f(y)` written as `f(A.x, y)`."""
+        """Returns the tree with `A.x.f(y)` written as `f(A.x, y)`."""
         if isinstance(value, list):
             return [self.unchained(v) for v in value]
         if not isinstance(value, dict):
@@ -171,8 +175,8 @@ class _Binder:
         return {**value, **alone, "arguments": [{"name": "", "expression": column}, *value["arguments"]]}
 
     def of_session(self, value: Any) -> Any:
-        """The tree with what the user's connection has (variables, the schema, now) as constants; a fault for each
-        function of the connection's own."""
+        """Returns the tree with values of the user's connection (variables, the schema, now) as constants; adds a fault
+        for each function of the connection's own."""
         if isinstance(value, list):
             return [self.of_session(v) for v in value]
         if not isinstance(value, dict):
@@ -190,21 +194,22 @@ class _Binder:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]
         if any(reads_rows(part) for a in arguments for part in expressions(a)):
-            message = f"{name} of the connection takes fixed values here"
+            message = f"{name} of the connection requires fixed arguments here"
             return self.faulty(value, message, "compute it in the input: FROM (SELECT *, ... AS x FROM ...)")
         found = session.value(duck.deserialize(value))
         if found is None:
-            return self.faulty(value, f"{name} has no value that a pattern could read", "cast it, or write the value")
+            message = f"the value of {name} has a type that patterns cannot read"
+            return self.faulty(value, message, "cast it, or write the value")
         place = {k: value[k] for k in ("alias", "query_location", "query_location_length") if k in value}
         return {**duck.parse_expression(found), **place}
 
     def faulty(self, node: Node, message: str, hint: str) -> Node:
-        """The node, which cannot be bound."""
+        """Adds a fault and returns the node, which cannot be bound."""
         self.fault("HQ205", message, self.span(node), hint=hint)
         return node
 
     def variable(self, name: str, text: str) -> str:
-        """The row pattern variable that a name means, given the text that begins with it."""
+        """Returns the row pattern variable of a name, given the text that begins with it."""
         return name if text.startswith('"') else name.upper()
 
     def is_variable(self, name: str) -> bool:
@@ -242,7 +247,7 @@ class _Binder:
         return Call(function, tuple(self.expression(n, inside) for n in nodes), "", self.span(node))
 
     def constant(self, node: Node) -> Expression | None:
-        """The value of a syntax tree without rows, where DuckDB can compute it."""
+        """Returns the value of a syntax tree without rows, or None if DuckDB cannot compute it."""
         if any(reads_rows(part) for part in expressions(node)):
             return None
         sql = duck.deserialize(node)
@@ -260,7 +265,7 @@ class _Binder:
         if folded.type == "BOOLEAN":
             return Constant(folded.value, "BOOLEAN", span)
         if folded.type == "VARCHAR":
-            # a literal takes the type of what it meets, a VARCHAR does not
+            # a literal adopts the type it is compared with, a VARCHAR does not
             return Constant(folded.value, "VARCHAR", span, "" if literal else f"CAST({sql} AS VARCHAR)")
         if base_type(folded.type) in NUMERIC:
             return Constant(folded.value, folded.type, span, sql if literal else "")
@@ -306,7 +311,8 @@ class _Binder:
                           nearest(names[0], schema.names))
 
     def of_variable(self, variable: str, value: Expression, span: Span, inside: _Inside | None) -> Expression:
-        """`A.x` as it stands: the last row of A so far; inside a navigation or aggregate, a column of A's rows."""
+        """Returns `A.x`: its value at the last row of A so far; inside a navigation or aggregate, the column of A's
+        rows."""
         if variable in self.scope.negated and variable not in self.scope.primary:
             if self.scope.candidate == variable and inside is None:
                 return value
@@ -318,7 +324,7 @@ class _Binder:
         return self.navigation(value, variable, Logical.LAST, 0, 0, False, span)
 
     def quoted(self, node: Node, count: int) -> list[bool]:
-        """Which parts of a dotted name are quoted in the text."""
+        """Returns, for each part of a dotted name, whether it is quoted in the text."""
         start = node["query_location"]
         text = self.source[start : start + node["query_location_length"]]
         parts = re.findall(r'"(?:[^"]|"")*"|[^".\s]+', text)
@@ -331,7 +337,7 @@ class _Binder:
         arguments = [a["expression"] for a in node["arguments"]]
         if reads_match(name) and node["schema"]:
             path = [p for p in (node["catalog"], node["schema"]) if p]
-            return self.fault("HQ102", f"there is no function {'.'.join([*path, name])}", self.span(node),
+            return self.fault("HQ102", f"unknown function {'.'.join([*path, name])}", self.span(node),
                               "no such function", f"write {name}(...) alone")
         if name in NAVIGATION:
             return self.navigate(name, arguments, node, inside)
@@ -364,11 +370,12 @@ class _Binder:
 
     def is_final(self, node: Node) -> bool:
         word = self.word(node)
-        # with one row per match the current row is the last: RUNNING and FINAL are one, and RUNNING is its name
+        # with one row per match the current row is the last: RUNNING and FINAL are equal, and RUNNING is used
         return word is not None and word.final and not self.scope.one_row
 
     def bare(self, name: str, node: Node) -> None:
-        """FIRST, LAST, PREV, NEXT, CLASSIFIER and MATCH_NUMBER are no aggregates."""
+        """Adds a fault for DISTINCT, FILTER or ORDER BY: FIRST, LAST, PREV, NEXT, CLASSIFIER and MATCH_NUMBER are no
+        aggregates."""
         if node["distinct"] or node["filter"] or node["order_bys"]["orders"]:
             self.fault("HQ208", f"{name.upper()} takes no DISTINCT, FILTER or ORDER BY", self.span(node),
                        hint="FIRST and LAST go by the order of the match; arg_min(x, y) and arg_max(x, y) by y")
@@ -405,14 +412,14 @@ class _Binder:
             return argument
         if not call.seen:
             message = f"{name.upper()} needs a column or CLASSIFIER()"
-            return self.fault("HQ207", message, span, "nothing of a row is read here")
+            return self.fault("HQ207", message, span, "no column is read here")
         variable = next(iter(call.seen))
         if variable is not None and logical is None:
             logical = Logical.LAST
         return self.navigation(argument, variable, logical, logical_offset, physical, final, span)
 
     def steps(self, name: str, arguments: list[Node], default: int, span: Span) -> int:
-        """The offset of a navigation: its second argument; OFFSET_MAX for any that is larger."""
+        """Returns the offset of a navigation: its second argument; OFFSET_MAX for any that is larger."""
         if not 1 <= len(arguments) <= 2:
             self.fault("HQ208", f"{name.upper()} takes a value and an offset", span)
         if len(arguments) < 2:
@@ -429,7 +436,7 @@ class _Binder:
         self, argument: Expression, variable: str | None, logical: Logical | None, logical_offset: int, physical: int,
         final: bool, span: Span,
     ) -> Expression:
-        """The navigation in its simplest form: what is the candidate or current row is read as such."""
+        """Returns the navigation in its simplest form: the candidate or current row is read directly."""
         candidate = self.scope.candidate
         members = () if variable is None else self.scope.members(variable)
         if logical is Logical.LAST and logical_offset == 0 and not final:
@@ -473,7 +480,7 @@ class _Binder:
         return self.of_variable(variable, Classifier(span), span, inside)
 
     def no_variable(self, written: str, name: str, span: Span, column: str = "") -> Constant:
-        """HQ202. column: of the input, where `written` qualifies one."""
+        """Adds HQ202. column: of the input, if `written` qualifies one."""
         if name in self.scope.negated:
             hint = f"{name}.x is allowed only in the condition of {name}"
             return self.fault("HQ202", f"{name} is negated: no row of a match is {name}", span, hint=hint)
@@ -518,7 +525,7 @@ class _Binder:
         )  # fmt: skip
 
     def star(self, arguments: list[Node], node: Node, call: _Inside) -> None:
-        """The rows that count(*) or count(A.*) counts."""
+        """Checks the argument of count(*) or count(A.*)."""
         span = self.span(node)
         written = str(arguments[0].get("relation_name", "")) if arguments else ""
         what = f"{written}.*" if written else "*"
@@ -542,7 +549,7 @@ class _Binder:
         if not self.scope.volatile:
             self.faults.append(volatile_diagnostic(name, span))
 
-    # ---- what only DuckDB computes
+    # ---- expressions that only DuckDB computes
 
     def opaque(self, node: Node, inside: _Inside | None) -> Expression:
         arguments: list[Expression] = []
@@ -552,7 +559,7 @@ class _Binder:
     def template(
         self, value: Any, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]
     ) -> Any:
-        """The tree with every leaf that reads rows replaced by a column "_0", "_1", ..."""
+        """Returns the tree with every leaf that reads rows replaced by a column "_0", "_1", ..."""
         if isinstance(value, list):
             return [self.template(v, inside, arguments, parameters) for v in value]
         if not isinstance(value, dict):
@@ -572,7 +579,7 @@ class _Binder:
         if name == "unnest":
             self.fault("HQ500", "unnest in a pattern's expression is not supported yet", self.span(value))
             return value
-        # a string that reads like a placeholder has to become an argument itself
+        # a string that reads like a placeholder must become an argument itself
         doubtful = kind == "CONSTANT" and re.search(r'"_\d+"', str(value["literal"]["text"]))
         if kind == "COLUMN_REF" or reads_match(name) or doubtful:
             leaf = self.expression(value, inside)
@@ -588,7 +595,7 @@ class _Binder:
     def template_or_lambda(
         self, argument: Node, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]
     ) -> Node:
-        """An argument of a function that takes a lambda; inside a lambda its parameters are no columns."""
+        """Returns an argument of a function that takes a lambda; inside a lambda its parameters are no columns."""
         value = argument["expression"]
         if value["class"] != "LAMBDA":
             return {**argument, "expression": self.template(value, inside, arguments, parameters)}
@@ -600,36 +607,11 @@ class _Binder:
         return {**argument, "expression": {**value, "expr": body}}
 
 
-# ---- diagnostics that bind.py shares -----------------------------------------------------------------------------
-
-
-def syntax_diagnostic(fault: DuckFault, text: ExpressionText) -> Diagnostic:
-    """HQ102, with the place inside the expression."""
-    message = "an expression is missing here" if fault.message.startswith("SELECT clause") else fault.message
-    if fault.start is None or fault.end is None or fault.kind == "parser":
-        return Diagnostic("HQ102", message, text.span)
-    start = min(fault.start, max(0, len(text.text) - 1))
-    return Diagnostic("HQ102", message, text.place(start, max(start + 1, min(fault.end, len(text.text)))))
-
-
-def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
-    """HQ213 for now(), random() and their like."""
-    return Diagnostic("HQ213", f"{name} has no fixed answer on a stream", span, "differs from run to run",
-                      "use the event's own time and columns")
-
-
-def macro_diagnostic(name: str, span: Span) -> Diagnostic:
-    """HQ102 for a function that only the user's connection has."""
-    message = f"{name} is a macro of the connection, and this is computed with DuckDB's own functions only"
-    hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
-    return Diagnostic("HQ102", message, span, "not DuckDB's", hint)
-
-
 # ---- helpers without state ---------------------------------------------------------------------------------------
 
 
 def _labelled(expression: Expression, variable: str) -> Expression:
-    """The expression at a row that is known to be `variable`'s."""
+    """Returns the expression at a row that is known to belong to `variable`."""
     match expression:
         case Classifier(span):
             text = variable.replace("'", "''")
@@ -643,9 +625,11 @@ def _labelled(expression: Expression, variable: str) -> Expression:
 def _within_group(
     name: str, inputs: list[Expression], order: list[tuple[Expression, str]], settings: Settings
 ) -> tuple[list[Expression], list[tuple[Expression, str]]]:
-    """`f(fraction) WITHIN GROUP (ORDER BY x)` as `f(x, fraction)`, so that ORDER BY is about the order of rows only.
+    """Returns `f(fraction) WITHIN GROUP (ORDER BY x)` as `f(x, fraction)`, so that ORDER BY always means the order of
+    rows.
 
-    To DuckDB the one sort key of a quantile says which end its fraction counts from, a negative one from the upper."""
+    In DuckDB the direction of a quantile's only sort key determines the end from which its fraction counts; a negative
+    fraction counts from the upper end."""
     if len(order) != 1:
         return inputs, order
     ((key, how),) = order

@@ -12,10 +12,11 @@ from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import NO_SESSION, DuckFault, Session
-from query.language.pieces import Piece
-from query.language.pieces import Statement as Pieces
+from query.language.pieces import ComposedSql as Pieces
+from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
-from query.plan.bind_expression import Scope, bind_expression, syntax_diagnostic
+from query.plan.bind_expression import Scope, bind_expression
+from query.plan.bind_faults import syntax_diagnostic
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
@@ -23,14 +24,14 @@ from query.schema import Schema
 
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 SKIP_TILL = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
-#: Most positions (variables, counted with the bounds of their quantifiers) that the orders of one PERMUTE may have.
+#: Maximum number of positions (variables, multiplied by the bounds of their quantifiers) in the orders of one PERMUTE.
 PERMUTE_MAX = 10_000
 
 
 class MatchBinder:
     """Binds the clauses of one MATCH_RECOGNIZE. text: of the whole query. live: over an unbounded stream. volatile:
-    whether now(), random() and their like may stand in it. session: the connection whose statement it is. Adds to
-    `faults` and `warnings`."""
+    True if now(), random() and the like are allowed. session: the connection that runs the statement. Adds to `faults`
+    and `warnings`."""
 
     def __init__(
         self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str],
@@ -74,8 +75,8 @@ class MatchBinder:
         )  # fmt: skip
 
     def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:
-        """A SASE+ statement with the order it is about, that of time, and without RETURN with the measures it has then:
-        the number of the match, the times of its first and last event, and how many there are."""
+        """Returns a SASE+ statement with its order, that of time, and without RETURN with its default measures: the
+        match number, the times of its first and last event, and the number of events."""
         times = [f.name for f in schema.fields if f.type in TIME_TYPES] if schema.time is None else [schema.time]
         if len(times) != 1:
             has = f"has several times: {', '.join(times)}" if times else "has no time column"
@@ -94,7 +95,7 @@ class MatchBinder:
             "events": "count(*)",
         }
         measures = [
-            ast.MeasureSyntax(ast.ExpressionText(sql, sase.span, Pieces((Piece(sql, sase.span, False),))),
+            ast.MeasureSyntax(ast.ExpressionText(sql, sase.span, Pieces((SqlPiece(sql, sase.span, False),))),
                               ast.Identifier(name, name, True, sase.span), sase.span)
             for name, sql in shown.items()
         ]  # fmt: skip
@@ -185,22 +186,22 @@ class MatchBinder:
                 assert_never(syntax)
 
     def permute(self, parts: tuple[ast.PatternSyntax, ...], span: Span) -> rp.RowPattern:
-        """All orders of the parts, that of the list first."""
+        """Returns the alternation of all orders of the parts, that of the list first."""
         bound = [self.in_group(part, "PERMUTE") for part in parts]
         orders = factorial(len(bound))
         positions = orders * max(1, sum(map(_positions, bound)))
         if positions > PERMUTE_MAX:
             self.fault("HQ600", f"this PERMUTE means {orders:,} orders of {len(bound)} elements", span,
-                       f"{positions:,} positions, and {PERMUTE_MAX:,} are the most",
+                       f"{positions:,} positions, the maximum is {PERMUTE_MAX:,}",
                        "permute fewer elements, or write the orders that can occur as alternatives")
             return rp.Sequence(tuple(bound))  # so that its variables are known
-        # equal orders, as of PERMUTE(A, A), are one
+        # equal orders, as of PERMUTE(A, A), are merged
         return rp.Alternation(tuple(dict.fromkeys(rp.Sequence(order) for order in permutations(bound))))
 
     def in_group(self, syntax: ast.PatternSyntax, group: str) -> rp.RowPattern:
         for negation in _negations(syntax):
             if any(f.span == negation.span for f in self.faults):
-                continue  # said of the outer group
+                continue  # reported for the outer group
             self.fault("HQ500", f"a negation inside {group} is not supported yet", negation.span,
                        hint="negations are allowed between, before and after the elements of the whole pattern")
         return self.pattern(syntax)
@@ -223,11 +224,11 @@ class MatchBinder:
                 if selection not in SKIP_TILL:
                     self.warnings.append(
                         f"~{part.name} between two elements has no effect under SELECTION {selection.value}: "
-                        "no row may lie between them anyway"
+                        "no row is allowed between them anyway"
                     )
             elif match.within is None or match.within.interval_us is None:
                 place = "at the start" if not before else "at the end"
-                self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "how long is it forbidden?",
+                self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "for how long?",
                            "add WITHIN 1 hour after }" if match.sase else "add WITHIN INTERVAL '...' after PATTERN")
 
     def subsets(
@@ -281,7 +282,7 @@ class MatchBinder:
     def unmatched(
         self, match: ast.MatchRecognize, selection: Selection, after: AfterMatch, pattern: rp.RowPattern
     ) -> None:
-        """Where WITH UNMATCHED ROWS has a meaning: matches in order of their starts, all rows shown."""
+        """Checks WITH UNMATCHED ROWS: it requires matches in order of their starts, and all rows shown."""
         if match.rows is not RowsPerMatch.ALL_WITH_UNMATCHED:
             return
         words = re.search(r"WITH\s+UNMATCHED\s+ROWS", self.text[match.span.start : match.span.end], re.I)
@@ -290,18 +291,18 @@ class MatchBinder:
         if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
             other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
             self.fault("HQ215", f"WITH UNMATCHED ROWS cannot be combined with {other}", span,
-                       "unmatched by which match?",
+                       "matches may overlap",
                        "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
         if rp.excludes(pattern):
             self.fault("HQ215", "WITH UNMATCHED ROWS cannot be combined with the exclusion {- -}", span,
                        "some rows are left out", "use SHOW EMPTY MATCHES or OMIT EMPTY MATCHES")
 
     def timeouts(self, match: ast.MatchRecognize, selection: Selection, after: AfterMatch) -> None:
-        """Where TIMEOUT ROWS has a meaning: WITHIN ends one preferred partial match for each start."""
+        """Checks TIMEOUT ROWS: it requires that WITHIN ends one preferred partial match for each start."""
         if match.timeout is None:
             return
         if match.within is None:
-            self.fault("HQ215", "TIMEOUT ROWS needs WITHIN", match.timeout, "when is their time out?",
+            self.fault("HQ215", "TIMEOUT ROWS needs WITHIN", match.timeout, "without a time limit",
                        "add WITHIN INTERVAL '...' after PATTERN")
         if selection in SKIP_TILL or after.kind is AfterMatchKind.NO_SKIP:
             other = f"SELECTION {selection.value}" if selection in SKIP_TILL else "AFTER MATCH NO SKIP"
@@ -399,7 +400,7 @@ class MatchBinder:
 
 
 def simplified(pattern: rp.RowPattern) -> rp.RowPattern:
-    """The same pattern without groups that change nothing: nested sequences and alternations joined, {1} dropped."""
+    """Returns the same pattern without superfluous groups: nested sequences and alternations joined, {1} dropped."""
     match pattern:
         case rp.Sequence(parts):
             flat: list[rp.RowPattern] = []
@@ -467,7 +468,7 @@ def _exclusions(syntax: ast.PatternSyntax) -> list[ast.PatternExclusion]:
 
 
 def _positions(pattern: rp.RowPattern) -> int:
-    """How many variables stand in the pattern once its bounded quantifiers are written out."""
+    """Returns the number of variables in the pattern with its bounded quantifiers expanded."""
     match pattern:
         case rp.Variable():
             return 1

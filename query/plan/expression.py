@@ -1,14 +1,14 @@
-"""The closed set of bound expressions. Scalar operators and functions mean what DuckDB says they mean.
+"""The closed set of bound expressions. Scalar operators and functions have DuckDB's meaning.
 
 Types are DuckDB type names in DuckDB's own spelling (`BIGINT`, `DECIMAL(21,1)`, `TIMESTAMP`, ...).
 
-Leaves say which row they read:
+Leaves determine the row that is read:
   Column        the candidate row itself (DEFINE) or the current row (MEASURES)
   Navigation    a row found by LAST/FIRST over a variable's rows of the match, then PREV/NEXT in the partition
   Aggregate     rows of the match so far (RUNNING) or of the whole match (FINAL)
   Classifier, MatchNumber
 
-Two expressions are equal if they mean the same; where they stand in the text does not count.
+Two expressions are equal if they have the same meaning; positions in the text do not count.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Navigation:
 class Aggregate:
     """`function(argument)` over the rows of `variables` (empty: all rows of the match).
 
-    argument None: count(*) or count(A.*). In DEFINE the candidate is included. function is lower case.
-    more: the arguments behind the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression
-    with its direction in SQL ("ASC NULLS LAST"). All of them are read at the rows that are aggregated, in their order,
-    as `argument` is, and hold what the argument of a Navigation holds. Constants among them stay literals in SQL:
-    DuckDB wants the fraction of a quantile, for one, to be constant. before: the candidate, which is a row of
-    `variables`, is left out (DEFINE only).
+    argument None: count(*) or count(A.*). In DEFINE the candidate is included. function is lower case. more: the
+    arguments after the first. where: FILTER (WHERE ...). order: ORDER BY inside the call, each expression with its
+    direction in SQL ("ASC NULLS LAST"). All of them are read at the aggregated rows, in their order, like `argument`,
+    and may contain the same as the argument of a Navigation. Constants among them stay literals in SQL: DuckDB
+    requires, for example, a constant fraction of a quantile. before: True if the candidate, which is a row of
+    `variables`, is excluded (DEFINE only).
     """
 
     function: str
@@ -106,7 +106,7 @@ class Aggregate:
         return not (self.more or self.where or self.order or self.distinct)
 
     def sql(self, names: dict[Expression, str]) -> str:
-        """The call over a table whose columns `names` stand for the inputs."""
+        """Returns the call over a table; `names` are the columns of the inputs."""
 
         def of(e: Expression) -> str:
             return to_sql(e, names)
@@ -149,7 +149,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Anything else DuckDB can compute: `sql` over placeholders `"_0"`, `"_1"`, ... that stand for `arguments`."""
+    """An expression that only DuckDB computes: `sql` over placeholders `"_0"`, `"_1"`, ... that stand for
+    `arguments`."""
 
     sql: str
     arguments: tuple[Expression, ...]

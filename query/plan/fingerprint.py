@@ -1,12 +1,12 @@
-"""The fingerprint of a plan: a hash of what it finds, written down in a way of its own.
+"""The fingerprint of a plan: a hash of its meaning, over an encoding of its own.
 
-It enters the ids of matches and the states of queries, so it must outlive releases. It depends on nothing that may be
-renamed or shown otherwise: each kind of node and each field has a tag, which stays for ever. A field that has its
-default is left out, so a new field changes no fingerprint. Names are those of columns, inputs and variables, in lower
-case where case does not count; places in the text, layout and paths of files are left out.
+It enters match ids and the states of queries, so it must outlive releases. It does not depend on names of classes and
+fields: each kind of node and each field has a tag that never changes. A field with its default value is omitted, so a
+new field changes no fingerprint. Names are those of columns, inputs and variables, in lower case if case does not
+matter; positions in the text, layout and file paths are omitted.
 
-To add a class or a field: give it a tag that no other has in its place, and the value by which it is as if it were not
-there. To rename one: change the name here and keep the tag. docs/identity.md has the format for other programs.
+To add a class or a field: give it a tag that is unique in its place, and the default value that means its absence. To
+rename one: change the name here and keep the tag. docs/identity.md specifies the format for other programs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Never:
 
 @dataclass(frozen=True, slots=True)
 class _Tagged:
-    """A field: its tag, the value with which it is left out, and whether it is a name in which case does not count.
-    No tag: it says nothing of what is found."""
+    """A field: its tag, the value with which it is omitted, and True if it is a name without case. No tag: it does not
+    affect the matches."""
 
     tag: str | None
     default: object = _Never
@@ -78,7 +78,7 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
     p.Negation: ("no", {"name": _Tagged("n")}),
     p.Anchor: ("anchor", {"at_start": _Tagged("s")}),
     p.Exclusion: ("hide", {"body": _Tagged("b")}),
-    # `sql` of a constant is how it was written; its value and type are what it means
+    # `sql` of a constant is its spelling; value and type are its meaning
     e.Constant: ("const", {"value": _Tagged("v", None), "type": _TYPE, "span": _SILENT, "sql": _SILENT}),
     e.Column: ("col", {"name": _Tagged("n", any_case=True), "type": _TYPE, "span": _SILENT}),
     e.Navigation: ("nav", {
@@ -111,7 +111,7 @@ CHOICES: Mapping[Enum, str] = {
 
 
 class _ThisOne:
-    """A plan that equals itself alone: equal ones may have 0.0 and -0.0, which are not the same."""
+    """A plan that equals only itself: equal plans may differ in 0.0 and -0.0."""
 
     __slots__ = ("plan",)
 
@@ -126,7 +126,7 @@ class _ThisOne:
 
 
 def fingerprint(plan: q.Plan) -> str:
-    """32 hex digits that name what the plan finds."""
+    """Returns the plan's fingerprint: 32 hex digits."""
     return _fingerprint(_ThisOne(plan))
 
 
@@ -136,18 +136,18 @@ def _fingerprint(one: _ThisOne) -> str:
 
 
 def fingerprint_of_rows(name: str) -> str:
-    """The same of the plain rows of a stream or table, which are found without a pattern."""
+    """Returns the fingerprint of the plain rows of a stream or table, which need no pattern."""
     return _digest(b"(plain;" + _put("" if names_a_file(name) else name.lower()) + b")")
 
 
 def names_a_file(name: str) -> bool:
-    """Whether what stands for an input is the name of a file, which may be moved."""
+    """True if an input's name is that of a file, which may be moved."""
     return not set("./\\").isdisjoint(name)
 
 
 def encoded(plan: q.Plan) -> bytes:
-    """What is hashed."""
-    # columns that nothing reads may come and go, and DEFINE v AS TRUE is no condition
+    """Returns the bytes that are hashed."""
+    # unread columns may be added or dropped, and DEFINE v AS TRUE is no condition
     read = set(plan.columns)
     fields = tuple(f for f in plan.schema.fields if f.name in read)
     conditions = tuple(d for d in plan.defines if d.condition != e.TRUE)
@@ -160,7 +160,7 @@ def _digest(content: bytes) -> str:
 
 
 def _node(node: object, changed: Mapping[str, object]) -> bytes:
-    """(tag;, each field that has not its default as its tag, = and its value, and )."""
+    """Encodes a node: (tag;, each field that differs from its default as its tag, = and its value, and )."""
     tag, fields = KINDS[type(node)]
     parts = [b"(", tag.encode(), b";"]
     for name, field in fields.items():
@@ -174,7 +174,7 @@ def _node(node: object, changed: Mapping[str, object]) -> bytes:
 
 
 def _put(value: object) -> bytes:
-    """A value; what its first byte is says where it ends."""
+    """Encodes a value; its first byte determines its end."""
     match value:
         case None:
             return b"~"

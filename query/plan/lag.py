@@ -1,4 +1,4 @@
-"""How far behind the watermark the rows of a live pattern may lie that are still to come out."""
+"""The lag of a live pattern: how far behind the watermark the time of a row to come may lie."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from query.plan.plan import Plan
 
 
 def lag_us(plan: Plan, column: str | None) -> int | None:
-    """With the watermark at w, no row whose time in `column` is below w - lag_us can still come out. None: there is no
-    such bound. column: a column of the output, or None for a time that is computed from several.
+    """Returns the lag by `column`: with the watermark at w, no row whose time in `column` is below w - lag_us can still
+    come out; None if there is no such bound. column: a column of the output, or None for a time that is computed from
+    several.
 
-    0 for the time of the last event where matches come out with it. Else the time of WITHIN: by then all that began
-    with an event is decided; none where rows wait for the next row of their partition, however late that comes.
+    0 for the time of the last event if matches are emitted with it. Otherwise the time of WITHIN, after which each
+    start is decided; None if rows wait for the next row of their partition.
     """
     if _looks_ahead(plan):
         return None
@@ -37,8 +38,8 @@ def lag_us(plan: Plan, column: str | None) -> int | None:
 
 
 def last_event_lag_us(plan: Plan) -> int | None:
-    """The same for the time of the last event of the rows themselves: with the watermark at w, no row whose last event
-    has a time below w - lag can still come out."""
+    """Returns the lag by the time of a row's last event: with the watermark at w, no row whose last event has a time
+    below w - lag can still come out."""
     if _looks_ahead(plan):
         return None
     if in_order_of_last_events(plan):
@@ -47,7 +48,7 @@ def last_event_lag_us(plan: Plan) -> int | None:
 
 
 def in_order_of_last_events(plan: Plan) -> bool:
-    """Whether rows come out in the order of their last events, whatever the batches: each with that event."""
+    """True if rows are emitted in the order of their last events, whatever the batches: each with that event."""
     unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
     return not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
 
@@ -59,7 +60,7 @@ def _looks_ahead(plan: Plan) -> bool:
 
 
 def _is_last(plan: Plan, column: str) -> bool:
-    """Whether the output column is the time of the match's last event."""
+    """True if the output column is the time of the match's last event."""
     measure = next((m.expression for m in plan.measures if m.name.lower() == column.lower()), None)
     if not plan.order_by:
         return False
@@ -78,7 +79,7 @@ def _is_last(plan: Plan, column: str) -> bool:
 
 
 def _ends_at_once(plan: Plan) -> bool:
-    """Whether every match comes out with its last event: nothing that comes later can replace it, or rule it out."""
+    """True if every match is emitted with its last event: no later event can replace it or rule it out."""
     if plan.timeout_rows or _forbids_behind(plan.pattern):
         return False
     if plan.after.kind is AfterMatchKind.NO_SKIP:
@@ -89,13 +90,13 @@ def _ends_at_once(plan: Plan) -> bool:
 
 
 def _forbids_behind(pattern: RowPattern) -> bool:
-    """Whether a negation may stand behind the last row."""
+    """True if a negation may follow the last row."""
     parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
     return any(isinstance(p, Negation) and not sum(map(min_rows, parts[i + 1 :])) for i, p in enumerate(parts))
 
 
 def _endings(pattern: RowPattern) -> frozenset[str | None]:
-    """The variables that the last row may have; None: there may be no row."""
+    """Returns the variables that the last row may have; None: possibly no row."""
     match pattern:
         case Variable(name):
             return frozenset({name})

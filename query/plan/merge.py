@@ -1,7 +1,7 @@
 """Several inputs as one by time: the columns of `MERGE(a, b)`, and where each input has them.
 
-Columns of one name are one column, of a type that holds the values of all; an input that lacks one has null there. The
-column of the time is called as in the first input. A column in front, STREAM, names the input of each row.
+Columns of equal name become one column, of a type that holds all values; an input that lacks one has null there. The
+time column is named as in the first input. A leading column, STREAM, names the input of each row.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One of the inputs that are merged. name: what STREAM holds in its rows. input_sql: as of FactorPlan. schema: its
-    columns; it has a time."""
+class MergedInput:
+    """One of the merged inputs. name: its value of STREAM. input_sql: as of FactorPlan. schema: its columns, with a
+    time."""
 
     name: str
     input_sql: str
@@ -30,7 +30,8 @@ class Member:
 
 
 def positions(merged: Schema, member: Schema) -> tuple[int | None, ...]:
-    """For each column of the merged input the index of the member's column; None for STREAM and for one it lacks."""
+    """Returns, for each column of the merged input, the index of the member's column; None for STREAM and for one it
+    lacks."""
     own = {f.name.lower(): i for i, f in enumerate(member.fields)}
     time = own.pop((member.time or "").lower())
     found = [own.get(f.name.lower()) for f in merged.fields]
@@ -40,11 +41,11 @@ def positions(merged: Schema, member: Schema) -> tuple[int | None, ...]:
 
 
 def merge(
-    name: str, inputs: Sequence[tuple[Member, Span]], order: str | None, faults: list[Diagnostic]
-) -> tuple[Schema, tuple[Member, ...]] | None:
-    """The merged input and its members, each with its time; None, with what is wrong added to `faults`.
+    name: str, inputs: Sequence[tuple[MergedInput, Span]], order: str | None, faults: list[Diagnostic]
+) -> tuple[Schema, tuple[MergedInput, ...]] | None:
+    """Returns the merged input and its members, each with its time; None after adding faults to `faults`.
 
-    inputs: with their places in the text. order: the column that ORDER BY begins with, if there is one."""
+    inputs: with their spans in the text. order: the column that ORDER BY begins with, if there is one."""
     before = len(faults)
 
     def fault(message: str, span: Span, label: str = "", hint: str = "") -> None:
@@ -61,8 +62,8 @@ def merge(
             fault(f"inputs are merged by time, and {member.name} {has}", span, "when?", "say which by ORDER BY"
                   if times else "merge streams, or tables with a TIMESTAMP")
         elif schema.field(STREAM) is not None:
-            fault(f"{member.name} has a column {STREAM}", span, "holds the name of the stream in what is merged",
-                  "rename it by WITH, or declare the stream with another name for it")
+            fault(f"{member.name} has a column {STREAM}", span, "reserved for the name of the stream in merged rows",
+                  "rename it by WITH, or declare the stream with another column name")
         members.append(replace(member, schema=replace(schema, time=time)))
     if len(faults) > before:
         return None
@@ -75,8 +76,8 @@ def merge(
             is_time = f.name == member.schema.time
             key = time.lower() if is_time else f.name.lower()
             if key == time.lower() and not is_time:
-                fault(f"{member.name}.{f.name} is not its time, and {time} is the time of what is merged", span,
-                      f"goes by {member.schema.time}", f"rename one of the two columns {time}")
+                fault(f"{member.name}.{f.name} is not its time, but {time} is the time of the merged rows", span,
+                      f"its time is {member.schema.time}", f"rename one of the two columns {time}")
                 continue
             both = _common(types[key], f.type) if key in types else f.type
             if both is None:
@@ -94,7 +95,7 @@ def merge(
 
 
 def _time_of(schema: Schema, wanted: str | None) -> str | None:
-    """The time of a plain table: the wanted column, or the only time it has."""
+    """Returns the time of a plain table: the wanted column, or the only time it has."""
     named = schema.field(wanted) if wanted is not None else None
     if named is not None and named.type in TIMES:
         return named.name
@@ -103,8 +104,8 @@ def _time_of(schema: Schema, wanted: str | None) -> str | None:
 
 
 def _common(a: str, b: str) -> str | None:
-    """The type in which every value of both is exactly what it was: equal types, numbers, times, and texts. None where
-    there is none."""
+    """Returns the type that holds every value of both exactly: of equal types, numbers, times, and texts. None if there
+    is none."""
     if a == b:
         return a
     families = [{_family(a), _family(b)} <= family for family in _FAMILIES]
@@ -131,7 +132,7 @@ def _family(type: str) -> str:
 
 
 def _range(type: str) -> tuple[int, int, int]:
-    """Of an integer or DECIMAL type the least and the largest value, times 10 ** scale, and the scale."""
+    """Returns, for an integer or DECIMAL type, the least and largest value, times 10 ** scale, and the scale."""
     if decimal := re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", type):
         largest = 10 ** int(decimal[1]) - 1
         return -largest, largest, int(decimal[2])
@@ -141,7 +142,7 @@ def _range(type: str) -> tuple[int, int, int]:
 
 
 def _holds(wide: str, type: str) -> bool:
-    """Whether a numeric type has every value of another one."""
+    """True if a numeric type holds every value of another one."""
     if type in _MANTISSA_BITS:
         return wide in _MANTISSA_BITS and _MANTISSA_BITS[wide] >= _MANTISSA_BITS[type]
     low, high, scale = _range(type)
@@ -151,8 +152,8 @@ def _holds(wide: str, type: str) -> bool:
     return scale <= places and least <= low * 10 ** (places - scale) and high * 10 ** (places - scale) <= largest
 
 
-def _ties(members: Sequence[Member], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
-    """The tie columns of what is merged: those all members have in common, STREAM, and those that one has alone."""
+def _ties(members: Sequence[MergedInput], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
+    """Returns the tie columns of merged inputs: those common to all members, STREAM, and those that one has alone."""
     orders = [tuple(o.lower() for o in m.schema.order) for m in members]
     common = 0
     while all(len(o) > common and o[common] == orders[0][common] for o in orders):

@@ -8,14 +8,14 @@ from query.language.ast import RowsPerMatch
 from query.plan.plan import Plan
 from query.schema import Field
 
-#: What TIMEOUT ROWS adds behind all other columns: the variables of the (partial) match's rows in order, and what a
-#: partial match was waiting for when its time ran out (`waiting for B, C`), null for a match.
+#: Columns that TIMEOUT ROWS adds after all others: the variables of the (partial) match's rows in order, and the
+#: variables that a partial match was waiting for at its timeout (`waiting for B, C`), null for a match.
 TIMEOUT_COLUMNS = (Field("labels", "VARCHAR[]"), Field("timeout", "VARCHAR"))
 
 
 class Outcome(IntEnum):
-    """What came of an attempt: a match, a row that is in no match (WITH UNMATCHED ROWS), or a partial match whose time
-    ran out (TIMEOUT ROWS)."""
+    """The outcome of an attempt: a match, an unmatched row (WITH UNMATCHED ROWS), or a partial match that timed out
+    (TIMEOUT ROWS)."""
 
     MATCH = 0
     UNMATCHED = 1
@@ -23,10 +23,10 @@ class Outcome(IntEnum):
 
 
 def output_columns(plan: Plan) -> tuple[Field, ...]:
-    """Names and DuckDB types of the rows a plan gives, in order.
+    """Returns names and DuckDB types of a plan's rows, in order.
 
-    ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition columns, order columns,
-    measures, then the remaining input columns. TIMEOUT ROWS adds TIMEOUT_COLUMNS.
+    ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition columns, order columns, measures,
+    then the remaining input columns. TIMEOUT ROWS adds TIMEOUT_COLUMNS.
     """
     partition = [Field(c.name, c.type) for c in plan.partition_by]
     measures = [Field(m.name, m.type) for m in plan.measures]

@@ -73,7 +73,7 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """No row that meets the condition of `name` may lie here; takes no row itself."""
+    """A forbidden row: none that meets the condition of `name` may lie here. Takes no row itself."""
 
     name: str
 
@@ -83,7 +83,7 @@ class Negation:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """`^`: before the first row of the partition, or `$`: behind its last one. Takes no row."""
+    """`^`: before the first row of the partition, or `$`: after its last one. Takes no row."""
 
     at_start: bool
 
@@ -93,7 +93,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """`{- body -}`: rows matched inside are left out of ALL ROWS output; conditions, measures and FINAL see them."""
+    """`{- body -}`: rows matched inside are omitted from ALL ROWS output; conditions, measures and FINAL see them."""
 
     body: RowPattern
 
@@ -166,7 +166,7 @@ def min_rows(pattern: RowPattern) -> int:
 
 
 def rows_before(pattern: RowPattern) -> dict[str, int]:
-    """For each primary variable the fewest rows that a match has before a row of it."""
+    """Returns, for each primary variable, the fewest rows that a match has before a row of it."""
     found: dict[str, int] = {}
 
     def visit(p: RowPattern, before: int) -> None:
@@ -192,7 +192,7 @@ def rows_before(pattern: RowPattern) -> dict[str, int]:
 
 
 def anchors(pattern: RowPattern) -> frozenset[bool]:
-    """Which anchors occur: True for `^`, False for `$`."""
+    """Returns the anchors that occur: True for `^`, False for `$`."""
     match pattern:
         case Anchor(at_start):
             return frozenset({at_start})
@@ -207,7 +207,7 @@ def anchors(pattern: RowPattern) -> frozenset[bool]:
 
 
 def excludes(pattern: RowPattern) -> bool:
-    """Whether `{- -}` occurs."""
+    """True if `{- -}` occurs."""
     match pattern:
         case Exclusion():
             return True

@@ -1,4 +1,4 @@
-"""The plan: one row pattern query, bound and typed, with every default filled in. The reference reads only this."""
+"""The plan: one row pattern query, bound and typed, with every default filled in. The only input of the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
 from query.plan.expression import Column, Expression, quote, show, walk
-from query.plan.merge import Member
+from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
 from query.schema import Schema
 
@@ -66,10 +66,10 @@ class Measure:
 class Plan:
     """A row pattern query over one input.
 
-    defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE where DEFINE
-    is silent. subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends come out too
-    (TIMEOUT ROWS). inputs: what its rows come from, see `query.plan.statement.origins`. settings: of DuckDB, under
-    which its expressions are computed.
+    defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE without DEFINE.
+    subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends are emitted too (TIMEOUT
+    ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
+    expressions.
     """
 
     schema: Schema
@@ -123,7 +123,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The time in an output column, a TIMESTAMP, and so many microseconds."""
+    """The time in an output column, a TIMESTAMP, plus a number of microseconds."""
 
     column: str
     us: int
@@ -131,16 +131,16 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
-    """A JOIN HISTORY: for each PL match the rows of `schema` in [low, high) or [low, high], PA's matches in them
-    (or the rows themselves where plan is None), joined by `on`.
+    """A JOIN HISTORY: for each PL match the rows of `schema` in [low, high) or [low, high], PA's matches in them (or
+    the rows themselves if plan is None), joined by `on`.
 
-    low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, where they are a
-    column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written.
-    on_more: whether ON asks for more than the equalities do; on_rest: what, over columns called live.<column> and
-    history.<column>; None where nothing is asked, or what a pattern could not ask.
-    equalities: (history column, live output column) pairs of top-level conjuncts of ON that pin a *partition
-    column of PA* (or any column of plain history rows) to a value of the PL match; they may be pushed into the
-    read, except under STRICT. settings: of DuckDB, under which its expressions are computed.
+    low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, if they are a
+    column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written. on_more: True if
+    ON has further conjuncts besides the equalities; on_rest: these, over columns called live.<column> and
+    history.<column>; None if there are none, or if a pattern cannot express them. equalities: (history column, live
+    output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
+    history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
+    DuckDB, for its expressions.
     """
 
     kind: HistoryKind
@@ -174,11 +174,10 @@ class HistoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class AlertOnce:
-    """Rows of a live query that come too soon behind an equal one are suppressed: those with the values of `columns`,
-    columns of the output (none: every row), of a row whose last event is less than interval_us away.
+    """Suppresses rows of a live query that repeat an earlier one: those with equal values of `columns`, columns of the
+    output (none: every row), whose last event is less than interval_us away from the earlier row's.
 
-    lag_us: how far behind the watermark of the pattern's input the last event of a row that is still to come may lie;
-    None: any time.
+    lag_us: how far behind the watermark of the pattern's input the last event of a row to come may lie; None: any time.
     """
 
     columns: tuple[str, ...]
@@ -192,9 +191,9 @@ class AlertOnce:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A whole statement. `select_sql` is what DuckDB runs in the end: the statement in which factor i is written as its
-    alias's table `__hybrid_factor_i` and all history joins of it are folded into that factor. A factor's input may read
-    the tables of the factors before it."""
+    """A whole statement. `select_sql` is the SQL that DuckDB runs in the end: the statement in which factor i is
+    written as its alias's table `__hybrid_factor_i` and all history joins of it are folded into that factor. A factor's
+    input may read the tables of the factors before it."""
 
     text: str
     select_sql: str
@@ -211,8 +210,8 @@ class QueryPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """An input that is made of the rows of another pattern of a live query. factor: the index of that one. time: the
-    column of the input that holds their time. lag_us: how far behind the watermark one may come out
+    """An input that consists of the rows of another pattern of a live query. factor: the index of that pattern. time:
+    the column of the input that holds their time. lag_us: how far behind the watermark a row may come out
     (query.plan.lag)."""
 
     factor: int
@@ -224,10 +223,10 @@ class RowsOf:
 class FactorPlan:
     """One pattern factor with the history joins that follow it.
 
-    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: what MERGE makes the
-    input of; then input_sql only says so. alias: how the outer SELECT calls its output; columns: what it calls the
-    first columns of it, if the text names them. rows_of: of a live query, for each of its inputs the pattern whose
-    rows it reads, None for a stream.
+    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: the inputs of MERGE;
+    input_sql then only shows them. alias: the name of its output in the outer SELECT; columns: the names of its first
+    columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows it
+    reads, None for a stream.
     """
 
     input_sql: str
@@ -235,17 +234,17 @@ class FactorPlan:
     plan: Plan
     histories: tuple[HistoryPlan, ...]
     columns: tuple[str, ...] = ()
-    members: tuple[Member, ...] = ()
+    members: tuple[MergedInput, ...] = ()
     rows_of: tuple[RowsOf | None, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What DuckDB evaluates for it, each a bare name or a SELECT."""
+        """Returns the SQL of its inputs, each a bare name or a SELECT."""
         return tuple(m.input_sql for m in self.members) or (self.input_sql,)
 
     @property
     def alias_sql(self) -> str:
-        """What stands behind AS where the output is selected from."""
+        """Returns the text after AS where the output is selected from."""
         columns = f"({', '.join(map(quote, self.columns))})" if self.columns else ""
         return quote(self.alias) + columns
 

@@ -1,4 +1,4 @@
-"""The outer SELECT: pattern factors and history joins replaced by tables, and what DuckDB says about the rest."""
+"""The outer SELECT: pattern factors and history joins replaced by tables, and DuckDB's errors about the rest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
 from query.language.duck import DuckFault, Node
 from query.language.lexer import TokenKind, tokenize
-from query.language.pieces import Piece, Statement
-from query.plan.bind_expression import volatile_diagnostic
+from query.language.pieces import ComposedSql, SqlPiece
+from query.plan.bind_faults import volatile_diagnostic
 from query.plan.expression import quote
 from query.plan.fingerprint import names_a_file
 from query.plan.typed import type_diagnostic
@@ -22,7 +22,7 @@ from query.schema import Field
 FACTOR_TABLE = "__hybrid_factor_"
 HISTORY_TABLE = "__hybrid_history_"
 
-#: A name that stands for an input by itself, in quotes or not.
+#: A name that is a whole input, with or without quotes.
 BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
 
 #: History joins that add the columns of PA to the rows of PL.
@@ -33,31 +33,31 @@ def unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> Statement:
-    """The query's text, or text[inside], with the stretches of `cuts` that lie in it replaced. Of cuts within one
-    another the outer one counts."""
+def rewrite(text: str, cuts: Sequence[tuple[Span, str]], inside: Span | None = None) -> ComposedSql:
+    """Returns the query's text, or text[inside], with the stretches of `cuts` in it replaced. Of nested cuts the outer
+    one counts."""
     inside = inside or Span(0, len(text))
-    pieces: list[Piece] = []
+    pieces: list[SqlPiece] = []
     at = inside.start
     for span, sql in sorted(cuts, key=lambda cut: (cut[0].start, -cut[0].end)):
         if span.start < at or span.end > inside.end:
             continue
         if at < span.start:
-            pieces.append(Piece(text[at : span.start], Span(at, span.start), True))
+            pieces.append(SqlPiece(text[at : span.start], Span(at, span.start), True))
         if sql:
-            pieces.append(Piece(sql, span, False))
+            pieces.append(SqlPiece(sql, span, False))
         at = span.end
     if at < inside.end:
-        pieces.append(Piece(text[at : inside.end], Span(at, inside.end), True))
-    return Statement(tuple(pieces))
+        pieces.append(SqlPiece(text[at : inside.end], Span(at, inside.end), True))
+    return ComposedSql(tuple(pieces))
 
 
-def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span, str]]) -> Statement:
-    """The SELECT of a factor's input, with the WITH lists that it sees."""
-    pieces: list[Piece] = []
+def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span, str]]) -> ComposedSql:
+    """Returns the SELECT of a factor's input, with the WITH lists that it sees."""
+    pieces: list[SqlPiece] = []
 
-    def ours(sql: str) -> Piece:
-        return Piece(sql, factor.input_span, False)
+    def ours(sql: str) -> SqlPiece:
+        return SqlPiece(sql, factor.input_span, False)
 
     lists = [scope for scope in factor.scopes if scope.names]
     for i, scope in enumerate(lists):
@@ -65,10 +65,10 @@ def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span,
         pieces += [*rewrite(text, cuts, scope.span).pieces, ours(" ")]
     pieces += [ours("SELECT * FROM "), *rewrite(text, cuts, factor.input_span).pieces]
     pieces += [ours(")")] * (len(lists) - 1)
-    return Statement(tuple(pieces))
+    return ComposedSql(tuple(pieces))
 
 
-def tables_of(statement: Statement) -> set[str]:
+def tables_of(statement: ComposedSql) -> set[str]:
     """The names of the tables that a SELECT reads, in lower case; none if it cannot be parsed."""
     try:
         tree = duck.parse_statement(statement.sql)
@@ -78,7 +78,7 @@ def tables_of(statement: Statement) -> set[str]:
 
 
 def factors_in(sql: str) -> tuple[int, ...]:
-    """Which pattern factors a SELECT reads the rows of: entries of WITH that nothing reads do not count."""
+    """Returns the pattern factors whose rows a SELECT reads; unread entries of WITH do not count."""
     if FACTOR_TABLE not in sql:
         return ()
     found = _relations(sql)
@@ -86,10 +86,10 @@ def factors_in(sql: str) -> tuple[int, ...]:
 
 
 def origins(sqls: Sequence[str], patterns: Mapping[str, str]) -> tuple[str, ...]:
-    """What the rows of inputs come from, for the fingerprint: the names of streams and tables, in lower case, of
-    patterns their fingerprints, and of each SELECT its words. Files have no name here: they may be moved.
+    """Returns the origins of inputs for the fingerprint: of streams and tables their names, in lower case; of patterns
+    their fingerprints; of each SELECT its words. Files have no name here: they may be moved.
 
-    sqls: each a bare name or a SELECT. patterns: by the tables that stand for them, their fingerprints."""
+    sqls: each a bare name or a SELECT. patterns: fingerprints, by the tables that stand for patterns."""
     found: set[str] = set()
     selects: list[str] = []
     for sql in sqls:
@@ -100,8 +100,8 @@ def origins(sqls: Sequence[str], patterns: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _words_of(sql: str) -> str:
-    """A SELECT without layout, comments, case that does not count, and the names of files, which stand behind FROM or
-    JOIN or are given to a function there."""
+    """Returns a SELECT without layout, comments, case that does not matter, and the names of files, which follow FROM
+    or JOIN or are arguments of a function there."""
     tokens = tokenize(sql)
     words: list[str] = []
     files_until = -1
@@ -151,7 +151,8 @@ def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
 
 
 def origin(sql: str, column: str) -> tuple[str, str] | None:
-    """The table and the column of it that an output column of a SELECT is, unchanged; None where it is none."""
+    """Returns the table and column of which an output column of a SELECT is an unchanged copy; None if it is no
+    copy."""
     try:
         return _origin_in(duck.parse_statement(sql), column.lower(), {})
     except DuckFault:
@@ -159,7 +160,7 @@ def origin(sql: str, column: str) -> tuple[str, str] | None:
 
 
 def _origin_in(node: Node, column: str, entries: Mapping[str, Node]) -> tuple[str, str] | None:
-    """entries: the WITH lists that the node sees."""
+    """Returns the origin of a column of a node. entries: the WITH lists that the node sees."""
     if node["type"] != "SELECT_NODE":
         return None
     entries = {**entries, **{str(e["key"]).lower(): e["value"]["query_node"] for e in node["cte_map"]["map"]}}
@@ -182,7 +183,7 @@ def _origin_in(node: Node, column: str, entries: Mapping[str, Node]) -> tuple[st
 def _origin_from(
     table: Node, column: str, qualifier: str, entries: Mapping[str, Node]
 ) -> tuple[str, str] | None:
-    """The same for a column of a table of FROM. qualifier: what the table is called there, or empty."""
+    """Returns the origin of a column of a table of FROM. qualifier: the table's name there, or empty."""
     if table["type"] == "JOIN":
         left = _origin_from(table["left"], column, qualifier, entries)
         return left if left is not None else _origin_from(table["right"], column, qualifier, entries)
@@ -200,12 +201,12 @@ def _origin_from(
     return (name, column) if name.startswith(FACTOR_TABLE) else None
 
 
-#: The hint where a statement reads what it may not.
+#: Hint for a statement that reads a forbidden file.
 NO_ACCESS = "only files that were named may be read: hybrid.connect(..., external=False, files=[...])"
 
 
 class Describe(Protocol):
-    """Asks DuckDB for the output columns of a SELECT over these tables and whatever else it knows; other statements
+    """Asks DuckDB for the output columns of a SELECT over these tables and everything else it knows; other statements
     (select=False) are only bound. Raises DuckFault with character offsets."""
 
     def __call__(
@@ -215,8 +216,9 @@ class Describe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a statement may name. tables: columns by name; shown: the same for those whose columns the user renames.
-    aliases: what the user calls each of our tables; silent: aliases of SEMI and ANTI histories, which add no columns.
+    """The names that a statement may use. tables: columns by name; shown: the same for tables whose columns the user
+    renames. aliases: the user's name of each generated table; silent: aliases of SEMI and ANTI histories, which add no
+    columns.
     """
 
     tables: Mapping[str, Sequence[Field]]
@@ -226,9 +228,9 @@ class Names:
 
 
 def check(
-    statement: Statement, text: str, names: Names, describe: Describe, select: bool = True
+    statement: ComposedSql, text: str, names: Names, describe: Describe, select: bool = True
 ) -> tuple[Field, ...] | Diagnostic:
-    """The output columns of the statement, or what DuckDB has against it."""
+    """Returns the output columns of the statement, or DuckDB's error about it."""
     sql = statement.sql
     try:
         return describe(sql, names.tables, select)
@@ -236,7 +238,7 @@ def check(
         return _diagnostic(fault, statement, text, names)
 
 
-def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names) -> Diagnostic:
+def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Names) -> Diagnostic:
     tables, aliases = {**names.tables, **names.shown}, names.aliases
     message = fault.message
     for table, alias in aliases.items():
@@ -247,7 +249,7 @@ def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names)
     table_missing = re.search(r'Referenced table "(.+?)" not found', first_line)
 
     def place(name: str) -> Span:
-        """Where the name stands: at DuckDB's position if it gives one in the user's own text, else searched for."""
+        """Returns the span of the name: at DuckDB's position if that is in the user's text, else searched for."""
         if fault.start is not None and fault.end is not None:
             found = _find(name, text, statement.origin(fault.start, fault.end))
             if found is not None:
@@ -263,18 +265,18 @@ def _diagnostic(fault: DuckFault, statement: Statement, text: str, names: Names)
         known = [f.name for fields in tables.values() for f in fields]
         if of_table:
             known = next((_names(tables, t) for t, a in aliases.items() if a.lower() == of_table[1].lower()), known)
-        where = f"{of_table[1]} has no column {name}" if of_table else f"there is no column {name}"
+        where = f"{of_table[1]} has no column {name}" if of_table else f"unknown column {name}"
         return Diagnostic("HQ201", where, place(name), "no such column", nearest(name, list(dict.fromkeys(known))))
     if table_missing:
         name = table_missing[1]
         hint = nearest(name, list(aliases.values()))
         if name.lower() in names.silent:
             hint = f"SEMI JOIN and ANTI JOIN add no columns: {name} is allowed only in ON"
-        return Diagnostic("HQ200", f"there is no table {name} here", place(name), "no such table", hint)
+        return Diagnostic("HQ200", f"table {name} is not in scope", place(name), "no such table", hint)
     if fault.kind == "MISSING_ENTRY" and fault.what == "Table":
         known_tables = [t for t in tables if t not in aliases]
         hint = nearest(fault.name, known_tables) if known_tables else ""
-        return Diagnostic("HQ200", f"there is no table {fault.name}", place(fault.name), "no such table", hint)
+        return Diagnostic("HQ200", f"unknown table {fault.name}", place(fault.name), "no such table", hint)
     if fault.kind == "MISSING_ENTRY" and fault.name:
         return type_diagnostic(fault, place(fault.name))
     span = Span(0, len(text))
@@ -298,17 +300,17 @@ def _names(tables: Mapping[str, Sequence[Field]], table: str) -> list[str]:
 
 
 def _find(name: str, text: str, span: Span) -> Span | None:
-    """The last standing of a name, as a word of its own, in text[span]."""
+    """Returns the last occurrence of a name, as a word of its own, in text[span]."""
     pattern = rf'"{re.escape(name)}"|(?<!\w){re.escape(name)}(?!\w)'
     found = list(re.finditer(pattern, text[span.start : span.end], re.IGNORECASE))
     return Span(span.start + found[-1].start(), span.start + found[-1].end()) if found else None
 
 
-# ---- what a live or hybrid query may not hold --------------------------------------------------------------------
+# ---- clauses that a live or hybrid query may not contain ---------------------------------------------------------
 
 
-def volatile_calls(statement: Statement) -> list[Diagnostic]:
-    """now(), random() and their like in the SELECT (HQ213)."""
+def volatile_calls(statement: ComposedSql) -> list[Diagnostic]:
+    """Returns HQ213 for now(), random() and the like in the SELECT."""
     try:
         tree = duck.parse_statement(statement.sql)
     except DuckFault:
@@ -325,7 +327,7 @@ def volatile_calls(statement: Statement) -> list[Diagnostic]:
     return found
 
 
-#: Words of a clause, what it is called, and what to do instead.
+#: By first word of a clause: its name, and an alternative to it.
 _INSTEAD = {
     "GROUP": "aggregate in MEASURES, or over the fetched tables",
     "HAVING": "filter with WHERE, or over the fetched tables",
@@ -341,8 +343,8 @@ _MODIFIERS = {"ORDER_MODIFIER": "ORDER", "DISTINCT_MODIFIER": "DISTINCT"}  # LIM
 _CLAUSE = {"GROUP": "GROUP BY", "ORDER": "ORDER BY"}
 
 
-def unbounded_clauses(statement: Statement) -> list[Diagnostic]:
-    """Clauses that would have to see all matches of a live query, which never end (HQ400)."""
+def unbounded_clauses(statement: ComposedSql) -> list[Diagnostic]:
+    """Returns the clauses that would need all matches of a live query, which never ends (HQ400)."""
     try:
         tree = duck.parse_statement(statement.sql)
     except DuckFault:
@@ -352,8 +354,8 @@ def unbounded_clauses(statement: Statement) -> list[Diagnostic]:
     return list(dict.fromkeys(found))
 
 
-def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
-    """Check one query node; True if its rows never end. unbounded: names of WITH whose rows never end."""
+def _visit(node: Node, unbounded: frozenset[str], statement: ComposedSql, found: list[Diagnostic]) -> bool:
+    """Checks one query node. Returns True if its rows never end. unbounded: names of WITH whose rows never end."""
     for entry in node.get("cte_map", {}).get("map", []):
         if _visit(entry["value"]["query_node"], unbounded, statement, found):
             unbounded |= {str(entry["key"]).lower()}
@@ -394,14 +396,14 @@ def _visit(node: Node, unbounded: frozenset[str], statement: Statement, found: l
     return True
 
 
-def _check_modifiers(node: Node, statement: Statement, found: list[Diagnostic]) -> None:
+def _check_modifiers(node: Node, statement: ComposedSql, found: list[Diagnostic]) -> None:
     for modifier in node["modifiers"]:
         word = _MODIFIERS.get(modifier["type"], "LIMIT")
         found.append(_refusal(word, _CLAUSE.get(word, word), modifier, statement))
 
 
-def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, found: list[Diagnostic]) -> bool:
-    """Whether a table of FROM never ends; subqueries in it are checked on the way."""
+def _from(node: Node | None, unbounded: frozenset[str], statement: ComposedSql, found: list[Diagnostic]) -> bool:
+    """True if a table of FROM never ends; checks the subqueries in it."""
     if node is None:
         return False
     match node["type"]:
@@ -420,20 +422,21 @@ def _from(node: Node | None, unbounded: frozenset[str], statement: Statement, fo
         case "SUBQUERY":
             return _visit(node["subquery"]["node"], unbounded, statement, found)
         case _:
-            # PIVOT and the like: unbounded if anything below is
+            # PIVOT and the like: unbounded if any part of it is
             inner = [n for n in _nodes(node) if n is not node and n.get("type") in ("BASE_TABLE", "JOIN", "SUBQUERY")]
             visited = [_from(n, unbounded, statement, found) for n in inner]
             return any(visited)
 
 
-def _refusal(word: str, clause: str, node: Any, statement: Statement) -> Diagnostic:
+def _refusal(word: str, clause: str, node: Any, statement: ComposedSql) -> Diagnostic:
     return Diagnostic(
         "HQ400", f"{clause} has no answer on an unbounded stream", _keyword(word, clause, node, statement),
         "waits for the last match", _INSTEAD.get(word, ""))  # fmt: skip
 
 
-def _keyword(word: str, clause: str, node: Any, statement: Statement) -> Span:
-    """Where the clause's words stand: the last ones before its first expression, or the first of the statement."""
+def _keyword(word: str, clause: str, node: Any, statement: ComposedSql) -> Span:
+    """Returns the span of the clause's words: the last ones before its first expression, or the first of the
+    statement."""
     starts = [n["query_location"] for n in _nodes(node) if 0 <= n.get("query_location", -1) < len(statement.sql)]
     pattern = r"\b" + r"\s+".join(map(re.escape, clause.split())) + r"\b"
     hits = list(re.finditer(pattern, statement.sql, re.IGNORECASE))
@@ -442,7 +445,7 @@ def _keyword(word: str, clause: str, node: Any, statement: Statement) -> Span:
     return statement.origin(hit.start(), hit.end()) if hit else statement.origin(0, len(statement.sql))
 
 
-def _origin(statement: Statement, node: Node) -> Span:
+def _origin(statement: ComposedSql, node: Node) -> Span:
     found = duck.span_in(node)
     return statement.origin(*found) if found else statement.origin(0, len(statement.sql))
 

@@ -1,4 +1,4 @@
-"""Questions about DuckDB's syntax trees of the expressions of a pattern, and the words that are not DuckDB's."""
+"""Queries on DuckDB's syntax trees of a pattern's expressions, and the words that DuckDB lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from query.language.ast import ExpressionText
 from query.language.duck import Node, Session
 
 NAVIGATION = {"prev", "next", "first", "last"}
-#: Classes of nodes that have no meaning in a pattern's expression, and how a message calls them.
+#: Node classes without a meaning in a pattern's expression, and their names in messages.
 UNSUPPORTED = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",
@@ -41,7 +41,7 @@ def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
     """The text with RUNNING and FINAL before a call blanked, and each of them by the offset of its call."""
     words: dict[int, Word] = {}
     source = list(text.text)
-    # literals and quoted names are matched first so that nothing inside them is taken for a word
+    # literals and quoted names are matched first so that no word is found inside them
     pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
     for found in re.finditer(pattern, text.text, re.IGNORECASE):
         if found[1]:
@@ -52,7 +52,7 @@ def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
 
 
 def word_without_call(source: str) -> tuple[str, str] | None:
-    """RUNNING or FINAL before what may be a column, and that column: `FINAL A.x` is no syntax of any dialect."""
+    """Returns RUNNING or FINAL before a likely column, and that column: `FINAL A.x` is no syntax of any dialect."""
     column = r'(?:\w+|"(?:[^"]|"")*")'
     pattern = rf"\b(running|final)\s+(?!(?:{_OPERATOR_WORDS})\b)((?:{column}\.)*{column})"
     found = re.search(pattern, source, re.IGNORECASE)
@@ -98,7 +98,7 @@ def type_name(cast: Node) -> str:
 
 
 def direction(order: Node, session: Session) -> str:
-    """How a sort key of an aggregate is sorted, in SQL; nulls stand where the session has them unless it says where."""
+    """Returns the order of an aggregate's sort key in SQL; nulls are placed as in the session by default."""
     descending = order["type"] == "DESCENDING"
     nulls = order["null_order"]
     if nulls not in ("NULLS FIRST", "NULLS LAST"):

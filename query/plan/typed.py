@@ -1,4 +1,4 @@
-"""DuckDB's types on bound expressions, and the form of each operator that follows from the types of its arguments."""
+"""Puts DuckDB's types on bound expressions, and gives each operator the form that its argument types require."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from query.schema import Schema
 ARITHMETIC = {"+", "-", "*", "/", "//", "%"}
 #: Operators whose arguments are compared with one another.
 COMPARING = {"=", "<>", "<", ">", "<=", ">=", "is_distinct", "is_not_distinct", "between", "in"}
-#: Types whose operators every engine here computes; anything else is left to DuckDB as a whole.
+#: Types whose operators every engine computes; expressions of other types are left to DuckDB as a whole.
 NUMERIC = {
     *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
     *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
     *("FLOAT", "DOUBLE", "DECIMAL"),
 }
 TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
-#: What reads differently in each time zone.
+#: The type that reads differently in each time zone.
 ZONED = "TIMESTAMP WITH TIME ZONE"
 CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
 
@@ -42,9 +42,9 @@ CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
 def typed(
     root: Expression, schema: Schema, faults: list[Diagnostic], settings: Settings = ()
 ) -> Expression:
-    """The expression with DuckDB's type on every node; all of them asked for in one DESCRIBE.
+    """Returns the expression with DuckDB's type on every node, all from one DESCRIBE.
 
-    What DuckDB refuses is added to `faults`, the innermost expressions only; then the result means nothing.
+    Adds DuckDB's errors to `faults`, of the innermost expressions only; the result is meaningless then.
     """
     leaves: dict[Expression, str] = {}
     sql: dict[Expression, str] = {}
@@ -65,7 +65,7 @@ def typed(
 
 
 def _untypable(sql: dict[Expression, str], schema: Schema, settings: Settings) -> list[Diagnostic]:
-    """What DuckDB says of the innermost expressions that it refuses. sql: inner expressions first."""
+    """Returns DuckDB's errors about the innermost expressions that it rejects. sql: inner expressions first."""
     refused: set[Expression] = set()
     found: list[Diagnostic] = []
     for e, text in sql.items():
@@ -81,12 +81,12 @@ def _untypable(sql: dict[Expression, str], schema: Schema, settings: Settings) -
 
 
 def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
-    """HQ102 for a function that does not exist, HQ205 for types that do not fit."""
+    """Returns HQ102 for an unknown function, HQ205 for types that do not fit."""
     lines = [line.strip() for line in fault.message.splitlines() if line.strip()]
     hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
     if fault.kind == "MISSING_ENTRY" and fault.name:
         hint = hint[:1].lower() + hint[1:]
-        return Diagnostic("HQ102", f"there is no function {fault.name}", span, "no such function", hint)
+        return Diagnostic("HQ102", f"unknown function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
     if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
@@ -98,7 +98,7 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
     elif message.startswith("Cannot compare"):
         hint = "cast one of them"
     elif message.startswith("Window functions"):
-        hint = "PREV(x) and NEXT(x) are of the rows beside this one, FIRST(A.x) and LAST(A.x) of the match"
+        hint = "use PREV(x) and NEXT(x) for neighbouring rows, FIRST(A.x) and LAST(A.x) for rows of the match"
     return Diagnostic("HQ205", message, span, hint=hint)
 
 
@@ -124,7 +124,7 @@ def leaf_sql(expression: Expression, leaves: dict[Expression, str]) -> str | Non
 
 
 def retyped(expression: Expression, types: dict[Expression, str]) -> Expression:
-    """The expression with the types found for its parts."""
+    """Returns the expression with the types found for its parts."""
     type = types.get(expression, "")
     match expression:
         case Call(_, arguments) | Opaque(_, arguments):
@@ -149,7 +149,7 @@ def _over_inputs(aggregate: Aggregate, change: Callable[[Expression], Expression
 
 
 def _as_condition(where: Expression) -> Expression:
-    """What FILTER says as a BOOLEAN: DuckDB casts it."""
+    """Returns the condition of FILTER as a BOOLEAN, as DuckDB casts it."""
     if where.type == "BOOLEAN":
         return where
     if isinstance(where, Constant) and where.type == duck.NULL_TYPE:
@@ -158,13 +158,13 @@ def _as_condition(where: Expression) -> Expression:
 
 
 def base_type(type: str) -> str:
-    """DECIMAL of DECIMAL(9,2); lists, structs and the like stay what they are."""
+    """Returns DECIMAL for DECIMAL(9,2); lists, structs and the like are unchanged."""
     return "DECIMAL" if re.fullmatch(r"DECIMAL\(\d+,\d+\)", type) else type
 
 
 def core(expression: Expression, settings: Settings = ()) -> Expression:
-    """A typed expression in which string literals have the type they are compared as, and operators on types beyond
-    numbers, times, booleans and text are left to DuckDB as a whole."""
+    """Returns a typed expression in which string literals have the type they are compared as, and operators on types
+    beyond numbers, times, booleans and text are left to DuckDB as a whole."""
 
     def down(e: Expression) -> Expression:
         return core(e, settings)
@@ -193,13 +193,13 @@ def core(expression: Expression, settings: Settings = ()) -> Expression:
 
 
 def _meeting(arguments: tuple[Expression, ...], settings: Settings) -> tuple[Expression, ...]:
-    """String literals among compared values take the type of the values that are none."""
+    """Gives string literals among compared values the type of the other values."""
     others = [a.type for a in arguments if not (isinstance(a, Constant) and a.type in ("VARCHAR", duck.NULL_TYPE))]
     return tuple(_as(a, others[0], settings) for a in arguments) if others else arguments
 
 
 def _as(value: Expression, type: str, settings: Settings) -> Expression:
-    """A string literal read as `type`; anything else as it is."""
+    """Returns a string literal read as `type`; anything else unchanged."""
     if not isinstance(value, Constant) or value.type != "VARCHAR" or type in ("VARCHAR", duck.NULL_TYPE):
         return value
     if base_type(type) not in CORE:
@@ -219,7 +219,7 @@ def _is_core(call: Call, zoned: bool) -> bool:
     types = [base_type(a.type) for a in call.arguments]
     met = {*types, call.type} - {"BOOLEAN", duck.NULL_TYPE}
     if zoned and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
-        return False  # what a zone means: casts, days that are not 24 hours
+        return False  # the meaning of a zone: casts, days that are not 24 hours
     if call.function in ARITHMETIC or call.function in ("neg", "abs"):
         return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)
     if call.function in ("is_null", "is_not_null"):

@@ -165,7 +165,6 @@ def test_batches_and_ranges_are_reads(
         snapshot = history.snapshot()
         among = {} if symbols is None else {"symbol": symbols}
         asked = {"closed": closed, "keys": among, "late": late, "columns": names}
-        options = {**asked, "where": where}
         rows, left_out = expected([e for e in events if holds(e)], question)
         read = snapshot.read(RangeRequest(low, high, **asked), where)
         assert [(e.source, e.offset) for e in rows] == identities(read)
@@ -174,7 +173,9 @@ def test_batches_and_ranges_are_reads(
         assert read.columns.schema.names == [name for name in TICKS.names if name in wanted]
         assert read.columns.to_pylist() == [{k: v for k, v in shown(e).items() if k in wanted} for e in rows]
 
-        parts = list(snapshot.batches(low, high, **options, span=span, rows_max=rows_max, sorted_max=sorted_max))
+        parts = list(snapshot.batches(
+            RangeRequest(low, high, **asked), where=where, span=span, rows_max=rows_max, sorted_max=sorted_max
+        ))
         rows, span_left_out = expected([e for e in events if holds(e) and spans(span, e)], question)
         assert snapshot.late_left_out == left_out + span_left_out
         assert [i for part in parts for i in identities(part)] == [(e.source, e.offset) for e in rows]
@@ -187,7 +188,7 @@ def test_batches_and_ranges_are_reads(
         for before, behind in pairwise(parts):
             assert before.ts_us[-1] < behind.ts_us[0]
 
-        found = snapshot.read_ranges([a for a, _ in ranges], [b for _, b in ranges], **options)
+        found = snapshot.read_ranges([a for a, _ in ranges], [b for _, b in ranges], RangeRequest(**asked), where)
         for (first, last), part in zip(ranges, found, strict=True):
             alone = snapshot.read(RangeRequest(first, last, **asked), where)
             assert identities(part) == identities(alone)
@@ -438,13 +439,13 @@ def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
         if n < 6:
             history.flush()
     snapshot = history.snapshot()
-    parts = list(snapshot.batches(None, None, columns=["symbol"], rows_max=5_000))
+    parts = list(snapshot.batches(RangeRequest(columns=["symbol"]), rows_max=5_000))
     assert len(spilled) == 1
     assert max(map(len, parts)) <= 5_000
     together = np.concatenate([part.offset for part in parts])
     assert together.tolist() == snapshot.read(RangeRequest()).offset.tolist()
     assert sorted(together) == list(range(count))
-    abandoned = snapshot.batches(None, None, rows_max=5_000)
+    abandoned = snapshot.batches(rows_max=5_000)
     next(abandoned)
     assert Path(spilled[-1].name).exists()
     abandoned.close()
@@ -491,13 +492,13 @@ def test_files_without_a_column_have_nulls_in_it(tmp_path):
         rows = snapshot.read(RangeRequest()).columns.to_pylist()
         assert [row["small"] for row in rows] == [None] * 10 + [1, 2, 3] * (1 + flush)
         assert [row["tags"] for row in rows] == [None] * 10 + [["a"]] * (count - 10)
-        parts = list(snapshot.batches(None, None, columns=["small"], rows_max=4))
+        parts = list(snapshot.batches(RangeRequest(columns=["small"]), rows_max=4))
         assert [v for part in parts for v in part.columns.column("small").to_pylist()] == [row["small"] for row in rows]
         small = Column("small", "UTINYINT")
         where = Call(">", (small, Constant(1, "INTEGER")), "BOOLEAN")
         assert len(snapshot.read(RangeRequest(), where=where)) == 2 * (1 + flush)
         assert len(snapshot.read(RangeRequest(keys={"small": [3, None]}))) == 10 + 1 + flush
-        assert snapshot.count_where([where], None, None) == (count, [2 * (1 + flush)])
+        assert snapshot.count_where([where]) == (count, [2 * (1 + flush)])
         connection = duckdb.connect()
         connection.execute("SET TimeZone='UTC'")
         connection.register("memory", pa.Table.from_batches([snapshot.recent().columns]))
@@ -518,7 +519,7 @@ def test_a_range_of_a_column_that_older_files_lack(tmp_path):
         history.append(batch, late)
         history.flush()
     for rows_max in (1, 100):
-        found = history.snapshot().batches(None, None, span=KeyRange("level", 3, 5), rows_max=rows_max)
+        found = history.snapshot().batches(span=KeyRange("level", 3, 5), rows_max=rows_max)
         assert [offset for batch in found for offset in batch.offset.tolist()] == [13, 14]
 
 
@@ -535,12 +536,12 @@ def test_rows_are_in_the_windows_around_others(events, anchors, reach_us, keyed)
     windows = Windows.around(columns, near, np.array([t for t, _ in anchors], np.int64), reach_us)
     history = History(TICKS, None)
     history.append(*batch_of([Event(t, k, None, None, "x", i, i) for i, (t, k) in enumerate(events)]))
-    found = [batch.ts_us.tolist() for batch in history.snapshot().batches(None, None, windows=windows)]
+    found = [batch.ts_us.tolist() for batch in history.snapshot().batches(windows=windows)]
     wanted = sorted(
         t for t, k in events if any(abs(t - at) <= reach_us and (k == of or not keyed) for at, of in anchors)
     )
     assert [t for part in found for t in part] == wanted
-    assert history.snapshot().count_in(windows, None, None) == len(wanted)
+    assert history.snapshot().count_in(windows) == len(wanted)
 
 
 def test_marks_of_late_events_are_read_where_there_may_be_some(tmp_path: Path, monkeypatch) -> None:

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from archive import checks, ingest, inputs, layout, upkeep
 from archive.checks import Options
 from archive.history import History
-from archive.ingest import Job, Report
+from archive.ingest import IngestReport, Job
 from archive.ingested import ingested_files
-from archive.inputs import Format
+from archive.inputs import InputFormat
 from archive.layout import arrow_schema
 from archive.place import place_of
 from archive.reader import RangeRequest
@@ -54,7 +54,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> Report:
+def run(table: Path, *paths: Path | str, schema: Schema = TICKS, **given: Any) -> IngestReport:
     job = {name: given.pop(name) for name in ("format", "changed", "max_bad") if name in given}
     return ingest.ingest(Job(schema, place_of(table), tuple(map(str, paths)), options=Options(**given), **job))
 
@@ -103,7 +103,7 @@ def test_bad_rows_of_csv(tmp_path):
         (5, "ts is null", ",A,1,2"),
         (7, "too few fields: 3, not 4", "1,2,3"),
         (8, "too many fields: 5, not 4", "2024-01-02,A,1,2,3"),
-        (9, "ts: 'infinity' is no time that can be kept", "infinity,A,1,1"),
+        (9, "ts: 'infinity' is a time out of range", "infinity,A,1,1"),
         (10, "ts: 'yesterday' is no TIMESTAMP; price: '1e400' is no DOUBLE", "yesterday,A,1e400,-0"),
         (
             11, "ts: '2024-01-02 25:00:00' is no TIMESTAMP; rank: '99999999999' is no INTEGER",
@@ -127,7 +127,7 @@ def test_members_of_ndjson_that_stand_twice(tmp_path):
     assert (report.rows, report.bad, report.blank) == (2, 3, 1)
     assert [(r["symbol"], r["rank"], r["offset"]) for r in rows(tmp_path / "t")] == [("A", None, 0), ("rank", 3, 5)]
     assert [line[:2] for line in bad(tmp_path / "t")] == [
-        (2, "member symbol is there twice"), (3, BROKEN), (5, "member price is there twice"),
+        (2, "member symbol occurs twice"), (3, BROKEN), (5, "member price occurs twice"),
     ]  # fmt: skip
     assert bad(tmp_path / "t")[0][2] == text.splitlines()[1]
 
@@ -150,11 +150,11 @@ def test_bad_rows_of_ndjson(tmp_path):
     assert [line[:2] for line in bad(tmp_path / "t")] == [
         (2, "price: 'true' is no DOUBLE"),
         (3, "broken JSON: JSON is malformed: object keys must be strings (byte 1)"),
-        (4, "no JSON object: Expected `object`, got `array`"),
+        (4, "not a JSON object: Expected `object`, got `array`"),
         (7, "ts is null; symbol is missing; price is missing; rank is missing"),
         (8, "ts is missing; symbol is missing; rank is missing"),
         (9, "symbol is missing"),
-        (10, "no JSON object: Expected `object`, got `str`"),
+        (10, "not a JSON object: Expected `object`, got `str`"),
     ]
     assert run(tmp_path / "u", path, missing="null").rows == 2
     assert [(r["price"], r["rank"]) for r in rows(tmp_path / "u")] == [(2.0, None), (1.0, 3)]
@@ -297,7 +297,7 @@ def test_a_record_of_more_than_16_mb(tmp_path, suffix):
     report = run(tmp_path / "t", path, missing="null")
     assert (report.rows, report.bad) == (2, 1)
     ((_, reason, raw),) = bad(tmp_path / "t")
-    assert (reason, raw) == ("the record is longer than 16 MB; this is how it begins", "x" * 1000)
+    assert (reason, raw) == ("the record is longer than 16 MB; its beginning", "x" * 1000)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff", HEADER, HEADER.rstrip("\n")])
@@ -782,7 +782,7 @@ def _checked(path: Path, part: inputs.Part = inputs.WHOLE) -> tuple[pa.Table, li
 
 def _parts(path: Path) -> list[inputs.Part]:
     file = inputs.find_files([str(path)], None)[0][0]
-    if file.format is Format.parquet:
+    if file.format is InputFormat.parquet:
         return inputs.row_groups(file, 2)
     chunks = [inputs.scan_chunk(file, start, end) for start, end in inputs.chunks_of(file)]
     return inputs.parts_of(file, chunks)

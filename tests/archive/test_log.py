@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from archive import log_frames
 from archive.history import LOG, History
 from archive.log import DAMAGED, TORN, Log, read
-from archive.log_frames import Rows, segments
+from archive.log_frames import LoggedRows, segments
 from archive.log_repair import faults, repair
 from archive.reader import RangeRequest
 from matching.batch import EventBatch
@@ -35,7 +35,7 @@ def logged(directory: Path) -> list[object]:
     found.check()
     out: list[object] = []
     for part in found.entries:
-        out += part.batch.offset.tolist() if isinstance(part, Rows) else [part]
+        out += part.batch.offset.tolist() if isinstance(part, LoggedRows) else [part]
     return out
 
 
@@ -98,15 +98,15 @@ def test_rows_of_any_kind_come_back_as_they_were(tmp_path):
     log.append(batch.slice(1, 2), late[1:2])
     log.append(replace(batch, source=np.zeros(3, np.int32), offset=np.arange(3), seq=np.arange(4, 7)), ~late)
     first, second, third = read(tmp_path, schema).entries
-    assert isinstance(first, Rows)
+    assert isinstance(first, LoggedRows)
     assert first.batch.columns.equals(columns)
     assert (first.batch.ts_us.tolist(), first.batch.offset.tolist()) == (ts_us.tolist(), [3, 0, 9])
     assert [first.batch.sources[i] for i in first.batch.source] == ["b", "ünder", "b"]
     assert (first.batch.seq.tolist(), first.late.tolist()) == ([0, 2, 3], late.tolist())
-    assert isinstance(second, Rows)
+    assert isinstance(second, LoggedRows)
     assert second.batch.columns.equals(columns.slice(1, 1))
     assert (second.batch.sources, second.batch.seq.tolist(), second.late.tolist()) == (("ünder",), [2], [False])
-    assert isinstance(third, Rows)
+    assert isinstance(third, LoggedRows)
     assert (third.batch.offset.tolist(), third.late.tolist()) == ([0, 1, 2], [False, True, True])
 
 

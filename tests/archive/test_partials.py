@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from archive import partials
-from archive.partials import MAGIC, PartialStore, check
+from archive.partials import MAGIC, PartialStore
 from matching.batch import Int64Array
 from query.errors import DataError
+from tests.archive.partial_segments import check
 
 
 def records(*lengths: int, seed: int = 0) -> tuple[Int64Array, np.ndarray]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from archive.history import History
 from archive.reader import RangeRequest
 from archive.search.prefilter import mandatory, never_fails, unsound, windows_of
-from archive.search.search import Report, search, units_of
+from archive.search.search import SearchReport, search, units_of
 from archive.snapshot import HistorySnapshot
 from matching.drive import run
 from matching.matcher import make_matcher
@@ -79,15 +79,15 @@ def test_a_search_is_one_matcher_over_all(selections, rows, data):
         snapshot = kept(root, rows, data)
         expected = whole(snapshot, plan, low, high, late)
         workers, rows_max = data.draw(st.sampled_from((1, 2))), data.draw(st.sampled_from((1, 3, 100)))
-        report = Report()
+        report = SearchReport()
+        request = RangeRequest(low, high, late=late)
         found = search(
-            snapshot, plan, low, high, late=late, make=lenient, workers=workers, rows_max=rows_max, prefilter=False,
-            report=report,
-        )  # fmt: skip
+            snapshot, plan, request, make=lenient, workers=workers, rows_max=rows_max, prefilter=False, report=report
+        )
         assert answer_of(list(found)) == expected
         event(f"units {min(report.units, 4)}")
         why = unsound(plan)
-        found = search(snapshot, plan, low, high, late=late, make=lenient, workers=1, rows_max=rows_max, prefilter=True)
+        found = search(snapshot, plan, request, make=lenient, workers=1, rows_max=rows_max, prefilter=True)
         assert answer_of(list(found)) == expected
         event(f"prefilter: {why or 'yes'}")
 
@@ -127,13 +127,14 @@ def test_what_the_prefilter_leaves_out_changes_nothing(rows, data):
     with tempfile.TemporaryDirectory() as root:
         snapshot = kept(root, rows, data)
         expected = whole(snapshot, plan, None, None, True)
-        report = Report()
-        found = list(search(snapshot, plan, late=True, make=lenient, prefilter=True, workers=1, report=report))
+        report = SearchReport()
+        request = RangeRequest(late=True)
+        found = list(search(snapshot, plan, request, make=lenient, prefilter=True, workers=1, report=report))
         assert answer_of(found) == expected
         assert report.prefilter.startswith("prefilter: within")
-        windows, _ = windows_of(snapshot, plan, None, None, True, True, len(rows))
+        windows, _ = windows_of(snapshot, plan, request, True, len(rows))
         assert windows is not None
-        assert report.events == snapshot.count_in(windows, None, None, late=True)
+        assert report.events == snapshot.count_in(windows, request)
         event("matches" if expected else "no matches")
         event("rows left out" if report.events < len(rows) else "all rows")
 
@@ -188,7 +189,7 @@ def test_partial_matches_are_carried_over_files(tmp_path):
         history.flush()
     first, last = above(files - 1.5), Call("=", (X, Constant(0, "DOUBLE")), "BOOLEAN")
     plan = plan_of(Concatenation((A, Repeat(B, 1, None, True), C)), {"A": last, "B": TRUE, "C": first})
-    report = Report()
+    report = SearchReport()
     found = list(search(history.snapshot(), plan, workers=2, rows_max=300, report=report))
     assert answer_of(found) == whole(history.snapshot(), plan, None, None, False)
     assert sum(map(len, found)) == 200
@@ -205,7 +206,7 @@ def test_units(tmp_path, partition, keys):
     plan = replace(PAIR, partition_by=partition)
     snapshot = history_of(tmp_path / "t", keys, 3, 60).snapshot()
     for rows_max in (7, 1000):
-        report = Report()
+        report = SearchReport()
         found = search(snapshot, plan, workers=3, rows_max=rows_max, prefilter=False, report=report)
         assert answer_of(list(found)) == whole(snapshot, plan, None, None, False)
         assert report.events == report.total == 240
@@ -217,7 +218,7 @@ def test_units(tmp_path, partition, keys):
 def test_strict_is_one_unit(tmp_path):
     snapshot = history_of(tmp_path / "t", ("a", "b"), 2, 30).snapshot()
     plan = replace(PAIR, selection=Selection.STRICT)
-    report = Report()
+    report = SearchReport()
     found = list(search(snapshot, plan, workers=2, rows_max=5, report=report))
     assert answer_of(found) == whole(snapshot, plan, None, None, False)
     assert report.units == 1
@@ -257,7 +258,7 @@ def test_errors_end_the_search(tmp_path):
 
 
 def test_the_prefilter_is_used_where_it_is_worth_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("archive.search.prefilter._ROWS_MIN", 100)
+    monkeypatch.setattr("archive.search.prefilter.ROWS_MIN", 100)
     snapshot = history_of(tmp_path / "t", ("a", "b"), 10, 300).snapshot()
     rare = plan_of(Concatenation((A, B, C)), {"A": TRUE, "B": above(0.995), "C": above(0.5)}, 20)
     for plan, said in (
@@ -267,7 +268,7 @@ def test_the_prefilter_is_used_where_it_is_worth_it(tmp_path, monkeypatch):
         (plan_of(A, {"A": above(0.1)}, 20), "no prefilter: the rarest condition is A AS (x > 0.1), of "),
         (plan_of(Repeat(A, 0, 1, True), {"A": above(0.999)}, 20), "no prefilter: a match may be empty"),
     ):
-        report = Report()
+        report = SearchReport()
         found = list(search(snapshot, plan, report=report, workers=1))
         assert answer_of(found) == whole(snapshot, plan, None, None, False)
         assert report.prefilter.startswith(said), report.prefilter

@@ -64,11 +64,11 @@ def test_a_store_is_read_in_parts(server):
         history.append(*batch_of(renumbered))
         history.flush()
     snapshot = history.snapshot()
-    parts = list(snapshot.batches(None, None, rows_max=7))
+    parts = list(snapshot.batches(rows_max=7))
     assert [t for part in parts for t in part.ts_us.tolist()] == [event.ts_us for event in events]
     assert max(map(len, parts)) <= 7
     span = KeyRange("symbol", "B", None)
-    found = snapshot.batches(None, None, span=span, columns=["symbol"], rows_max=7)
+    found = snapshot.batches(RangeRequest(columns=["symbol"]), span=span, rows_max=7)
     assert {s for part in found for s in part.columns.column("symbol").to_pylist()} == {"B", "C"}
     assert snapshot.key_cuts("symbol", 3) == ["B", "C"]
     condition = Call("<", (Column("price", "DOUBLE"), Constant(9, "INTEGER")), "BOOLEAN")

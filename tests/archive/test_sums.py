@@ -13,7 +13,7 @@ from archive.history import History
 from archive.layout import DataFile
 from archive.place import place_of
 from archive.reader import RangeRequest
-from archive.recent import KeyRange, Wanted
+from archive.recent import KeyRange, ResolvedRequest
 from archive.sums import digest_of, has_sums, inspect
 from archive.table import Table
 from query.errors import DataError
@@ -67,7 +67,7 @@ def test_only_what_is_read_is_checked(tmp_path, small_groups):
     with pytest.raises(DataError, match="row group 4 of 6"):
         snapshot.read(RangeRequest(keys={"symbol": ["B"]}))
     with pytest.raises(DataError, match="row group 4 of 6"):
-        snapshot.count_where([], None, None)
+        snapshot.count_where([])
     with pytest.raises(DataError, match="row group 4 of 6"):
         snapshot.select_sql("recent")
     with pytest.raises(DataError, match="row group 4 of 6"):
@@ -104,7 +104,7 @@ def test_groups_that_may_hold_what_is_wanted(tmp_path, small_groups):
 
     def groups(low=None, end=None, span=None, **keys) -> list[int]:
         values = {name: pa.array(some, pa.string()) for name, some in keys.items()}
-        wanted = Wanted(low, end, values, True, TICKS.names, span=span)
+        wanted = ResolvedRequest(low, end, values, True, TICKS.names, span=span)
         return [i for i, held in enumerate(found.may_hold(wanted, "ts")) if held]
 
     assert groups() == [0, 1, 2, 3, 4, 5]

@@ -18,7 +18,8 @@ from archive.history import History
 from archive.layout import DataFile, to_stored, write_files
 from archive.reader import RangeRequest
 from archive.recent import FILES
-from archive.table import Table, TableSnapshot, schema_from_json, schema_to_json
+from archive.table import Table, schema_from_json, schema_to_json
+from archive.table_snapshot import TableSnapshot
 from archive.upkeep import Rewrite, rewrite, verify
 from query.errors import DataError
 from query.schema import Field, Schema

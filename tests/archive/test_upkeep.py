@@ -21,7 +21,8 @@ from archive.keeper import Keeper
 from archive.layout import BY_KEY, FILE_ROWS_MAX, ROW_GROUP_ROWS, is_by_key
 from archive.place import place_of
 from archive.reader import RangeRequest
-from archive.table import Table, TableSnapshot
+from archive.table import Table
+from archive.table_snapshot import TableSnapshot
 from archive.upkeep import Rewrite, closed_before_us, compact, expire, plan_rewrites, vacuum, verify
 from query.errors import DataError
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of

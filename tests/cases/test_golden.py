@@ -22,7 +22,7 @@ import hybrid
 import hybrid.database.planned
 import hybrid.statement.statement
 from archive.reader import HistoryReader
-from hybrid.rows.inputs import Ordered
+from hybrid.rows.inputs import OrderedInput
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from hybrid.watch.alerts import Alerts
@@ -216,7 +216,7 @@ def streamed(case: Case, tables: dict[str, pa.Table], plan: QueryPlan) -> pa.Tab
         return None
     with Relations(case.query, tables).open() as relations:
         reader = relations.factor(factor)[1]
-    assert isinstance(reader, Ordered)
+    assert isinstance(reader, OrderedInput)
     return reader.rows()
 
 
@@ -262,7 +262,7 @@ def watched_merged(case: Case, tables: dict[str, pa.Table], plan: QueryPlan, siz
             time = member.schema.time or ""
             db.create_stream(member.name, {f.name: f.type for f in member.schema.fields}, time=time)
             order = (Order(Column(time, "TIMESTAMP")),)
-            rows = Ordered.of(member.name, tables[member.input_sql], order, time).rows()
+            rows = OrderedInput.of(member.name, tables[member.input_sql], order, time).rows()
             parts.append([(member.name, rows.slice(at, size)) for at in range(0, rows.num_rows, size)])
         alerts = db.watch(case.query)
         for turn in zip_longest(*parts):

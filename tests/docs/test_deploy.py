@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from hybrid.service.app_file import load
-from hybrid.service.app_tables import KafkaSink, KafkaSource
+from hybrid.service.app_tables import KafkaSinkTable, KafkaSourceTable
 from hybrid.service.status import read_status
 from tests.archive.store import s3_server
 from tests.docs.documents import ROOT
@@ -76,7 +76,8 @@ def test_the_app_files_are_right_and_name_the_services(name: str) -> None:
     file = ROOT / "deploy" / f"{name}.toml"
     assert f"/app/deploy/{name}.toml" in SERVICES[name]["command"]
     app = load(file)
-    ends = [t for t in (*app.sources.values(), *app.sinks.values()) if isinstance(t, (KafkaSource, KafkaSink))]
+    tables = (*app.sources.values(), *app.sinks.values())
+    ends = [t for t in tables if isinstance(t, (KafkaSourceTable, KafkaSinkTable))]
     assert ends
     listeners = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert {f"PLAINTEXT://{end.brokers}" for end in ends} == {listeners}
@@ -87,8 +88,8 @@ def test_the_app_files_are_right_and_name_the_services(name: str) -> None:
 def test_what_is_fed_is_what_is_read() -> None:
     app, feed = load(ROOT / "deploy/app.toml"), load(ROOT / "deploy/feed.toml")
     read, written = app.sources["ticks"], feed.sinks["ticks"]
-    assert isinstance(read, KafkaSource)
-    assert isinstance(written, KafkaSink)
+    assert isinstance(read, KafkaSourceTable)
+    assert isinstance(written, KafkaSinkTable)
     assert read.topic == (written.topic,)
     assert app.streams["ticks"].columns == feed.streams["made"].columns
 

@@ -1,4 +1,5 @@
-"""Imports between modules have no circle, wherever in a file they stand: at its top, in a function, or for types."""
+"""Imports between modules have no circle, wherever in a file they stand: at its top, in a function, or for types. And
+one module makes the databases of DuckDB."""
 
 from __future__ import annotations
 
@@ -55,3 +56,8 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
         (tmp_path / "query").mkdir(exist_ok=True)
         (tmp_path / f"query/{name}.py").write_text(text)
     assert set(circle(tmp_path) or ()) == {"query.a", "query.b"}
+
+
+def test_databases_of_duckdb_are_made_in_one_place() -> None:
+    made = [name for name, path in modules(ROOT).items() if "duckdb.connect(" in path.read_text(encoding="utf-8")]
+    assert made == ["query.language.duck"]

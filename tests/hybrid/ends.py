@@ -7,16 +7,14 @@ import weakref
 from typing import Any
 
 from hybrid.database.database import Database
+from tests.hybrid.inside import without_threads
 
 _last: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary()
 
 
 def killed(db: Database) -> None:
     """Its process ends here, without a word: nothing is written, and the lock is free."""
-    if db._clocks.ticker is not None:
-        db._clocks.ticker.stop()
-    if db._keeper is not None:
-        db._keeper.stop()
+    without_threads(db)
     db.disown()
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import hybrid
 from hybrid.watch.alerts import Alerts
+from tests.hybrid.inside import caught_up
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]
@@ -93,6 +94,5 @@ def watched(db: Any, case: Case) -> tuple[list[Any], pa.Table, Alerts]:
 
 def settled(db: Any, alerts: Alerts) -> list[Any]:
     """The rows that come of what has been pushed, all of them, so that each is asked for at the same moment."""
-    for query in db._flow.queries:
-        db._catch_up(query)
+    caught_up(db)
     return alerts.fetch().to_pylist()

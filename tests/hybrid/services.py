@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from hybrid.service.app import App
 from hybrid.service.app_file import load
-from hybrid.service.service import Clock, Service
+from hybrid.service.context import Clock
+from hybrid.service.service import Service
 from live.sources.base import Bad, Piece
 from query.schema import Schema
 

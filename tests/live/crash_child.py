@@ -130,7 +130,7 @@ def _lay_points(death: Death) -> None:
     LiveStream.accept = after(LiveStream.accept, "accepted")  # type: ignore[method-assign]
     History.append = after(History.append, "in memory")  # type: ignore[method-assign]
     Feed.push = after(Feed.push, "matched")  # type: ignore[method-assign]
-    write_all, put, commit = log._write_all, layout._put, Table._commit
+    write_all, put, commit = log.write_all, layout._put, Table._commit
     write, replace, unlink = checkpoint.write, os.replace, Path.unlink
 
     def log_write(file: int, parts: list[Any]) -> int:
@@ -174,7 +174,7 @@ def _lay_points(death: Death) -> None:
             passing("checkpoint not named")
         replace(part, path)
 
-    write_partials, worn = partials._write_all, PartialStore.worn
+    write_partials, worn = partials.write_all, PartialStore.worn
 
     def partials_write(file: int, data: np.ndarray) -> None:
         if death.next_at("partials half written"):
@@ -189,11 +189,11 @@ def _lay_points(death: Death) -> None:
             passing("partials worn")
         return found
 
-    partials._write_all = partials_write
+    partials.write_all = partials_write
     PartialStore.worn = looking  # type: ignore[method-assign]
     PartialStore.read = after(PartialStore.read, "partials read back")  # type: ignore[method-assign]
     PartialStore.manifest = after(PartialStore.manifest, "partials named")  # type: ignore[method-assign]
-    log._write_all = log_write
+    log.write_all = log_write
     layout._put = parquet
     Table._commit = committing
     Path.unlink = removing  # type: ignore[method-assign]

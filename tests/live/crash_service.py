@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid.service.app_file import load
+from hybrid.service.context import Clock
 from hybrid.service.delivery import Delivery
-from hybrid.service.service import Clock, Service
+from hybrid.service.service import Service
 from live.sinks.json_lines import json_lines
 from live.sinks.ndjson import NdjsonSink
 from live.sources.base import Bad, Piece

@@ -19,6 +19,7 @@ from archive import partials
 from archive.table import Table
 from archive.upkeep import verify
 from live.sinks.json_lines import json_lines
+from tests.archive import partial_segments
 from tests.archive.kills import KILLS
 from tests.live import crash_child, crash_service
 from tests.live.crash_child import EVENTS, POINTS, SOURCES, event_at
@@ -100,7 +101,7 @@ def check_archive(directory: Path) -> None:
     sent = [event_at(source, i) for source in SOURCES for i in range(EVENTS)]
     assert sorted(map(str, rows)) == sorted(map(str, sent))
     assert [f for f in verify(table, deep=True) if f.kind == "broken"] == []
-    assert partials.check(directory / "db" / partials.PARTIALS) == []
+    assert partial_segments.check(directory / "db" / partials.PARTIALS) == []
 
 
 @pytest.mark.parametrize(("point", "policy"), [(p, ("fsync", "os", None)[i % 3]) for i, p in enumerate(POINTS)])

@@ -10,7 +10,7 @@ from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels.layout import grown
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, row_meant
 from matching.program.program import Program
-from matching.records import Block, Blocks, Coming, Leaving, one_each
+from matching.records import Blocks, Coming, Leaving, RecordBlock, one_each
 from matching.store import RowStore
 from query.plan.expression import Aggregate, Logical, Navigation, walk
 from query.plan.plan import Plan
@@ -141,7 +141,7 @@ class RunWindows:
         one, of = self._of[leaving.ids], np.arange(len(leaving.ids))
         for column in (FIRST, LAST):
             one[:, column] = leaving.rows.places(one[:, column], of)
-        return {"one": Block(one_each(len(one)), {"of": one})}
+        return {"one": RecordBlock(one_each(len(one)), {"of": one})}
 
     def leave(self, ids: Int64Array) -> None:
         self._of[ids] = (NONE, 0, 0, 0, 0)  # the watermark still asks for their windows: see `due`

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import hybrid
 from matching.batch import Matches
 from matching.engines import choose
-from matching.engines.engine import EnginePlan, Purpose, Wanted
+from matching.engines.engine import EnginePlan, Purpose, WantedRows
 from matching.engines.run_lists import RunLists
 from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher
-from matching.spill import MemoryStore, Spill
+from matching.spill import Spill
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -31,6 +31,7 @@ from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.events import batch_of
 from tests.matching import run_overlaps, run_windows
+from tests.matching.memory_store import MemoryStore
 from tests.strategies import SCHEMA, SECOND_US, Row, events
 
 WINDOWS = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
@@ -182,8 +183,8 @@ def test_a_plan_says_what_it_can_do() -> None:
     windows, overlaps = (
         choose.choose_engine(plan, Purpose.LIVE) for plan in (plan_of(WINDOWS), plan_of(OVERLAPS, INTERVALS))
     )
-    assert (windows.resident, windows.wanted, windows.specialised) == (None, Wanted.RUNS, False)
-    assert overlaps.resident == "the engine, overlapping intervals, keeps them there"
+    assert (windows.resident, windows.wanted, windows.specialised) == (None, WantedRows.RUNS, False)
+    assert overlaps.resident == "the engine, overlapping intervals, keeps them in memory"
     assert str(overlaps).endswith(f"memory      partial matches stay in memory: {overlaps.resident}")
     assert str(windows).endswith("memory      with a limit, partial matches leave memory by key (policy due)")
 

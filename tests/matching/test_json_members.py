@@ -14,7 +14,7 @@ DECLARED = ("a", "b", "tr\u00e9s", 'q"')
 
 
 def plain(line: bytes) -> str | None:
-    """The first declared member that is there twice, at whatever depth below one, by the standard library."""
+    """The first declared member that occurs twice, at whatever depth below one, by the standard library."""
 
     def walk(members: Any, path: str) -> str | None:
         seen = set()

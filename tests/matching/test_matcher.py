@@ -300,7 +300,7 @@ def test_silence_closes_a_greedy_tail_when_the_watermark_passes_the_window() -> 
 def test_a_snapshot_of_another_plan_is_refused() -> None:
     one, other = plan_of(V_SHAPE, FALL_RISE), plan_of(V_SHAPE, {"B": FALL_RISE["B"]})
     state = matcher_by(one).snapshot()
-    with pytest.raises(DataError, match="state is of plan"):
+    with pytest.raises(DataError, match="state belongs to plan"):
         matcher_by(other).restore(state)
 
 
@@ -312,7 +312,7 @@ def test_what_is_no_state_is_refused() -> None:
     with pa.ipc.new_stream(other, pa.schema([("x", pa.int64())])) as writer:
         writer.write_table(pa.table({"x": [1]}))
     for bad in (b"", b"nonsense", b"nonsense" * 100, state[: len(state) // 2], other.getvalue().to_pybytes()):
-        with pytest.raises(DataError, match="no state of a matcher"):
+        with pytest.raises(DataError, match="the state of a matcher is invalid"):
             matcher.restore(bad)
     matcher.restore(state)
     assert len(matcher.advance(None)) == 0

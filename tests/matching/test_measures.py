@@ -15,7 +15,7 @@ import pytest
 from matching import measures
 from matching.by_reference import DuckEvaluation, to_arrow, to_python
 from matching.features import RowValues, columns_read, storable, truth
-from matching.measures import Found, Measures
+from matching.measures import FoundMatches, Measures
 from matching.store import RowStore
 from matching.types import plain_type
 from query import reference
@@ -80,7 +80,9 @@ SHOWN = (True, True, True, True, False)
 WAITING = ("waiting for A", "waiting for B, C")
 
 
-def found_in(seed: int, rows: Sequence[Row], outcomes: Sequence[Outcome], longest: int = 6) -> list[reference.Found]:
+def found_in(
+    seed: int, rows: Sequence[Row], outcomes: Sequence[Outcome], longest: int = 6
+) -> list[reference.ReferenceMatch]:
     """Random matches of rows that lie next to each other in a partition, some empty, some rows excluded."""
     rng = random.Random(seed)
     found = []
@@ -95,7 +97,7 @@ def found_in(seed: int, rows: Sequence[Row], outcomes: Sequence[Outcome], longes
         excluded = frozenset(i for name, i in labels if name == "B" and rng.random() < 0.5)
         waiting = rng.choice((("A",), ("B", "C"))) if outcome is Outcome.TIMEOUT else ()
         n = number + 1 if outcome is Outcome.MATCH else 0
-        found.append(reference.Found((key,), n, labels, index[begin], outcome, excluded, waiting))
+        found.append(reference.ReferenceMatch((key,), n, labels, index[begin], outcome, excluded, waiting))
     return found
 
 
@@ -116,16 +118,16 @@ def store_of(plan: Plan, rows: Sequence[Mapping[str, object]], expressions: Sequ
     return store
 
 
-def output(plan: Plan, rows: Sequence[Row], found: Sequence[reference.Found]) -> pa.Table:
+def output(plan: Plan, rows: Sequence[Row], found: Sequence[reference.ReferenceMatch]) -> pa.Table:
     """What `Measures` gives for matches found by anyone."""
     of = Measures(plan, VARIABLES, SHOWN, WAITING)
     store = store_of(plan, rows, [*of.needs(), *(Column(c.name, c.type) for c in plan.partition_by)])
 
-    def variable(match: reference.Found, name: str, row: int) -> int:
+    def variable(match: reference.ReferenceMatch, name: str, row: int) -> int:
         return 4 if row in match.excluded else VARIABLES.index(name)
 
     waiting = [WAITING.index("waiting for " + ", ".join(m.waiting)) if m.waiting else -1 for m in found]
-    flat = Found(
+    flat = FoundMatches(
         np.array([row for m in found for _, row in m.labels], np.int64),
         np.array([variable(m, name, row) for m in found for name, row in m.labels], np.int16),
         np.cumsum([0, *(len(m.labels) for m in found)]),
@@ -142,7 +144,7 @@ def output(plan: Plan, rows: Sequence[Row], found: Sequence[reference.Found]) ->
     return table
 
 
-def expected(plan: Plan, rows: Sequence[Row], found: Sequence[reference.Found]) -> pa.Table:
+def expected(plan: Plan, rows: Sequence[Row], found: Sequence[reference.ReferenceMatch]) -> pa.Table:
     """What the reference gives for them."""
     times = [int(row["ts"]) for row in rows]
     said = reference.measure_rows(plan, rows, times, found, DuckEvaluation())
@@ -155,7 +157,7 @@ def plain(array: pa.Array, type: str) -> pa.Array:
     return array if array.type == plain_type(type) else array.cast(plain_type(type))
 
 
-def same(plan: Plan, rows: Sequence[Row], found: Sequence[reference.Found]) -> pa.Table:
+def same(plan: Plan, rows: Sequence[Row], found: Sequence[reference.ReferenceMatch]) -> pa.Table:
     """The output of both, which have to be equal to the last bit."""
     ours, theirs = output(plan, rows, found), expected(plan, rows, found)
     assert ours.schema.equals(theirs.schema)
@@ -257,7 +259,7 @@ def test_unmatched_rows_and_timeouts(seed: int) -> None:
     unmatched = plan_of(listed, f"{ALL} WITH UNMATCHED ROWS")
     outcomes = (Outcome.MATCH, Outcome.UNMATCHED)
     found = [m for m in found_in(seed, rows, outcomes) if m.labels or m.outcome is Outcome.UNMATCHED]
-    found = [reference.Found(m.partition, m.number, m.labels, m.start, m.outcome) for m in found]
+    found = [reference.ReferenceMatch(m.partition, m.number, m.labels, m.start, m.outcome) for m in found]
     table = same(unmatched, rows, found)
     null = table.filter(pa.compute.is_null(table.column("number")))
     assert len(null)
@@ -273,7 +275,7 @@ def test_unmatched_rows_and_timeouts(seed: int) -> None:
 
 def test_no_row_of_a_match_that_is_all_excluded() -> None:
     rows = rows_of(2, 6, "a")
-    found = [reference.Found(("a",), 1, (("B", 0), ("B", 1)), 0, excluded=frozenset({0, 1}))]
+    found = [reference.ReferenceMatch(("a",), 1, (("B", 0), ("B", 1)), 0, excluded=frozenset({0, 1}))]
     assert len(same(plan_of("count(*) AS n", ALL), rows, found)) == 0
     assert same(plan_of("count(*) AS n"), rows, found).column("n").to_pylist() == [2]
 
@@ -282,7 +284,7 @@ def test_an_error_in_a_branch_that_is_not_taken_does_not_count() -> None:
     rows = rows_of(2, 6, "a")
     for row in rows:
         row["s"] = "a"
-    found = [reference.Found(("a",), 1, (("A", 0), ("B", 1)), 0)]
+    found = [reference.ReferenceMatch(("a",), 1, (("A", 0), ("B", 1)), 0)]
     guarded = "CASE WHEN CLASSIFIER() = 'C' THEN LAST(A.s::INT) ELSE 5 END AS n"
     assert same(plan_of(guarded, ALL), rows, found).column("n").to_pylist() == [5, 5]
     with pytest.raises(DataError, match="Could not convert"):
@@ -390,7 +392,7 @@ def test_a_running_aggregate_is_linear_in_the_rows() -> None:
         f"{ALL} PATTERN (A | B) DEFINE A AS true) AS m"
     )
     plan = bind(parse(text), lambda name: schema).factors[0].plan
-    found = [reference.Found(("a",), 1, tuple(("AB"[i % 2], i) for i in range(n)), 0)]
+    found = [reference.ReferenceMatch(("a",), 1, tuple(("AB"[i % 2], i) for i in range(n)), 0)]
     table = output(plan, rows, found)  # a square of 20,000 rows would take minutes
     assert table.column("n").to_pylist() == list(range(1, n + 1))
     assert table.column("l").to_pylist() == [(i - i % 2 - 1800) % 5 if i >= 1800 else None for i in range(n)]

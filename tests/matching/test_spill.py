@@ -10,13 +10,14 @@ import pytest
 
 from matching.batch import Int64Array
 from matching.matcher import KernelMatcher, make_matcher
-from matching.records import Block, bounds_of, layout_of, one_each, pack, unpack
-from matching.spill import Facts, Learnt, MemoryStore, Policy, Spill, leaving_order
+from matching.records import RecordBlock, bounds_of, layout_of, one_each, pack, unpack
+from matching.spill import Facts, Learnt, Policy, Spill, leaving_order
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
 from tests.events import batch_of
+from tests.matching.memory_store import MemoryStore
 from tests.properties.comparing import answer_of, reference_of
 from tests.properties.test_idle_keys import without_numbers
 from tests.strategies import SCHEMA, Row
@@ -83,9 +84,9 @@ def test_of_those_that_are_alike_the_first_leaves_first(policy: Policy) -> None:
 def test_records_are_what_was_packed() -> None:
     bounds = bounds_of(ints(0, 3, 1))
     blocks = {
-        "one": Block(one_each(3), {"a": ints(7, 8, 9), "b": np.array([True, False, True])}),
-        "some": Block(bounds, {"c": np.arange(8, dtype=np.int16).reshape(4, 2), "d": np.arange(4) / 2}),
-        "none": Block(bounds_of(ints(0, 0, 0)), {"e": np.zeros(0, np.int32)}),
+        "one": RecordBlock(one_each(3), {"a": ints(7, 8, 9), "b": np.array([True, False, True])}),
+        "some": RecordBlock(bounds, {"c": np.arange(8, dtype=np.int16).reshape(4, 2), "d": np.arange(4) / 2}),
+        "none": RecordBlock(bounds_of(ints(0, 0, 0)), {"e": np.zeros(0, np.int32)}),
     }
     at, data = pack(blocks)
     assert not np.any(at % 8)
@@ -110,7 +111,7 @@ def test_a_store_in_memory_finds_records_in_any_order() -> None:
     other.adopt(places, lengths)
     assert other.read(places, lengths)[1].tolist() == data.tolist()
     store._pages[0][9] ^= 1
-    with pytest.raises(DataError, match="spoilt"):
+    with pytest.raises(DataError, match="damaged"):
         store.read(places, lengths)
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from matching.by_reference import ReferenceMatcher
 from matching.matcher import KernelMatcher, make_matcher
-from matching.spill import MemoryStore, Spill
+from matching.spill import Spill
 from matching.state import unpack, unpack_head
 from query.errors import DataError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from tests.events import batch_of
+from tests.matching.memory_store import MemoryStore
 from tests.strategies import SCHEMA
 
 BODIES = {

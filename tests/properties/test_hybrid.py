@@ -222,7 +222,7 @@ pytestmark = [
 def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     examples: Counter[str] = Counter()
     monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on
-    monkeypatch.setattr("hybrid.join.driver.MATCH_S", 0.5)
+    monkeypatch.setattr("hybrid.join.driver.PER_MATCH_S", 0.5)
 
     @settings(max_examples=max(60, settings().max_examples // 8))
     @given(case=cases(), ways=st.lists(st.sampled_from(STRATEGIES), min_size=4, max_size=4, unique=True))

@@ -76,7 +76,7 @@ def test_forgetting_idle_keys_changes_nothing(
         expected = reference_of(plan, rows)
         found, at = [], 0
         while at < len(rows):
-            kernel.rows.compact_at = kernel.rows._forget_at = 0
+            kernel.rows.compact_at = kernel.rows.forget_at = 0
             size = data.draw(st.sampled_from((1, 1, 2, 5)))
             found.append(kernel.push(batch_of(SCHEMA, rows[at : at + size], at)))
             at += size
@@ -117,7 +117,7 @@ def test_what_is_read_of_idle_keys_is_kept(measure: str, condition: str) -> None
     ]
     kernel, found = kernel_of(plan), list[Matches]()
     for i, row in enumerate(rows):
-        kernel.rows.compact_at = kernel.rows._forget_at = 0
+        kernel.rows.compact_at = kernel.rows.forget_at = 0
         found.append(kernel.push(batch_of(SCHEMA, [row], i)))
     answer = answer_of([*found, kernel.advance(None)])
     assert len(answer) > 3

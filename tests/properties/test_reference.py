@@ -36,7 +36,7 @@ from query.plan.output import Outcome, output_columns
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan
-from query.reference import Found, find, match_rows
+from query.reference import ReferenceMatch, find, match_rows
 from tests.strategies import SCHEMA, SKIP_TILL, SQL_SELECTIONS, TS, Row, chains, events, plans, traits
 
 Labels = tuple[tuple[str, int], ...]
@@ -505,7 +505,7 @@ def times(rows: Sequence[Row]) -> list[int]:
     return [int(str(row["ts"])) for row in rows]
 
 
-def entries_of(found: Sequence[Found], key: tuple[object, ...], index: Sequence[int]) -> list[Entry]:
+def entries_of(found: Sequence[ReferenceMatch], key: tuple[object, ...], index: Sequence[int]) -> list[Entry]:
     """What `find` says of one partition, as positions in it."""
     position = {i: p for p, i in enumerate(index)}
     return [
@@ -522,7 +522,7 @@ def entries_of(found: Sequence[Found], key: tuple[object, ...], index: Sequence[
     ]
 
 
-def check(plan: Plan, rows: Sequence[Row], expected: Callable[[Plan, Definition], list[Entry]]) -> list[Found]:
+def check(plan: Plan, rows: Sequence[Row], expected: Callable[[Plan, Definition], list[Entry]]) -> list[ReferenceMatch]:
     """Each partition's matches, in order, numbered from 1; and what is no match, numbered 0."""
     found = find(plan, rows, times(rows), lenient=True)
     for key, index in partitions(plan, rows).items():

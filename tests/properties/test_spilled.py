@@ -16,10 +16,11 @@ from matching.drive import Drive
 from matching.feed import Feed, Member, needed_from
 from matching.matcher import KernelMatcher, make_matcher
 from matching.ordering import Ordering
-from matching.spill import MemoryStore, Policy, Spill
+from matching.spill import Policy, Spill
 from query.language.ast import Selection
 from query.plan.plan import Plan
 from tests.events import batch_of
+from tests.matching.memory_store import MemoryStore
 from tests.properties.comparing import Answer, answer_of, constant, or_error, program_of, reference_of
 from tests.properties.test_feed import FEWER, Alone, askings, pieces, versions
 from tests.properties.test_idle_keys import KEYS, forgetful, remembers, without_numbers
@@ -94,7 +95,7 @@ def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, obje
         found, at, read = list[Matches](), 0, 0
         while at < len(rows):
             if data.draw(st.booleans()):
-                matcher.rows.compact_at = matcher.rows._forget_at = 0
+                matcher.rows.compact_at = matcher.rows.forget_at = 0
             size = data.draw(st.sampled_from((1, 1, 2, 5)))
             found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
             at += size

@@ -21,6 +21,7 @@ from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
 from query.errors import HybridWarning
+from tests.hybrid.inside import flow_of
 
 FEWER = settings(max_examples=max(30, settings().max_examples // 3))
 
@@ -123,7 +124,7 @@ def union(db: Database) -> pa.Table:
     """The on-time events of all streams as one table, put together by hand here; `n` is the place."""
     rows: list[tuple[Any, ...]] = []
     for name, _, _ in STREAMS:
-        batch = db._flow.streams[name].kept.snapshot().read(RangeRequest())
+        batch = flow_of(db).streams[name].kept.snapshot().read(RangeRequest())
         for i, row in enumerate(batch.columns.to_pylist()):
             low = {c.lower(): value for c, value in row.items()}
             place = (int(batch.ts_us[i]), name, batch.sources[batch.source[i]], int(batch.offset[i]))
@@ -276,7 +277,7 @@ def test_patterns_over_rows(record_property: Callable[[str, object], None]) -> N
 def _input(db: Database, name: str) -> Any:
     from hybrid.database.reading import input_of
 
-    return input_of(db._flow.streams[name], late=False)
+    return input_of(flow_of(db).streams[name], late=False)
 
 
 #: over the stream r of an inner query's rows, or over the query itself

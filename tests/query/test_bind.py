@@ -51,7 +51,7 @@ def resolve(input_sql: str) -> Schema:
         return TICKS
     if name == "rel" or input_sql.startswith("("):
         return REL
-    raise LookupError("there is ticks and rel")
+    raise LookupError("available: ticks, rel")
 
 
 def plan_of(text: str, live: bool = False) -> QueryPlan:

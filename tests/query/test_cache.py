@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from query.cache import is_private
-from query.language.parse import _parser
+from query.language.read import parser_of
 
 TEXT = (Path(__file__).parents[2] / "query" / "language" / "match_recognize.lark").read_text()
 RAN: list[str] = []
@@ -41,11 +41,11 @@ def test_a_directory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 # Before: what lay in a directory of somebody else was unpickled.
 def test_a_grammar_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _parser(TEXT, tmp_path)
+    parser_of(TEXT, tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(pickle.dumps(Hostile()))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert _parser(TEXT, tmp_path).terminals
+    assert parser_of(TEXT, tmp_path).terminals
     assert RAN == []
 
 

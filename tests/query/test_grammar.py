@@ -7,49 +7,49 @@ from pathlib import Path
 import lark
 import pytest
 
-from query.language import parse
-from query.language.parse import _parser
+from query.language import parse, read
+from query.language.read import parser_of
 
 TEXT = (Path(parse.__file__).parent / "match_recognize.lark").read_text(encoding="utf-8")
 
 
 def test_it_is_built_once_and_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = _parser(TEXT, tmp_path / "new")
+    built = parser_of(TEXT, tmp_path / "new")
     (file,) = (tmp_path / "new").iterdir()
     monkeypatch.setattr(lark.Lark, "__init__", lambda *_, **__: pytest.fail("built again"))
-    read = _parser(TEXT, tmp_path / "new")
+    again = parser_of(TEXT, tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == [file]
-    assert {t.name for t in read.terminals} == {t.name for t in built.terminals}
-    assert read.options.start == built.options.start
+    assert {t.name for t in again.terminals} == {t.name for t in built.terminals}
+    assert again.options.start == built.options.start
 
 
 def test_a_text_is_read_the_same_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k PATTERN (A B+) WITHIN 3 ROWS DEFINE B AS v > A.v) AS m"
     queries = []
-    monkeypatch.setattr(parse, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(read, "cache_home", lambda: tmp_path)
     for _ in range(2):
-        parse._grammar.cache_clear()
+        read.grammar.cache_clear()
         queries.append(parse.parse(text))
-    parse._grammar.cache_clear()
+    read.grammar.cache_clear()
     assert queries[0] == queries[1]
 
 
 @pytest.mark.parametrize("stands_there", [b"", b"no pickle", b"\x80\x05}\x94."])
 def test_what_cannot_be_read_is_built(tmp_path: Path, stands_there: bytes) -> None:
-    _parser(TEXT, tmp_path)
+    parser_of(TEXT, tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(stands_there)
-    assert _parser(TEXT, tmp_path).terminals
+    assert parser_of(TEXT, tmp_path).terminals
     with file.open("rb") as kept:  # and kept
         assert lark.Lark.load(kept).terminals
 
 
 def test_another_grammar_is_another_file(tmp_path: Path) -> None:
-    _parser(TEXT, tmp_path)
-    _parser(TEXT + "\n// more\n", tmp_path)
+    parser_of(TEXT, tmp_path)
+    parser_of(TEXT + "\n// more\n", tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_where_nothing_can_be_kept_it_is_built(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert _parser(TEXT, tmp_path / "file" / "cache").terminals
+    assert parser_of(TEXT, tmp_path / "file" / "cache").terminals

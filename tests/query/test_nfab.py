@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid.statement.explain import explain
 from matching.by_reference import DuckEvaluation
-from query.automaton.nfab import ROW_NUMBER, Absence, Edge, EdgeKind, NFAb, State, explain_nfab, nfab
+from query.automaton.nfab import ROW_NUMBER, Absence, NFAb, NFAbEdge, NFAbEdgeKind, NFAbState, explain_nfab, nfab
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -21,7 +21,7 @@ from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Order, Plan, Within
 from query.reference import find, partition_key
 from query.schema import Field, Schema
-from query.values import Partition, Scope, value
+from query.values import EvaluationScope, PartitionRows, value
 from tests.cases.test_worked import CASES
 from tests.cases.test_worked import plan_of as plan_of_case
 from tests.strategies import (
@@ -63,7 +63,7 @@ def chain_of(text: str) -> NFAb:
     return found
 
 
-def edges(states: Sequence[State]) -> list[str]:
+def edges(states: Sequence[NFAbState]) -> list[str]:
     """All edges in order, `state kind: formula`."""
     return [f"{s.name} {e.kind.value}: {show(e.formula)}" for s in states for e in s.edges]
 
@@ -114,10 +114,10 @@ def test_query_3_of_the_paper_is_its_figure_2() -> None:
 )
 def test_what_each_strategy_ignores(selection: str, ignore: list[str]) -> None:
     found = chain_of(QUERY_3.format(selection=f"SELECTION {selection}"))
-    shown = [show(e.formula) for s in found.before for e in s.edges if e.kind is EdgeKind.IGNORE]
+    shown = [show(e.formula) for s in found.before for e in s.edges if e.kind is NFAbEdgeKind.IGNORE]
     assert shown == ignore
     bounded = {"False": "False", "True": HOUR}
-    shown = [show(e.formula) for s in found.after for e in s.edges if e.kind is EdgeKind.IGNORE]
+    shown = [show(e.formula) for s in found.after for e in s.edges if e.kind is NFAbEdgeKind.IGNORE]
     assert shown == [bounded.get(formula, f"({formula} AND {HOUR})") for formula in ignore]
 
 
@@ -139,7 +139,7 @@ def test_conjuncts_go_to_the_edge_of_their_last_identifier() -> None:
         f"C[i] take: ({SAME} AND (count(B.*) >= 3) AND (max(B.vol) < LAST(A.vol)) AND (s = 'c') AND {last})",
         f"D begin: ({SAME} AND (count(*) > 4) AND (LAST(A.price) = 1))",
     ]
-    peeks = {s.name: show(e.formula) for s in found.after if (e := s.edge(EdgeKind.PROCEED)) is not None}
+    peeks = {s.name: show(e.formula) for s in found.after if (e := s.edge(NFAbEdgeKind.PROCEED)) is not None}
     assert peeks == {
         "B[i]": f"({early[1:-1]} AND {SAME} AND (s = 'c') AND {last})",
         "C[i]": f"({SAME} AND (count(*) > 4) AND (LAST(A.price) = 1))",
@@ -202,10 +202,10 @@ def test_negations_stand_beside_the_states() -> None:
               DEFINE N AS s = 'n', M AS vol > B.vol, L AS s = 'l'"""
     ten = "INTERVAL 10000000 us"
     assert str(chain_of(text)).splitlines()[-4:] == [
-        "no row of these may be there",
+        "absent rows",
         f"~N  before the match: ({SAME} AND ((LAST(A|B.ts) - ts) <= {ten}) AND (s = 'n'))",
         f"~M  between A and B: ({SAME} AND (vol > LAST(B.vol)))",
-        f"~L  behind the match: ({SAME} AND ((ts - FIRST(ts)) <= {ten}) AND (s = 'l'))",
+        f"~L  after the match: ({SAME} AND ((ts - FIRST(ts)) <= {ten}) AND (s = 'l'))",
     ]
 
 
@@ -258,7 +258,7 @@ Labels = tuple[tuple[str, int], ...]
 class Runs:
     """All runs of an NFA^b over rows of all partitions: every edge whose formula holds is gone along."""
 
-    def __init__(self, plan: Plan, machine: NFAb, states: tuple[State, ...], rows: Sequence[Row]) -> None:
+    def __init__(self, plan: Plan, machine: NFAb, states: tuple[NFAbState, ...], rows: Sequence[Row]) -> None:
         self.machine, self.states = machine, states
         self.keys = [partition_key(plan, row) for row in rows]
         self.rows = [r | {ROW_NUMBER.name: self.keys[: i + 1].count(self.keys[i])} for i, r in enumerate(rows)]
@@ -273,8 +273,8 @@ class Runs:
         labels = [(str(self.states[state].variable), index.index(i)) for state, i in bound]
         if variable is not None:
             labels.append((variable, index.index(row)))
-        scope = Scope(
-            Partition((), index), self.rows, tuple(labels), len(labels), index.index(row), None, self.evaluate
+        scope = EvaluationScope(
+            PartitionRows((), index), self.rows, tuple(labels), len(labels), index.index(row), None, self.evaluate
         )
         return value(formula, scope) is True
 
@@ -283,19 +283,19 @@ class Runs:
         for edge in self.states[state].edges:
             behind = self.states[edge.target].variable
             match edge.kind:
-                case EdgeKind.BEGIN | EdgeKind.TAKE:
+                case NFAbEdgeKind.BEGIN | NFAbEdgeKind.TAKE:
                     if self.holds(edge.formula, bound, self.states[state].variable, row):
                         yield edge.target, (*bound, (state, row))
-                case EdgeKind.IGNORE:
+                case NFAbEdgeKind.IGNORE:
                     if self.holds(edge.formula, bound, self.states[state].variable, row):
                         yield state, bound
-                case EdgeKind.PROCEED:
+                case NFAbEdgeKind.PROCEED:
                     if behind is not None and self.holds(edge.formula, bound, behind, row):
                         yield from self.step(edge.target, bound, row)
 
     def ends(self, state: int, bound: Bound) -> bool:
         """Whether a run that has just stored a row is in F, or proceeds to it."""
-        proceed: Edge | None = self.states[state].edge(EdgeKind.PROCEED)
+        proceed: NFAbEdge | None = self.states[state].edge(NFAbEdgeKind.PROCEED)
         if proceed is None or self.states[proceed.target].variable is not None:
             return self.states[state].variable is None
         return self.holds(proceed.formula, bound, None, bound[-1][1])

@@ -495,7 +495,7 @@ def survives(text: str) -> bool:
     for node in nodes(query):
         if isinstance(node, ast.ExpressionText):
             assert text[node.span.start : node.span.end] == node.text != ""
-        elif not isinstance(node, ast.Query):
+        elif not isinstance(node, ast.QuerySyntax):
             assert 0 <= node.span.start < node.span.end <= len(text)
     return query is not None
 

@@ -118,7 +118,7 @@ def test_the_only_input_is_meant_without_from() -> None:
     alone = bind(parse(text, ["ticks"]), resolve)
     assert alone.factors == plan_of(f"FROM ticks {text}").factors
     assert bind(parse(text, ["rel", "ticks"]), resolve).factors == alone.factors  # what the types name
-    with pytest.raises(QueryError, match="there are 2 inputs"):
+    with pytest.raises(QueryError, match="2 inputs are available"):
         parse("TYPE BY symbol PATTERN SEQ(x a) WHERE skip_till_next_match(a) { }", ["ticks", "rel"])
 
 
@@ -127,7 +127,7 @@ def test_types_are_streams_without_from() -> None:
     streams = ["exit", "names", "REGISTER", "shelf"]
     named = bind(parse(text, streams), resolved)
     assert named.factors == plan_of(f"FROM MERGE(shelf, REGISTER, exit) {text}").factors
-    with pytest.raises(QueryError, match="there is no event type Register"):
+    with pytest.raises(QueryError, match="unknown event type Register"):
         parse(text, ["exit", "shelf", "names"])
 
 

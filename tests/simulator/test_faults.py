@@ -11,7 +11,7 @@ from query.schema import Field, Schema
 from simulator.faults import deliver, redelivered
 from simulator.highway import highway
 from simulator.rfid import shop
-from simulator.scenario import Arrival, Scenario, generator, in_batches
+from simulator.scenario import ArrivingBatch, Scenario, generator, in_batches
 from simulator.stock import walk
 
 SCHEMA = Schema("s", (Field("ts", "TIMESTAMP"), Field("x", "BIGINT")), time="ts", lateness_us=1000)
@@ -122,7 +122,7 @@ def test_scenarios_are_delivered_within_their_lateness(make, seed):
 def test_events_are_each_there_once_and_in_total_order():
     batch = pa.record_batch({"ts": pa.array([5, 5], pa.timestamp("us")), "x": [1, 2]})
     early = pa.record_batch({"ts": pa.array([4, 5], pa.timestamp("us")), "x": [3, 4]})
-    arrivals = (Arrival("s", "b", 0, batch), Arrival("s", "a", 0, early), Arrival("s", "b", 0, batch))
+    arrivals = (ArrivingBatch("s", "b", 0, batch), ArrivingBatch("s", "a", 0, early), ArrivingBatch("s", "b", 0, batch))
     scenario = Scenario("", 0, (SCHEMA,), arrivals, "", pa.table({}), pa.table({"kind": pa.array([], pa.string())}))
     assert scenario.events("s")["x"].to_pylist() == [3, 4, 1, 2]
     assert scenario.kinds == {}

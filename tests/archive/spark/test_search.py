@@ -33,6 +33,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
 from tests.archive.spark.queries import COLUMNS, SIDE, statement, table
+from tests.hybrid.inside import flow_of, opened_of
 
 pytestmark = pytest.mark.spark
 
@@ -228,7 +229,7 @@ def test_columns_of_all_types(spark: Any, tmp_path: Path, small: None) -> None:
     columns = {"ts": "TIMESTAMP"} | {name: type for name, (type, _) in types.items()}
     with hybrid.connect(tmp_path) as db:
         db.create_stream("t", columns, time="ts", order=["f8", "d", "u8", "y", "s"])
-        schema = arrow_schema(db._flow.streams["t"].schema)
+        schema = arrow_schema(flow_of(db).streams["t"].schema)
         db.push("t", pa.Table.from_pylist(rows, schema=schema))
         match = "MATCH_RECOGNIZE (PARTITION BY {} ORDER BY ts ALL ROWS PER MATCH PATTERN (A{{1,2}})) AS m"
         shown = f"SELECT * FROM t {match}"
@@ -319,7 +320,7 @@ def test_command_line(spark: Any, database: Database, tmp_path: Path) -> None:
     """hybrid archive search: the same rows in this process and by Spark."""
     query = tmp_path / "query.sql"
     query.write_text(f"SELECT * FROM t {PATTERN.format('ts')} ORDER BY k, x")
-    given = ["archive", "search", str(query), "-d", str(database._opened.path), "--format", "csv"]
+    given = ["archive", "search", str(query), "-d", str(opened_of(database).path), "--format", "csv"]
     database.flush()
     sizes = []
     for more in ([], ["--from", "2023-11-15", "--to", "2023-11-16"], ["--evidence"]):

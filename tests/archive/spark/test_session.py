@@ -13,6 +13,7 @@ import hybrid
 from archive.spark import session as sessions
 from archive.spark.session import java_version, spark_session
 from query.errors import DataError
+from tests.hybrid.inside import may_wait
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +56,7 @@ def test_threads_of_a_session_are_nobody_to_wait_for(spark: Any) -> None:
     with hybrid.connect(maintenance=False) as db:
         db.create_stream("e", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
         alerts = db.watch("SELECT * FROM e MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A) DEFINE A AS v > 0)")
-        assert not db._may_wait()
+        assert not may_wait(db)
         assert list(alerts) == []
 
 

@@ -14,7 +14,7 @@ from archive.ingest import Count
 from archive.inputs import Chunk
 from archive.layout import DataFile
 from archive.spark.ingest import heard
-from archive.spark.told import Failed, Loaded, hear, hear_matches, say, say_matches
+from archive.spark.told import FailedTask, Loaded, hear, hear_matches, say, say_matches
 from matching.batch import Matches
 from query.errors import DataError, Diagnostic, QueryError, Span
 
@@ -34,13 +34,13 @@ def test_all_of_it_comes_back(what: Any) -> None:
 
 
 def test_errors() -> None:
-    error = hear(say(Failed(DataError("message", "hint")))).error
+    error = hear(say(FailedTask(DataError("message", "hint")))).error
     assert (type(error), error.message, error.hint) == (DataError, "message", "hint")
     fault = Diagnostic("HQ205", "said", Span(3, 5), "label", "hint")
     query = hear(say(QueryError([fault], "text")))
     assert (type(query), query.diagnostics, query.text) == (QueryError, QueryError([fault], "text").diagnostics, "text")
     with pytest.raises(DataError, match="message"):
-        heard(pa.table({"__told": [say(None), say(Failed(DataError("message")))]}))
+        heard(pa.table({"__told": [say(None), say(FailedTask(DataError("message")))]}))
 
 
 @pytest.mark.parametrize("outcome", [None, np.array([0, 1], np.int8)])

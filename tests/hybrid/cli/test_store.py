@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from archive.place import _filesystem
-from archive.scan import _database
+from archive.place import filesystem_of
+from archive.scan import database_of
 from tests.archive.store import s3_server
 from tests.hybrid.cli.test_cli import QUERY, run
 
@@ -24,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.options.items():
             patch.setenv(name.upper(), value)
-        for cached in (_filesystem, _database):  # they remember the environment
+        for cached in (filesystem_of, database_of):  # they remember the environment
             cached.cache_clear()
         with hybrid.connect(WHERE) as db:
             db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")

@@ -121,7 +121,7 @@ def test_a_copy_that_was_not_finished_is_refused_and_finished(tmp_path, monkeypa
             patch.setattr(backup, stop, lambda *args: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 db.snapshot(tmp_path / stop)
-        with pytest.raises(DataError, match="is a snapshot that was not finished"):
+        with pytest.raises(DataError, match="is an unfinished snapshot"):
             hybrid.connect(tmp_path / stop)
         db.snapshot(tmp_path / stop)
         assert events(tmp_path / stop) == wanted(40)

@@ -21,10 +21,10 @@ FALL = (
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("_checkpoint", "names with an underscore in front are the database's own"),
-        ("_CheckPoint", "names with an underscore in front are the database's own"),
-        ("_service", "names with an underscore in front are the database's own"),
-        ("__hybrid_factor_0", "names with an underscore in front are the database's own"),
+        ("_checkpoint", "names that begin with an underscore are reserved"),
+        ("_CheckPoint", "names that begin with an underscore are reserved"),
+        ("_service", "names that begin with an underscore are reserved"),
+        ("__hybrid_factor_0", "names that begin with an underscore are reserved"),
         ("a" * 201, "has 201 bytes"), ("a" + "é" * 100, "has 201 bytes"),
         ("", "use letters, digits and underscores"), (".", "use letters, digits and underscores"),
         ("..", "use letters, digits and underscores"), ("a/b", "use letters, digits and underscores"),

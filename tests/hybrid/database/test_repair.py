@@ -42,10 +42,10 @@ def test_a_damaged_declaration(database):
     file = database / "t" / "stream.json"
     text = file.read_text()
     file.write_text(text.replace("2000000", "2000001"))
-    with pytest.raises(hybrid.DataError, match=r"stream\.json is damaged: it is not what was written") as raised:
+    with pytest.raises(hybrid.DataError, match=r"stream\.json is damaged: its checksum does not match") as raised:
         hybrid.connect(database)
     assert "hybrid archive repair" in raised.value.hint
-    assert run("verify", "-d", database) == (1, f"t: broken: {file} is damaged: it is not what was written\n")
+    assert run("verify", "-d", database) == (1, f"t: broken: {file} is damaged: its checksum does not match\n")
     code, said = run("repair", "-d", database)
     assert code == 0
     assert said.startswith("t: stream.json was damaged: it is _aside/stream.json now, and made anew as the table says")
@@ -58,8 +58,8 @@ def test_a_damaged_declaration(database):
 def test_a_declaration_that_is_gone(database):
     # Before: there was no stream, and no word.
     (database / "t" / "stream.json").unlink()
-    assert run("verify", "-d", database) == (1, "t: broken: stream.json is gone\n")
-    with pytest.warns(hybrid.HybridWarning, match=r"stream\.json is gone: t is as its table says"):
+    assert run("verify", "-d", database) == (1, "t: broken: stream.json is missing\n")
+    with pytest.warns(hybrid.HybridWarning, match=r"stream\.json is missing: t is declared as its table is"):
         assert values(database) == [1.0, 2.0, 3.0]
 
 
@@ -139,7 +139,7 @@ def test_verify_and_snapshot_look_at_the_log(database, tmp_path):
     result = CliRunner().invoke(app, ["archive", "snapshot", str(tmp_path / "copy"), "-d", str(database)])
     assert isinstance(result.exception, hybrid.DataError)
     assert "the log of t in" in result.exception.message
-    with pytest.raises(hybrid.DataError, match="not finished"):
+    with pytest.raises(hybrid.DataError, match="unfinished snapshot"):
         hybrid.connect(tmp_path / "copy")
 
 

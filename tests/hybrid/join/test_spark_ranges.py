@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from archive.reader import RangeRequest
 from archive.search.slices import only
 from archive.snapshot import HistorySnapshot
 from archive.spark import search, session
@@ -26,13 +25,14 @@ from hybrid.statement.statement import make_matcher
 from matching.batch import Matches
 from query.errors import DataError, HybridWarning
 from query.plan.plan import Plan
+from tests.hybrid.inside import opened_of
 from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, settled, watched
 
 
 def in_any_order(_: Any, archived: Archived, plan: Plan, told: bool = False) -> list[Matches]:
     """Stands for archive.spark.search.matches: reads the files alone, and gives one partition after another."""
     files = HistorySnapshot(archived.schema, (), archived.table.sources, archived.place, archived.table)
-    events = files.read(RangeRequest(archived.low_us, archived.end_us, late=archived.late))
+    events = files.read(archived.request)
     matcher = make_matcher(plan)
     whole = [found for found in (matcher.push(events), matcher.advance(None)) if len(found)]
     parts = []
@@ -244,7 +244,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="in memory has no files"):
         hybrid.connect(spark="local")
     with hybrid.connect(tmp_path / "one", spark="sc://host:15002") as db:
-        assert db._opened.large == LargeRanges("sc://host:15002", SPARK_EVENTS)
+        assert opened_of(db).large == LargeRanges("sc://host:15002", SPARK_EVENTS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match="not installed"):
         hybrid.connect(tmp_path / "two", spark="local")

@@ -92,7 +92,7 @@ def watched(text: str, events: list[Event], data: st.DataObject | None) -> tuple
     db.advance("e", None)
     found.append(alerts.fetch())
     assert alerts.suppressor is not None
-    assert alerts.suppressor.kept_count == 0 or alerts.suppressor.once.lag_us is None
+    assert not alerts.suppressor._newest or alerts.suppressor.once.lag_us is None
     return alerts, pa.concat_tables(found), alerts.suppressed()
 
 
@@ -193,7 +193,7 @@ def test_cuts_snapshots_and_forgetting_change_nothing(data: st.DataObject) -> No
         datetime(1970, 1, 1) + timedelta(microseconds=judged[row["n"]][1]) for row in listed
     ]
     suppressor.forget(10**9)
-    assert suppressor.kept_count == 0
+    assert not suppressor._newest
 
 
 def test_the_list_is_bounded_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

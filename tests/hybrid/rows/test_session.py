@@ -307,7 +307,7 @@ def test_functions_of_a_connection() -> None:
     with pytest.raises(hybrid.QueryError, match="lower is a macro of the connection"):
         hybrid.sql(on, connection)
     connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
-    with pytest.raises(hybrid.QueryError, match="there is no function python"):
+    with pytest.raises(hybrid.QueryError, match="unknown function python"):
         hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
     computed = "SELECT * FROM (SELECT *, own(v) AS x FROM t) MATCH_RECOGNIZE (ORDER BY i MEASURES A.x AS x "
     computed += "PATTERN (A B{5}))"
@@ -316,7 +316,7 @@ def test_functions_of_a_connection() -> None:
 
 def test_values_that_cannot_be_written_down_are_refused() -> None:
     connection = connect("SET VARIABLE u = union_value(a := 1)", "SET VARIABLE lim = 5")
-    refused = (("getvariable('u')", "no value that a pattern could read"), ("getvariable(A.v::VARCHAR)", "fixed"))
+    refused = (("getvariable('u')", "has a type that patterns cannot read"), ("getvariable(A.v::VARCHAR)", "fixed"))
     for call, said in refused:
         with pytest.raises(hybrid.QueryError, match=f"getvariable .*{said}"):
             hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)

@@ -11,7 +11,7 @@ import pytest
 
 from hybrid.service.app import App
 from hybrid.service.app_file import AppError, load, state_of
-from hybrid.service.app_tables import FileSink, KafkaSink, SimulatorSource
+from hybrid.service.app_tables import FileSinkTable, KafkaSinkTable, SimulatorSourceTable
 from query.errors import DataError
 from tests.hybrid.cli.test_cli import run
 
@@ -83,8 +83,8 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert isinstance(app, App)
     assert app.database.checkpoint == timedelta(seconds=2)
     assert app.streams["ticks"].key == ("symbol",)
-    assert app.sources["feed"] == SimulatorSource(type="stock", stream="TICKS", rate=100)
-    assert app.sinks["alerts"] == FileSink(type="file", path="alerts.ndjson")
+    assert app.sources["feed"] == SimulatorSourceTable(type="stock", stream="TICKS", rate=100)
+    assert app.sinks["alerts"] == FileSinkTable(type="file", path="alerts.ndjson")
     assert app.queries["falls"].text == FALLS
     assert app.queries["falls"].reads == ("ticks",)
     assert app.files == (tmp_path / "app.toml", tmp_path / "falls.sql")
@@ -111,7 +111,7 @@ def test_environment_variables_stand_for_what_the_file_should_not_say(
     text = GOOD.replace('"market"', '"market/${PLACE}"') + SECRET
     file = write(tmp_path, text, FALLS.replace("A.ts", "A.ts /* ${X} */"))
     app = load(file)
-    assert app.sinks["events"] == KafkaSink(
+    assert app.sinks["events"] == KafkaSinkTable(
         type="kafka", brokers="kafka.example:9092,kafka.example:9093", topic="alerts",
         options={"sasl.username": "us", "sasl.password": "to${BROKER}$"},
     )  # fmt: skip

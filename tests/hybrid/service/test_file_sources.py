@@ -26,7 +26,7 @@ class Files(Bench):
 
     def again(self) -> Service:
         super().again()
-        self.service._make_source = make_source
+        self.service.sources.make_source = make_source
         return self.service
 
     def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -65,7 +65,7 @@ def bench(tmp_path: Path) -> Iterator[Files]:
     (tmp_path / "in").mkdir()
     found = Files(tmp_path, FOLDER)
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 

@@ -23,10 +23,13 @@ import hybrid
 from hybrid.cli.run import top
 from hybrid.service.changes import Settling
 from hybrid.service.delivery import Delivery
-from hybrid.service.service import REMOVED_S, SETTLED_S, SOURCE_TRIES
+from hybrid.service.queries import REMOVED_S
+from hybrid.service.reload import SETTLED_S
+from hybrid.service.sources import SOURCE_TRIES
 from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
 from query.errors import DataError, NotKept
 from tests.hybrid.cli.test_cli import run
+from tests.hybrid.inside import checkpoints_of, flow_of
 from tests.hybrid.processes import start, until
 from tests.hybrid.service.test_service import RISES
 from tests.hybrid.services import APP, Bench, FakeSource, piece
@@ -36,7 +39,7 @@ from tests.hybrid.services import APP, Bench, FakeSource, piece
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path, APP + RISES, ("alerts", "other"))
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 
@@ -175,7 +178,7 @@ def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
             super().open(positions)
 
     bench.sources["more"] = Failing()
-    bench.service._readers["more"]._source = bench.sources["more"]
+    bench.service.sources.readers["more"]._source = bench.sources["more"]
     for _ in range(200):
         bench.pass_s(0.1)
     assert [b - a for a, b in pairwise(opened)] == pytest.approx([1, 2, 4, 8], abs=0.25)
@@ -192,14 +195,14 @@ def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
 ) -> None:
     # Before: run as it is: the ValueError came out of `start`, which ends a service.
     bench = Bench(tmp_path, APP + MORE)
-    make = bench.service._make_source
+    make = bench.service.sources.make_source
 
     def failing(table: Any, *given: Any) -> Any:
         if table is bench.service.app.sources["more"]:
             raise ValueError("sasl.mechanism=NOPE")
         return make(table, *given)
 
-    monkeypatch.setattr(bench.service, "_make_source", failing)
+    monkeypatch.setattr(bench.service.sources, "make_source", failing)
     bench.start()
     bench.sources["feed"].given += [piece(5, 3)]
     bench.step(3)
@@ -212,12 +215,12 @@ def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
 def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: the ValueError came out of `reload`, which ends a service.
     source = bench.start()
-    make = bench.service._make_source
+    make = bench.service.sources.make_source
 
     def failing(*given: Any) -> Any:
         raise ValueError("no such option")
 
-    monkeypatch.setattr(bench.service, "_make_source", failing)
+    monkeypatch.setattr(bench.service.sources, "make_source", failing)
     bench.rewrite((APP + RISES).replace('"ticks.ndjson"', '"more.ndjson"'))
     source.given += [piece(5, 3)]
     bench.step(3)
@@ -225,7 +228,7 @@ def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, m
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
     said = "not applied, the old source keeps running: ValueError: no such option"
     assert bench.status()["trouble"] == {"change of source feed": said}
-    monkeypatch.setattr(bench.service, "_make_source", make)
+    monkeypatch.setattr(bench.service.sources, "make_source", make)
     bench.sources.clear()
     bench.pass_s(6)
     assert source.closed
@@ -257,11 +260,11 @@ def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path:
     bench.start()
     bench.sources["feed"].given += [piece(5, 3), OSError("gone"), OSError("gone"), piece(4, 2, first=2)]
     bench.step(3)
-    first = bench.service._readers["feed"]
-    while bench.service._readers["feed"] is first:
+    first = bench.service.sources.readers["feed"]
+    while bench.service.sources.readers["feed"] is first:
         bench.pass_s(0.1)
-    bench.service._readers["feed"].turn()
-    assert bench.service._readers["feed"].failure == "gone"
+    bench.service.sources.readers["feed"].turn()
+    assert bench.service.sources.readers["feed"].failure == "gone"
     assert not bench.service.done
     for _ in range(40):
         bench.pass_s(0.1)
@@ -269,7 +272,7 @@ def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path:
     bench.stop()
 
 
-@pytest.mark.filterwarnings("ignore:.*stream.json is gone")
+@pytest.mark.filterwarnings("ignore:.*stream.json is missing")
 def test_a_service_that_cannot_start_says_at_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: OSError, as a traceback of `hybrid run`.
     bench = Bench(tmp_path)
@@ -303,10 +306,10 @@ def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(bench.service.db, "advance", failing)
     bench.step()
-    assert "its end cannot be stored: full" in bench.service._trouble["stream ticks"]
+    assert "its end cannot be stored: full" in bench.service.context.trouble.faults()["stream ticks"]
     bench.step(4)
     assert bench.service.done
-    assert "stream ticks" not in bench.service._trouble
+    assert "stream ticks" not in bench.service.context.trouble
     assert bench.service.finish() == 0
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
 
@@ -322,7 +325,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     bench.pass_s(11)
     bench.step()
     source.given += [piece(7, first=1)]
-    watch = bench.service.db._flow.named["rises"]
+    watch = flow_of(bench.service.db).named["rises"]
     with monkeypatch.context() as patch:
 
         def full(*given: Any) -> None:
@@ -338,10 +341,10 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     new.given += [piece(3, first=2)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(7, 3)]
-    before = bench.service.db._checkpoints.number
+    before = checkpoints_of(bench.service.db).number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpoints.number > before
+    assert checkpoints_of(bench.service.db).number > before
     assert bench.status()["trouble"] == {}
 
 
@@ -353,12 +356,12 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.step(2)
 
     def full(query: Any, found: Any) -> None:
-        if "rises" in bench.service.db._flow.named and query is bench.service.db._flow.named["rises"]:
+        if "rises" in flow_of(bench.service.db).named and query is flow_of(bench.service.db).named["rises"]:
             raise MemoryError("no memory for 8 GiB")
         take(query, found)
 
-    take = type(bench.service.db._flow.named["rises"]).take
-    monkeypatch.setattr(type(bench.service.db._flow.named["rises"]), "take", full)
+    take = type(flow_of(bench.service.db).named["rises"]).take
+    monkeypatch.setattr(type(flow_of(bench.service.db).named["rises"]), "take", full)
     for i in range(4):
         bench.sources["feed"].given += [piece(7 + i, first=1 + i)]
         bench.step(2)
@@ -368,10 +371,10 @@ def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeyp
     bench.sources["feed"].given += [piece(1, first=9)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(10, 1)]
-    before = bench.service.db._checkpoints.number
+    before = checkpoints_of(bench.service.db).number
     bench.pass_s(11)
     bench.step()
-    assert bench.service.db._checkpoints.number > before, "checkpoints go on"
+    assert checkpoints_of(bench.service.db).number > before, "checkpoints go on"
     assert list(bench.service.db.watching()) == ["falls"]
 
 
@@ -432,7 +435,7 @@ def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> No
     for _ in range(12):
         bench.pass_s(60.0)
     assert "state" not in bench.status()["trouble"]
-    bench.service._delivery.close()  # as a crash
+    bench.service.outlets.unlock()  # as a crash
     bench.service.db.close()
     bench.sinks["alerts"].broken = None
     bench.again().start()

@@ -17,7 +17,7 @@ from hybrid.service.app_file import AppError, load
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import make_source
 from hybrid.service.repeated import Repeated
-from live.sources.base import Bad, Place
+from live.sources.base import Bad, PartitionProgress
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
 from tests.hybrid.services import APP, Bench, FakeSource, piece
@@ -103,7 +103,7 @@ def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path
         crashed = bench.service
         bench.again()
         crashed.db.close()
-        crashed._delivery.close()
+        crashed.outlets.unlock()
     assert dead_letters(tmp_path) == [0, 1]
 
 
@@ -155,8 +155,8 @@ def test_a_database_in_memory_forgets_what_is_known_of_topics(tmp_path: Path) ->
 
 
 class Placed(FakeSource):
-    def places(self) -> dict[str, Place]:
-        return {"feed/0": Place(7, 10, 2), "feed/1": Place(None, None)}
+    def places(self) -> dict[str, PartitionProgress]:
+        return {"feed/0": PartitionProgress(7, 10, 2), "feed/1": PartitionProgress(None, None)}
 
 
 def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
@@ -282,13 +282,13 @@ def test_the_service_says_what_clients_repeat_when_the_minute_is_over(tmp_path: 
     # Before: three lines of one kind were one line for ever; nobody said that two more had come.
     bench = Bench(tmp_path)
     bench.start()
-    bench.service._client_log.start()
+    bench.service.client_log.start()
     try:
         for port in range(3):
             logging.getLogger("live.sources.kafka").error("127.0.0.1:%d: refused", port)
         bench.pass_s(61.0)
     finally:
-        bench.service._client_log.stop()
+        bench.service.client_log.stop()
     said = [line for line in bench.said if line.startswith("sources.kafka")]
     assert said == [
         "sources.kafka: error: 127.0.0.1:0: refused",

@@ -13,7 +13,8 @@ import pytest
 
 import hybrid
 from hybrid.service.app_file import load
-from hybrid.service.service import REMOVED_S, Service
+from hybrid.service.queries import REMOVED_S
+from hybrid.service.service import Service
 from live.sources.base import Bad, Piece
 from query.errors import DataError
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece, ticks
@@ -36,7 +37,7 @@ type = "stdout"
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 
@@ -307,8 +308,8 @@ def test_what_could_not_be_opened_is_tried_again(bench: Bench, monkeypatch: pyte
 
         return made
 
-    monkeypatch.setattr(bench.service, "_make_sink", failing(bench.service._make_sink))
-    monkeypatch.setattr(bench.service, "_make_source", failing(bench.service._make_source))
+    monkeypatch.setattr(bench.service.outlets, "make_sink", failing(bench.service.outlets.make_sink))
+    monkeypatch.setattr(bench.service.sources, "make_source", failing(bench.service.sources.make_source))
     bench.start()
     for _ in range(3):
         bench.pass_s(4)
@@ -453,14 +454,14 @@ def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("archive.log._write_all", full)
-        patch.setattr("hybrid.service.service.write_status", full)
+        patch.setattr("archive.log.write_all", full)
+        patch.setattr("hybrid.service.report.write_status", full)
         source.given += [piece(5, 3, 4, 2)]
         for _ in range(3):
             bench.pass_s(2)
             bench.step(3)
-        assert "No space left" in bench.service._trouble["source feed"]
-        assert "No space left" in bench.service._trouble["status"]
+        assert "No space left" in bench.service.context.trouble.faults()["source feed"]
+        assert "No space left" in bench.service.context.trouble.faults()["status"]
     for _ in range(3):
         bench.pass_s(2)
         bench.step(3)
@@ -599,7 +600,7 @@ def test_reload_of_sources_sinks_and_streams(bench: Bench) -> None:
     old_source, old_sink = source, sink
     source.given += [piece(4, first=2)]
     old_source_given = piece(2, first=3)
-    bench.service._readers["feed"].turn()  # read, and not pushed yet
+    bench.service.sources.readers["feed"].turn()  # read, and not pushed yet
     bench.sources.clear()
     bench.sinks.clear()
     text = APP.replace('"ticks.ndjson"', '"more.ndjson"').replace('type = "stdout"', 'type = "file"\npath = "a"')

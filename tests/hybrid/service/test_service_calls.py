@@ -28,10 +28,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
-from archive.place import _filesystem
-from archive.scan import _database
+from archive.place import filesystem_of
+from archive.scan import database_of
 from hybrid.service.app_file import load
-from hybrid.service.service import Clock, Service
+from hybrid.service.context import Clock
+from hybrid.service.service import Service
 from query.errors import DataError, QueryError
 from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Store, Web, files, rows_of
 from tests.hybrid.ends import killed
@@ -208,16 +209,16 @@ class World:
 
     def _let_go(self) -> None:
         assert self.service is not None
-        for reader in getattr(self.service, "_readers", {}).values():
+        for reader in self.service.sources.readers.values():
             reader._source = None
-        for outlet in self.service._all_outlets():
+        for outlet in self.service.outlets.all():
             close = getattr(outlet._sink, "close_file", None)
             if close is not None:
                 close()
         if hasattr(self.service, "db"):
             killed(self.service.db)
-        if hasattr(self.service, "_delivery"):
-            self.service._delivery.close()
+        if self.service.outlets.locked:
+            self.service.outlets.unlock()
         self.service = None
         gc.collect()
         for file in os.listdir("/proc/self/fd"):  # what it has not closed
@@ -228,14 +229,14 @@ class World:
     def go_on(self, until: Callable[[], bool], seconds: float) -> bool:
         """Lets it run until something holds, for so long at the most; whether it does."""
         assert self.service is not None
-        end, steps = self.service._clock.ticks() + seconds, 0
+        end, steps = self.service.context.clock.ticks() + seconds, 0
         while not until() and not self.service.done:
-            if self.service._clock.ticks() > end:
+            if self.service.context.clock.ticks() > end:
                 return False
             if not self.service.step():
                 if self.threads:
-                    self.service._clock.wait(self.service._wake, 0.01)
-                    self.service._wake.clear()
+                    self.service.context.clock.wait(self.service.context.wake, 0.01)
+                    self.service.context.wake.clear()
                 else:
                     self.seconds += 0.3
                     steps += 1
@@ -264,14 +265,15 @@ _NUMBERS = itertools.count()
 #: What is waited for, in seconds, where time is the machine's.
 QUICK = {
     "archive.keeper.AGE_MAX_S": 0.1,
-    "hybrid.service.service.SLOW_S": 0.4,
-    "hybrid.service.service.SETTLE_S": 0.5,
+    "hybrid.service.trouble.SLOW_S": 0.4,
+    "hybrid.service.checkpoints.SETTLE_S": 0.5,
     "hybrid.service.service.DRAIN_S": 1.0,
     "hybrid.service.service.STOP_S": 6.0,
     "hybrid.service.sink_writer.RETRY_S": 0.05,
-    "hybrid.service.service.SOURCE_RETRY_S": 0.05,
+    "hybrid.service.sources.SOURCE_RETRY_S": 0.05,
     "hybrid.service.service.OPEN_EVERY_S": 0.2,
-    "hybrid.service.service.STATUS_EVERY_S": 0.1,
+    "hybrid.service.report.STATUS_EVERY_S": 0.1,
+    "hybrid.service.reload.LOOK_EVERY_S": 0.1,
 }
 _NOTHING = os.open(os.devnull, os.O_RDWR)
 
@@ -328,7 +330,7 @@ def ran(
                 else:
                     world.service.stop()
                     world.service.finish()
-                    world.said.append(f"trouble at the end: {world.service._trouble}")
+                    world.said.append(f"trouble at the end: {world.service.context.trouble.faults()}")
         except Exception:  # noqa: BLE001  (whatever it is, it has ended the service)
             told.broken = traceback.format_exc()[-2000:]
             if world.service is not None:
@@ -446,7 +448,7 @@ def test_calls_that_hang(tmp_path: Path) -> None:
 def test_calls_of_a_store(tmp_path: Path) -> None:
     """Requests are answered with 500 or by the end of the connection, done or not, or late."""
     pytest.importorskip("localbucket")
-    for cached in (_filesystem, _database):
+    for cached in (filesystem_of, database_of):
         cached.cache_clear()
     store = Store(tmp_path / "s3")
     try:
@@ -493,8 +495,8 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
             end = time.monotonic() + seconds
             while time.monotonic() < end and not until():
                 if not service.step():
-                    service._clock.wait(service._wake, 0.02)
-                    service._wake.clear()
+                    service.context.clock.wait(service.context.wake, 0.02)
+                    service.context.wake.clear()
 
         faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ("delay_s", "refusing", "stalled", "silent")]
         random.Random(SEED).shuffle(faults)
@@ -515,7 +517,7 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
             producer.produce("ticks", line, partition=0)
         producer.flush(30)
         wanted = {row["match_id"] for row in expected.rows["mqtt"] if "high" in row}
-        go_on(60, lambda: set(found) >= wanted and not any(o.rows_unread for o in service._all_outlets()))
+        go_on(60, lambda: set(found) >= wanted and not any(o.rows_unread for o in service.outlets.all()))
         service.stop()
         assert service.finish() == 0
         assert set(found) == wanted, said

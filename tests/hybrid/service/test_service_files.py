@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("DAMAGE_SECONDS", "12"))
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 
@@ -164,8 +164,8 @@ def test_a_sink_that_is_down_for_long_makes_no_file_of_each_row(tmp_path: Path) 
     source.given += [piece(10 * n, 10 * n - 1, first=2 * n) for n in range(1, 101)]
     for _ in range(110):
         bench.step()
-        bench.service._push({})
-        bench.service._fetch(wait=False)
+        bench.service.intake.push({})
+        bench.service.queries.fetch(wait=False)
     bench.service.checkpoint()
     state = bench.service.app.state
     assert len(list(state.rglob("*.arrow"))) == 1

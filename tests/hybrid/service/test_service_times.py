@@ -14,6 +14,7 @@ from hybrid.service.app_file import AppError, load
 from live.sources.base import Piece
 from query.errors import NotKept
 from tests.hybrid.cli.test_cli import run
+from tests.hybrid.inside import flow_of
 from tests.hybrid.services import APP, START_US, Bench, piece, ticks
 
 FAR_S = 100 * 365 * 86400  # 2123
@@ -23,7 +24,7 @@ FAR_S = 100 * 365 * 86400  # 2123
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
-    if hasattr(found.service, "_delivery") and not found.service._delivery.closed:
+    if found.service.outlets.locked:
         found.stop()
 
 
@@ -185,7 +186,7 @@ def test_changed_settings_at_a_restart(bench: Bench) -> None:
     bench.start()
     assert "stream ticks: idle is none from now on, it was 30 s" in bench.said
     bench.step()
-    assert bench.service.db._flow.streams["ticks"].pace.idle_us is None
+    assert flow_of(bench.service.db).streams["ticks"].pace.idle_us is None
 
 
 def test_changed_settings_at_a_reload(bench: Bench) -> None:
@@ -265,8 +266,9 @@ def test_columns_that_come_and_go_at_a_reload(tmp_path: Path) -> None:
     bench = Bench(tmp_path, narrow)
     bench.start()
     schemas: list[tuple[str, ...]] = []
-    make = bench.service._make_source
-    bench.service._make_source = lambda table, schema, app: schemas.append(schema.names) or make(table, schema, app)
+    sources = bench.service.sources
+    make = sources.make_source
+    sources.make_source = lambda table, schema, app: schemas.append(schema.names) or make(table, schema, app)
     for text in (wide, narrow):
         bench.sources.clear()
         bench.rewrite(text)

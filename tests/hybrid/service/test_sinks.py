@@ -170,7 +170,7 @@ def test_parquet_is_tried_again_behind_a_full_disk(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(parquet.os, "fsync", full)
-        patch.setattr(bench.service, "_begin_checkpoint", lambda: None)  # it needs the disk too
+        patch.setattr(bench.service.checkpoints, "_begin", lambda: None)  # it needs the disk too
         bench.pass_s(10)
         for _ in range(5):
             bench.pass_s(2)
@@ -348,9 +348,9 @@ def test_rows_find_their_sink_when_it_gets_another_name(tmp_path: Path, text: st
     bench = Bench(tmp_path, APP)
     source = bench.start()
     source.given.append(piece(10, 9, 20))
-    for reader in bench.service._readers.values():
+    for reader in bench.service.sources.readers.values():
         reader.turn()
-    bench.service._push({})  # matched, and not fetched
+    bench.service.intake.push({})  # matched, and not fetched
     bench.rewrite(RENAMED.replace("A.price AS high", text))
     for n in range(3):
         source.given.append(piece(19 - n, first=3 + n))
@@ -482,12 +482,12 @@ def test_a_sink_that_hangs_holds_up_nothing(
     # Before: each checkpoint stood for five seconds, and with it the loop: the longest step was 5.0 s.
     bench, stuck, go = hanging
     monkeypatch.setattr("hybrid.service.sink_writer.SLOW_S", 0.2)
-    monkeypatch.setattr("hybrid.service.service.SETTLE_S", 2.0)
-    monkeypatch.setattr("hybrid.service.service.STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr("hybrid.service.checkpoints.SETTLE_S", 2.0)
+    monkeypatch.setattr("hybrid.service.report.STATUS_EVERY_S", 0.05)
     source = bench.start()
     source.given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
-    bench.service._checkpoint_s -= 60
+    bench.service.checkpoints.hasten()
     longest, acknowledged = 0.0, len(source.acknowledged)
     end = time.monotonic() + 20
     while len(source.acknowledged) == acknowledged and time.monotonic() < end:
@@ -512,8 +512,8 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     """Its rows are kept, and come with the next start, to the others not again."""
     # Before: run as it is: passes. It guards what held.
     bench, _, go = hanging
-    for name in ("SETTLE_S", "DRAIN_S"):
-        monkeypatch.setattr(f"hybrid.service.service.{name}", 0.2, raising=False)
+    monkeypatch.setattr("hybrid.service.checkpoints.SETTLE_S", 0.2)
+    monkeypatch.setattr("hybrid.service.service.DRAIN_S", 0.2)
     bench.start().given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
     assert bench.stop() == 0
@@ -533,7 +533,7 @@ def test_a_sink_that_is_slower_than_its_rows_is_told(tmp_path: Path) -> None:
     source, sink = bench.start(), bench.sinks["alerts"]
     sink.cursor = lambda: None  # type: ignore[method-assign]
     sink.write = lambda rows: None  # type: ignore[method-assign]
-    outlet = bench.service._outlets["alerts"]
+    outlet = bench.service.outlets.by_name["alerts"]
     outlet.turn = lambda: False  # type: ignore[method-assign]
     source.given += [piece(10 * n, 10 * n - 1, first=2 * n) for n in range(1, 5)]
     for _ in range(6):

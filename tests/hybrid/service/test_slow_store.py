@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from archive.place import _filesystem
-from archive.scan import _database
+from archive.place import filesystem_of
+from archive.scan import database_of
 from hybrid.service.app_file import load
 from hybrid.service.pulse import Pulse
 from hybrid.service.service import Service
@@ -83,8 +83,8 @@ class Shop:
         while not until():
             assert time.monotonic() < end, self.service.status()
             if not self.service.step():
-                self.service._clock.wait(self.service._wake, 0.02)
-                self.service._wake.clear()
+                self.service.context.clock.wait(self.service.context.wake, 0.02)
+                self.service.context.wake.clear()
 
     def rows(self) -> list[dict[str, int]]:
         file = self.directory / "out.ndjson"
@@ -105,8 +105,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def shop(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr("archive.keeper.AGE_MAX_S", 0.5)
-    monkeypatch.setattr("hybrid.service.service.SLOW_S", 0.6)
-    for cached in (_filesystem, _database):
+    monkeypatch.setattr("hybrid.service.trouble.SLOW_S", 0.6)
+    for cached in (filesystem_of, database_of):
         cached.cache_clear()
     with proxy(server.port) as between:
         found = Shop(tmp_path, server, between)
@@ -116,7 +116,7 @@ def shop(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Ite
         found.service.start()
         yield found
         between.delay_s, between.status, between.hangs = 0.0, None, False
-        if not found.service._delivery.closed:
+        if found.service.outlets.locked:
             found.service.stop()
             found.service.finish()
 
@@ -148,8 +148,8 @@ def test_a_slow_store_holds_up_neither_events_nor_status(shop: Shop, monkeypatch
     shop.between.delay_s = 0.25
     requests, waited, end = shop.between.requests, 0.0, time.monotonic() + 5
     written: list[int] = []
-    kept = shop.service._end_checkpoint
-    shop.service._end_checkpoint = lambda: written.append(1) or kept()  # type: ignore[method-assign,func-returns-value]
+    kept = shop.service.checkpoints._end
+    shop.service.checkpoints._end = lambda: written.append(1) or kept()  # type: ignore[method-assign,func-returns-value]
     with watched(shop.service.app.state) as oldest_s:
         while time.monotonic() < end or (not written and time.monotonic() < end + 25):
             shop.feed(20)
@@ -171,12 +171,12 @@ def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
     shop.go_on(lambda: len(shop.rows()) == 10)
     shop.between.status = 503
     shop.feed(10)
-    shop.go_on(lambda: "503" in shop.service._trouble.get("archive of ticks", ""), 60)
-    assert "events stay in memory" in shop.service._trouble["archive of ticks"]
+    shop.go_on(lambda: "503" in shop.service.context.trouble.faults().get("archive of ticks", ""), 60)
+    assert "events stay in memory" in shop.service.context.trouble.faults()["archive of ticks"]
     shop.feed(10)
     shop.go_on(lambda: len(shop.rows()) == 30)
     shop.between.status = None
-    shop.go_on(lambda: not shop.service._trouble, 60)
+    shop.go_on(lambda: not shop.service.context.trouble.faults(), 60)
     assert sum("503" in said for said in shop.said if said.startswith("archive")) <= 3
     shop.service.stop()
     assert shop.service.finish() == 0
@@ -185,7 +185,7 @@ def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
 
 def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run so: `step` waited in a checkpoint for the store, and was not back after 60 s.
-    monkeypatch.setattr("hybrid.service.service.MEMORY_ROWS_MAX", 100)
+    monkeypatch.setattr("hybrid.service.blocked.MEMORY_ROWS_MAX", 100)
     shop.service.app.limits.__dict__["queue_rows"] = 50
     shop.feed(10)
     shop.go_on(lambda: len(shop.rows()) == 10)
@@ -194,7 +194,7 @@ def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: 
         shop.feed(50)
         before = time.monotonic()
         shop.go_on(lambda before=before: time.monotonic() - before > 0.3)
-    assert "memory is full of events" in shop.service._trouble["source feed"]
+    assert "memory is full of events" in shop.service.context.trouble.faults()["source feed"]
     assert shop.service.db.held("ticks").rows < 310
     shop.between.hangs = False
     shop.go_on(lambda: len(shop.rows()) == 310)
@@ -205,7 +205,7 @@ def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.Mon
     """Before: by a script, with 250 ms a request: it ended after 21.6 s. The test itself, where the store hangs, had
     not ended after 100 s."""
     monkeypatch.setattr("hybrid.service.service.STOP_S", 2.0)
-    monkeypatch.setattr("hybrid.service.service.SETTLE_S", 1.0)
+    monkeypatch.setattr("hybrid.service.checkpoints.SETTLE_S", 1.0)
     monkeypatch.setattr("hybrid.service.service.DRAIN_S", 1.0)
     shop.feed(10)
     shop.go_on(lambda: len(shop.rows()) == 10)

@@ -141,7 +141,7 @@ def test_no_service(tmp_path: Path) -> None:
 
 
 def test_metrics(served: Bench) -> None:
-    port = served.service._metrics.port
+    port = served.service.metrics.port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     for line in (
@@ -161,4 +161,4 @@ def test_a_port_that_is_taken(served: Bench, tmp_path: Path) -> None:
     from hybrid.service.metrics import serve
 
     with pytest.raises(DataError, match=r"metrics cannot listen at 127\.0\.0\.1:"):
-        serve("127.0.0.1", served.service._metrics.port, dict)
+        serve("127.0.0.1", served.service.metrics.port, dict)

@@ -11,6 +11,7 @@ import archive.snapshot
 import hybrid
 import hybrid.rows.duck
 import hybrid.statement.relations
+from tests.hybrid.inside import opened_of
 
 COLUMNS = {
     "ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "day": "DATE", "clock": "TIME", "small": "UTINYINT",
@@ -111,7 +112,7 @@ def test_a_backtest_too(database, small):
 def test_a_view_reads_what_it_needs(database, small):
     """A range of time in plain SQL is a range of row groups."""
     small()
-    snapshot = database._opened.stream("ticks").kept.snapshot()
+    snapshot = opened_of(database).stream("ticks").kept.snapshot()
     view = snapshot.select_sql("memory")
     connection = hybrid.rows.duck.cursor(access=hybrid.rows.duck.ANYTHING)
     connection.register("memory", snapshot.recent().columns)

@@ -332,7 +332,7 @@ def test_live_archive_and_backtest_agree(strategy: str) -> None:
         assert "SEQ" not in db.explain(rise, "plan")
         db.create_stream("others", {"ts": "TIMESTAMP"}, time="ts")
         assert live == rows_of(db.sql(rise))  # its types say which stream is meant
-        with pytest.raises(QueryError, match="there is no event type tick"):
+        with pytest.raises(QueryError, match="unknown event type tick"):
             db.watch(rise.replace("ticks a", "tick a"))
 
 

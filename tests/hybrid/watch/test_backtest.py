@@ -50,8 +50,8 @@ def test_only_the_surroundings_of_rare_rows_are_matched(
         whole = db.backtest(query, 60_000_000, end).arrow()
         seen = sum(matched)
         matched.clear()
-        monkeypatch.setattr("archive.search.prefilter._ROWS_MIN", 1)
-        monkeypatch.setattr("archive.search.prefilter._EVENTS_PART_MAX", 0.9)
+        monkeypatch.setattr("archive.search.prefilter.ROWS_MIN", 1)
+        monkeypatch.setattr("archive.search.prefilter.EVENTS_PART_MAX", 0.9)
         tested = db.backtest(query, 60_000_000, end)
         assert 0 < sum(matched) < 0.7 * seen
         assert sorted(map(str, tested.arrow().to_pylist())) == sorted(map(str, whole.to_pylist()))

@@ -271,7 +271,7 @@ def test_which_time(db: Database) -> None:
     two = PAIRS.replace("A.site AS first", "A.ts AS f")
     with pytest.raises(hybrid.DataError, match="several times: t, f"):
         db.watch(two, into="pairs")
-    with pytest.raises(hybrid.DataError, match="no time q"):
+    with pytest.raises(hybrid.DataError, match="no time column q"):
         db.watch(two, into="pairs", time="q")
     with pytest.raises(hybrid.DataError, match="no column of time"):
         db.watch(PAIRS.replace("B.ts AS t, ", ""), into="pairs")
@@ -288,13 +288,13 @@ def test_a_query_that_fails_feeds_no_more(db: Database) -> None:
     pairs = db.watch(within.replace("SELECT tag_id,", "SELECT tag_id, first,"), into="pairs")
     above = db.watch("SELECT * FROM pairs MATCH_RECOGNIZE (ORDER BY t MEASURES A.t AS t PATTERN (A))")
     db.push("shelf", walk(1, 2))
-    with pytest.warns(hybrid.HybridWarning, match="stream pairs gets no more rows"):
+    with pytest.warns(hybrid.HybridWarning, match="stream pairs receives no more rows"):
         db.push("shelf", walk(3, 4))
     assert pairs.stats()["state"] == "failed"
     with pytest.raises(hybrid.DataError, match="null"):
         pairs.fetch()
     # Before: the query over its rows went on, without them and without a word.
-    with pytest.raises(hybrid.DataError, match="stream pairs gets no more rows"):
+    with pytest.raises(hybrid.DataError, match="stream pairs receives no more rows"):
         above.fetch()
     db.push("shelf", walk(5, 6))  # the stream goes on
     assert db.streams()["pairs"]["events"] == 1
@@ -342,7 +342,7 @@ def test_a_row_before_the_watermark(db: Database) -> None:
     db.push("shelf", walk(1, 2))
     db.push("shelf", walk(2.5, 3, 3.5))
     assert alerts.fetch().to_pylist() == [{"c": "s1"}]  # what was found before
-    with pytest.raises(hybrid.DataError, match="a row of pair came out with t 2024-02-29 03:00:00"):
+    with pytest.raises(hybrid.DataError, match="a row of pair has t 2024-02-29 03:00:00"):
         alerts.fetch()
 
 
@@ -435,7 +435,7 @@ def test_a_new_version_of_a_query_over_several_streams_needs_the_events(tmp_path
             for name in "ef":
                 db.push(name, [{"ts": at(hour), "k": 1, "v": hour}])
                 db.flush()
-        with pytest.raises(hybrid.DataError, match="events since that began are no longer kept"):
+        with pytest.raises(hybrid.DataError, match="events since the old one began are no longer kept"):
             db.replace(old, VERSIONS["sums"])
         assert old.stats()["state"] == "running"
         with pytest.warns(hybrid.HybridWarning, match="starts with an empty state"):

@@ -22,6 +22,7 @@ from hybrid.join.requests import Asking
 from hybrid.watch import checkpoint
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
+from tests.hybrid.inside import opened_of
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -276,15 +277,15 @@ def test_checkpoints_that_are_broken(tmp_path):
         db.checkpoint()
     newest, older = sorted((tmp_path / checkpoint.CHECKPOINTS).glob("*.state"), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(HybridWarning, match=f"{newest.name} is broken: queries go on from the one before it"):
+    with pytest.warns(HybridWarning, match=f"{newest.name} is damaged: queries resume from the previous one"):
         db = opened(tmp_path, None)
     push(db, [("x", i, "a", v) for i, v in enumerate((5, 4, 3, 6))], 3, 4)
     assert db.watching()["falls"].fetch().num_rows == 1
     older.write_bytes(b"")
-    with pytest.raises(DataError, match="all checkpoints are broken"):
+    with pytest.raises(DataError, match="all checkpoints are damaged"):
         opened(tmp_path, None)
     shutil.rmtree(tmp_path / checkpoint.CHECKPOINTS)
-    with pytest.warns(HybridWarning, match="are gone, and with them the queries falls"):
+    with pytest.warns(HybridWarning, match="are missing, and with them the queries falls"):
         db = opened(tmp_path, None)
     with db:
         assert db.watching() == {}
@@ -300,7 +301,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
             patch.setattr("os.replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
                 db.checkpoint()
-        found = checkpoint.newest(db._opened.path)
+        found = checkpoint.newest(opened_of(db).path)
         assert found is not None
         assert found[0] == first
 

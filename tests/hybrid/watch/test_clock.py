@@ -17,6 +17,7 @@ from hybrid.watch.ticker import SteadyClock
 from live.stream import Ahead
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed, opened_again
+from tests.hybrid.inside import clocks_of, flow_of, opened_of
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START_US = 1_767_225_600_000_000  # 2026-01-01
@@ -131,7 +132,7 @@ def played(
     now[:] = [START_US, 0]
     db = open_it()
     db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", max_ahead="1 hour")
-    named = {"name": "q"} if db._opened.path is not None else {}
+    named = {"name": "q"} if opened_of(db).path is not None else {}
     alerts = db.watch(FALLS, evidence=True, **named)
     sent: dict[str, list[dict[str, Any]]] = {"x": [], "y": []}
     rows: dict[str, Any] = {}
@@ -151,7 +152,7 @@ def played(
                 _send(db, again, sent[again])
             now[0] -= 2 * HOUR_US  # so that the events to come get the verdicts of the run without an end
             now[1] -= 2 * HOUR_US
-            db._clocks.steady = SteadyClock()
+            clocks_of(db).steady = SteadyClock()
     db.advance("t", None)
     rows |= {row["match_id"]: row for row in alerts.fetch().to_pylist()}
     told = (rows, _kept(db), db.streams()["t"]["watermark"], db.streams()["t"]["offsets"])
@@ -163,7 +164,7 @@ def _kept(db: Database) -> list[tuple[int, str, int, bool]]:
     """All events in the order in which they came: time, source, offset, and whether they are late."""
     return [
         (int(batch.ts_us[i]), batch.sources[batch.source[i]], int(batch.offset[i]), bool(late[i]))
-        for batch, late in db._flow.streams["t"].kept.snapshot().since(0) for i in range(len(batch))
+        for batch, late in flow_of(db).streams["t"].kept.snapshot().since(0) for i in range(len(batch))
     ]  # fmt: skip
 
 
@@ -223,7 +224,7 @@ def test_a_clock_a_year_ahead_moves_no_watermark(now_us: list[int]) -> None:
         db.tick()
         assert watermark(db) == "2026-01-01 00:00:09"
         now_us[0] -= 365 * 86400 * 1_000_000
-        with pytest.warns(HybridWarning, match="again where it was before"):
+        with pytest.warns(HybridWarning, match="has returned to its time before the jump"):
             db.tick()
         db.push("t", [event(16 + i / 10) for i in range(50)])
         assert db.streams()["t"]["late"] == 0
@@ -251,7 +252,7 @@ def test_a_correction_is_believed_once_events_have_its_time(now_us: list[int]) -
         now_us[0] = right
         with pytest.warns(HybridWarning, match="jumped forward"):
             db.push("t", [event(0)])
-        with pytest.warns(HybridWarning, match="counts from now on"):
+        with pytest.warns(HybridWarning, match="it is used from now on"):
             db.tick()
         passed(now_us, 20)
         db.tick()

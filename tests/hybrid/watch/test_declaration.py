@@ -54,7 +54,7 @@ def test_queries_go_on_with_more_columns(tmp_path: Path, text: str, end: str, lo
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", HybridWarning)
                 db = Database(path, maintenance=False, ticking=False, log=log, columns={"T": WIDER})
-            assert all("of streams with fewer columns: q went through" in str(w.message) for w in said), said
+            assert all("for streams with fewer columns: q replayed" in str(w.message) for w in said), said
             alerts = db.watching()["q"]
         push(db, (7, 4, 9, 9), 6, {"w": "new"})
         for name in "tu":

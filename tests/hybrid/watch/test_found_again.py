@@ -13,6 +13,7 @@ import hybrid
 from hybrid.watch.alerts import Alerts
 from matching.engines.engine import Purpose
 from query.errors import DataError
+from tests.hybrid.inside import flow_of
 
 #: Some patterns are without WITHIN, or end in a quantifier, or their partial matches stay in memory.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
@@ -90,7 +91,7 @@ def opened(path: Path | None, memory_limit: str | None = None) -> hybrid.Databas
 
 def purpose(alerts: Alerts, db: hybrid.Database) -> Purpose:
     """Returns the purpose for which the engine of a running query was chosen."""
-    (query,) = (q for q in db._flow.queries if q.alerts is alerts)
+    (query,) = (q for q in flow_of(db).queries if q.alerts is alerts)
     assert query.events.member is not None
     assert query.events.member.kernel is not None
     return query.events.member.kernel.chosen.purpose

@@ -10,6 +10,7 @@ import pytest
 import hybrid
 from hybrid.database.database import Database
 from tests.hybrid.database.test_database import COLUMNS, PAIR, rows_of, values
+from tests.hybrid.inside import flow_of
 
 RISE = PAIR.replace("v < PREV", "v > PREV")
 WITHIN = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b
@@ -49,13 +50,13 @@ def test_queries_come_and_go_without_touching_the_others(db: Database) -> None:
 
 def test_a_closed_query_leaves_nothing_behind(db: Database) -> None:
     one, two = db.watch(PAIR), db.watch(RISE)
-    feed = db._flow.streams["e"].feed
+    feed = flow_of(db).streams["e"].feed
     assert feed is not None
     assert len(feed) == 2
     one.close()
     assert len(feed) == 1
     two.close()
-    assert db._flow.streams["e"].feed is None
+    assert flow_of(db).streams["e"].feed is None
     db.push("e", rows_of(*SAW))
     assert one.fetch().num_rows == two.fetch().num_rows == 0
 
@@ -135,7 +136,7 @@ def test_a_version_that_cannot_be_leaves_the_old_one_running(db: Database) -> No
         db.replace(old, PAIR.replace("B AS v", "A AS CAST(k AS INTEGER) > 0, B AS v"))
     db.push("e", rows_of((2, "x", 4)))
     assert values(old.fetch()) == [("x", 5, 4)]
-    feed = db._flow.streams["e"].feed
+    feed = flow_of(db).streams["e"].feed
     assert feed is not None
     assert len(feed) == 1
 
@@ -169,6 +170,6 @@ def test_a_query_fails_alone(db: Database) -> None:
     with pytest.raises(hybrid.DataError):
         bad.fetch()
     assert values(steady.fetch()) == [("7", 5, 4), ("7", 9, 8), ("x", 1, 0)]
-    feed = db._flow.streams["e"].feed
+    feed = flow_of(db).streams["e"].feed
     assert feed is not None
     assert len(feed) == 1

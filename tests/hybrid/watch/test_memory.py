@@ -20,6 +20,7 @@ from hybrid.database.database import Database
 from hybrid.watch.memory import bytes_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
+from tests.hybrid.inside import flow_of
 
 START = dt.datetime(2024, 1, 1)
 #: Run by tables, starts, blocks, lists and graphs of runs.
@@ -125,7 +126,7 @@ def test_going_on_without_the_limit_reads_what_is_on_disk(tmp_path: Path, wanted
 def test_a_disk_that_is_full_is_said_and_loses_nothing(
     tmp_path: Path, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, full = partials._write_all, True
+    write, full = partials.write_all, True
 
     def writing(file: int, data: np.ndarray) -> None:
         if full and len(data) > 100:
@@ -133,7 +134,7 @@ def test_a_disk_that_is_full_is_said_and_loses_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(file, data)
 
-    monkeypatch.setattr(partials, "_write_all", writing)
+    monkeypatch.setattr(partials, "write_all", writing)
     with opened(tmp_path / "db", "20KB") as db:
         alerts = watched(db, named=False)
 
@@ -203,7 +204,7 @@ def test_joins_share_what_may_be_kept_of_history(
         monkeypatch.setattr("hybrid.watch.memory.BYTES_MAX", kept_max)
         with opened(None, None) as db:
             alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
-            caches = [cache for query in db._flow.queries if query.driver for cache in query.driver.caches]
+            caches = [cache for query in flow_of(db).queries if query.driver for cache in query.driver.caches]
             assert [cache._bytes_max for cache in caches] == [kept_max // 3] * 3
             alerts.pop().close()
             caches.pop()
@@ -229,7 +230,7 @@ def test_what_stays_in_memory_is_said(tmp_path: Path) -> None:
             alerts = db.watch(text)
         assert "stay in memory: without PARTITION BY" in alerts.explain("program")
         assert "leave memory" in db.watch(QUERIES["low"]).explain("program")
-    with opened(None, "1MB") as db, pytest.warns(HybridWarning, match="a database in memory has no place for them"):
+    with opened(None, "1MB") as db, pytest.warns(HybridWarning, match="a database in memory cannot spill them"):
         db.watch(QUERIES["low"])
 
 
@@ -257,7 +258,7 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "2 apples", "-1GB", "2 G B"])
 def test_no_amounts_of_memory(text: str) -> None:
-    with pytest.raises(DataError, match="no amount of memory"):
+    with pytest.raises(DataError, match="invalid memory size"):
         bytes_of(text)
 
 

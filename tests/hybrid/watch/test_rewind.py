@@ -123,7 +123,7 @@ def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
         with pytest.raises(KeyboardInterrupt):
             db.rewind("t", at(100))
     killed(db)
-    with pytest.warns(HybridWarning, match="its watermark was being set back, which did not come to its end"):
+    with pytest.warns(HybridWarning, match="a rewind of its watermark was interrupted"):
         db = opened(tmp_path, log="os")
     db.rewind("t", at(100))
     assert {(r["a"], r["b"]) for r in db.watching()["q"].fetch().to_pylist()} == {(5, 4)}

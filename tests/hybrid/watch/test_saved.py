@@ -114,11 +114,11 @@ def test_a_database_of_format_1_goes_on(tmp_path):
         warnings.simplefilter("always")
         db = hybrid.connect(tmp_path, maintenance=False, log="os")
     assert [str(w.message) for w in said if w.category is HybridWarning] == [
-        "the checkpoint is of another release: falls, passing, absent, joined, chained, once went through the events "
-        "that are kept once more, and go on where they were",
-        "of chained not all events are kept, or it is not known when they began: a match that depends on those may be "
-        "missing, or one too many",
-        "the checkpoint is of a release with other match ids: rows that were handed out since it was taken come again "
+        "the checkpoint was written by another release: falls, passing, absent, joined, chained, once replayed the "
+        "kept events and resumed where they were",
+        "events of chained are no longer kept, or their beginning is unknown: a match that depends on those may be "
+        "missing or superfluous",
+        "the checkpoint was written by a release with other match ids: rows delivered since then come again "
         "under new ids",
     ]
     assert db.notes == {"note": "from before"}
@@ -169,7 +169,7 @@ def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
     push(db, first, second)  # these are in the log alone
     killed(db)
     with patch("matching.matcher.STATE_VERSION", 99), patch("matching.by_reference.STATE_VERSION", 99):
-        with pytest.warns(HybridWarning, match="the checkpoint is of another release") as said:
+        with pytest.warns(HybridWarning, match="the checkpoint was written by another release") as said:
             again = hybrid.connect(tmp_path, maintenance=False, log="os")
         assert len(said) == 1
         alerts = again.watching()
@@ -199,7 +199,7 @@ def test_what_is_no_longer_kept_is_said(tmp_path):
     killed(db)
     with patch("matching.matcher.STATE_VERSION", 99), pytest.warns(HybridWarning) as said:
         again = hybrid.connect(tmp_path, maintenance=False)
-    assert "of falls not all events are kept" in str(said[1].message)
+    assert "events of falls are no longer kept" in str(said[1].message)
     again.push("ticks", [{"ts": START + dt.timedelta(seconds=60 + i), "k": "a", "v": v} for i, v in enumerate((2, 6))])
     assert again.watching()["falls"].fetch().num_rows == 1  # it has seen those that are
     with patch("matching.matcher.STATE_VERSION", 99):
@@ -251,11 +251,11 @@ def test_a_spoilt_checkpoint_is_told_and_nothing_is_lost(tmp_path):
     for i, content in enumerate(spoilt):
         newest.write_bytes(content)
         state = checkpoint.newest
-        with pytest.warns(HybridWarning, match=f"{newest.name} is broken: queries go on from the one before it"):
+        with pytest.warns(HybridWarning, match=f"{newest.name} is damaged: queries resume from the previous one"):
             assert state(hybrid_place(tmp_path / "db")) is not None
         if i % 6 == 0:
             shutil.copytree(tmp_path / "db", tmp_path / str(i))
-            with pytest.warns(HybridWarning, match=f"{newest.name} is broken"):
+            with pytest.warns(HybridWarning, match=f"{newest.name} is damaged"):
                 assert went_on(tmp_path / str(i), found) == of_one_run(QUERIES)
 
 
@@ -273,8 +273,8 @@ def test_checkpoints_that_are_gone_are_missed(tmp_path):
         with pytest.warns(HybridWarning) as said:
             db = hybrid.connect(tmp_path, maintenance=False, log="os")
         (message,) = (str(w.message) for w in said)
-        assert message.startswith(f"the checkpoints in {tmp_path / checkpoint.CHECKPOINTS} are gone, and with them")
-        assert "queries falls, passing, absent, joined, chained, once: begin them anew with db.watch" in message
+        assert message.startswith(f"the checkpoints in {tmp_path / checkpoint.CHECKPOINTS} are missing, and with them")
+        assert "queries falls, passing, absent, joined, chained, once: start them again with db.watch" in message
         assert db.sql("SELECT count(*) AS n FROM ticks").arrow().to_pylist() == [{"n": 50}]
         db.close()
     with pytest.warns(HybridWarning):
@@ -360,7 +360,7 @@ def test_every_field_has_a_tag():
     assert [engine.tag for engine in ENGINES] == ["table", "starts", "graph", "merged", "blocks", "lists", "counts"]
     assert [*store.TAGS] == [*store.FIXED]
     for kind, tags in buffered_runs.TAGS.items():
-        derived = {"registers_f"} if kind is layout.Runs else set()  # the memory of `registers`
+        derived = {"registers_f"} if kind is layout.LinkedRuns else set()  # the memory of `registers`
         assert {*kind._fields} - derived == {*tags}
     every = (saved.KINDS[k][1] for k in saved.KINDS)
     for tags in (*every, spilled.LINE_TAGS, matcher.HELD_TAGS, *buffered_runs.TAGS.values()):

@@ -99,7 +99,7 @@ def kept_keys(db: Database, alerts: Any, events: pa.Table) -> set[str]:
     """By the hash itself, with the share that is kept now."""
     shedder = Shedder([Column("symbol", "VARCHAR")])
     names = sorted(set(events["symbol"].to_pylist()))
-    bucket = shedder._hashes([pa.array(names)], len(names)) & (BUCKETS - 1)
+    bucket = shedder.hashes([pa.array(names)], len(names)) & (BUCKETS - 1)
     return {n for n, b in zip(names, bucket.tolist()) if b < alerts.stats()["kept_share"] * BUCKETS}
 
 
@@ -220,7 +220,7 @@ def test_a_query_that_is_made_anew_from_its_checkpoint_has_all_keys_again(
     found = rows_of(alerts.fetch())
     db.close()
     monkeypatch.setattr("matching.matcher.STATE_VERSION", 99)
-    with pytest.warns(HybridWarning, match="the checkpoint is of another release: rises went through"):
+    with pytest.warns(HybridWarning, match="the checkpoint was written by another release: rises replayed"):
         db = database(tmp_path / "db")
     alerts = db.watching()["rises"]
     told = ("events_matched", "events_shed", "keys_shed")
@@ -267,7 +267,7 @@ def test_events_that_are_no_longer_kept_leave_the_keys_out() -> None:
         for at in range(0, 2_000, 250):
             now_s = feed(db, events, at, 250, 60.0, now_s)
         db.tick(now_s, wall_us(2_000, 0.0))
-        with pytest.warns(HybridWarning, match="cannot take in all keys again"):
+        with pytest.warns(HybridWarning, match="cannot include all keys again"):
             db.tick(now_s + 5.0 * CALM, wall_us(2_000, 0.0))
         assert alerts.stats()["kept_share"] == 0.25
 

@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_clock(tmp_path, monkeypa
         push(db, "x", 50)
         now[0] += 11
         with monkeypatch.context() as patch:
-            patch.setattr("archive.log._write_all", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+            patch.setattr("archive.log.write_all", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
             with pytest.warns(HybridWarning, match=r"log of t .* cannot be written"):
                 db.tick()
         assert watermark(db) == "2024-01-01 00:00:50"

@@ -76,11 +76,11 @@ def test_members_that_stand_twice(missing: Any, batched: bool) -> None:
     rows, positions, bad = decoded(payloads, decoding)
     assert rows == [(NOON, "A", 1.0), (NOON, "price", 3.0)]
     assert positions == [0, 3]
-    twice = ["member price is there twice", "member symbol is there twice"]
+    twice = ["member price occurs twice", "member symbol occurs twice"]
     assert [(place, reason) for place, reason in bad if place != 4] == [(1, twice[0]), (2, twice[1])]
     payloads = [b"\n".join(nested)] if batched else [*nested]
     rows, positions, bad = decoded(payloads, decoding, schema)
-    assert (positions, bad) == ([0], [(1, "member s.a is there twice")])
+    assert (positions, bad) == ([0], [(1, "member s.a occurs twice")])
 
 
 def test_bad_payloads_do_not_take_their_neighbours_along():
@@ -107,13 +107,13 @@ def test_bad_payloads_do_not_take_their_neighbours_along():
 
 
 @pytest.mark.parametrize(("times", "ts", "why"), [
-    ("ms", "1704067200123456789", "it is no time in ms since 1970 that can be kept; is `times` another unit?"),
-    ("s", "1704067200123456", "it is no time in s since 1970 that can be kept; is `times` another unit?"),
+    ("ms", "1704067200123456789", "no valid time in ms since 1970; is `times` another unit?"),
+    ("s", "1704067200123456", "no valid time in s since 1970; is `times` another unit?"),
     ("ns", "1704067200123456789", "in ns since 1970 it is finer than a microsecond; `finer` may cut it"),
     ("us", "1.5", "in us since 1970 it is finer than a microsecond; `finer` may cut it"),
     ("ms", "1.23450001", "it is finer than a microsecond; `finer` may cut it"),
     ("ms", "1.2345", "in ms since 1970 it is finer than a microsecond; `finer` may cut it"),
-    ("iso", "1704067200", "say its unit, if it is a time since 1970"),
+    ("iso", "1704067200", "set `times` to its unit if it is a time since 1970"),
 ])  # fmt: skip
 def test_a_number_that_is_no_time_says_why(times: Any, ts: str, why: str):
     # Before: "is no TIMESTAMP in ms since 1970 and whole microseconds", whichever of the two it was.
@@ -167,7 +167,7 @@ def test_documents_of_which_no_column_is_a_member(missing: Any) -> None:
         assert [reason for _, reason in bad] == ["symbol is missing; price is missing"] * 2 + ["symbol is missing"]
         return
     assert (rows, positions) == ([(NOON, None, None), (NOON, None, 2.0)], [1, 2])
-    assert bad == [(0, "no member but ts is a declared column: there is payload, seq")]
+    assert bad == [(0, "no member but ts is a declared column; found payload, seq")]
 
 
 def test_names_compare_without_case_where_none_is_the_same() -> None:
@@ -180,7 +180,7 @@ def test_names_compare_without_case_where_none_is_the_same() -> None:
     for missing in ("error", "null"):
         rows, _, bad = decoded([text.encode() for text in texts], Decoding(missing=missing))  # type: ignore[arg-type]
         assert [row[1] for row in rows] == ["A", "B"]
-        assert bad == [(2, "member symbol is there twice, as Symbol and SYMBOL")]
+        assert bad == [(2, "member symbol occurs twice, as Symbol and SYMBOL")]
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_avro_longs_are_times_where_the_unit_is_said():
     payload = plain({"symbol": "A", "ts": 1704196800000, "price": 1.0}, schema)
     assert decoded([payload], Decoding("avro", times="ms", avro_schema=json.dumps(schema)))[0] == [(NOON, "A", 1.0)]
     bad = decoded([payload], Decoding("avro", avro_schema=json.dumps(schema)))[2]
-    assert "say its unit" in bad[0][1]
+    assert "set `times` to its unit" in bad[0][1]
 
 
 json_values = st.one_of(

@@ -25,7 +25,7 @@ import pytest
 from live.incoming import Incoming
 from live.sources.decode import Decoder, Decoding
 from matching.checked import objects_checked, shown_value
-from matching.values import Rules
+from matching.value_types import Rules
 from query.schema import Field, Schema
 
 CASES = int(os.environ.get("FUZZ", "10000"))

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from live.kafka_client import meaning
 from live.sources import kafka
-from live.sources.base import Bad, Piece, Place
+from live.sources.base import Bad, PartitionProgress, Piece
 from live.sources.kafka import KafkaSettings, KafkaSource
 from live.sources.marks import Marks, Passed, Topic
 from query.errors import DataError
@@ -246,10 +246,10 @@ def test_places_say_how_far_a_partition_is_behind(topic: Topics) -> None:  # noq
     taken.take(source)
     until(lambda: taken.take(source, 0.1) or len(taken.rows) == 5)
     polled_until(source, lambda: source.places()[f"{topic.name}/0"].end == 5)
-    assert source.places()[f"{topic.name}/0"] == Place(5, 5)
-    assert Place(3, 5).lag == 2
-    assert Place(None, 5).lag == 5
-    assert Place(3, None).lag is None
+    assert source.places()[f"{topic.name}/0"] == PartitionProgress(5, 5)
+    assert PartitionProgress(3, 5).lag == 2
+    assert PartitionProgress(None, 5).lag == 5
+    assert PartitionProgress(3, None).lag is None
     source.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from live.sources import simulated
 from live.sources.base import Piece
-from live.sources.simulated import SimulatedSource, counted
+from live.sources.simulated import SimulatedSource
 from query.errors import DataError
 from query.schema import Field, Schema
 from simulator.rfid import shop
@@ -22,6 +23,14 @@ NUMBERS = Schema("numbers", (Field("ts", "TIMESTAMP"), Field("n", "BIGINT")), "t
 def batch(*numbers: int) -> pa.RecordBatch:
     ts = pa.array([dt.datetime(2024, 1, 2, 12)] * len(numbers), pa.timestamp("us"))
     return pa.record_batch({"n": pa.array(numbers, pa.int64()), "ts": ts})
+
+
+def counted(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Yields (name, position of the first row, batch) for the batches of one partition."""
+    first = 0
+    for batch in batches:
+        yield name, first, batch
+        first += batch.num_rows
 
 
 def drained(source: SimulatedSource) -> list[tuple[str, int, int]]:

@@ -1,0 +1,90 @@
+"""How a measure is computed: read as it is, in lanes, folded by a kernel, in a window along a match, or by GROUP BY."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from matching.kernels import fold
+from matching.program.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
+from query.plan.expression import (
+    Aggregate,
+    Classifier,
+    Column,
+    Expression,
+    MatchNumber,
+    Navigation,
+    show,
+    to_sql,
+)
+
+KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
+#: Aggregates whose value is exactly independent of the order of their rows.
+IN_ANY_ORDER = {
+    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
+    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
+}  # fmt: skip
+#: Aggregates with an exact state: as windows along a match they equal those over each of its prefixes exactly. Others
+#: (stddev, corr, ...) add floating numbers, and a window adds them in another order.
+_ALONG = IN_ANY_ORDER | {
+    "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
+    "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",
+}  # fmt: skip
+#: Macros: they take no ORDER BY, and get their rows in order.
+MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+def is_exact(e: Aggregate) -> bool:
+    """True if it is over whole numbers or decimals."""
+    type = e.argument.type if e.argument is not None else ""
+    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
+
+
+def runs_along(e: Aggregate) -> bool:
+    if e.function in ("sum", "avg", "mean"):
+        return e.argument is not None and e.argument.type not in ("DOUBLE", "FLOAT")
+    return e.function in _ALONG and not e.order
+
+
+def call_sql(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:
+    """Returns the call over chosen rows (thus without DISTINCT and FILTER), which `i` numbers; in_order: in that
+    order."""
+    keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
+    if keys or in_order:
+        keys.append("i")
+    arguments = ", ".join(to_sql(a, names) for a in (e.argument, *e.more) if a is not None)
+    return f"{e.function}({arguments}{' ORDER BY ' + ', '.join(keys) if keys else ''})"
+
+
+@cache
+def folds_type(type: str) -> bool:
+    """True if the kernel can fold values of a type: those with a lane of 64 bits that Arrow has too."""
+    try:
+        lane_of(type)
+    except NoLane:
+        return False
+    return type != "INTERVAL" and not is_wide(type)
+
+
+def lowered_measure(e: Expression) -> Lowered | None:
+    """A measure in lanes over its leaves, or None."""
+
+    def leaf(x: Expression) -> Leaf | None:
+        if isinstance(x, Column | Navigation | Aggregate | MatchNumber):
+            if not is_leaf(x) or not folds_type(x.type) or x.type == "FLOAT":
+                raise NoLane(show(x))
+            return Leaf(x, lane_of(x.type))
+        return None
+
+    if not folds_type(e.type) or e.type == "FLOAT":
+        return None
+    try:
+        return lower(e, leaf)
+    except NoLane:
+        return None
+
+
+def is_leaf(e: Expression) -> bool:
+    """True if it is read directly, without a projection."""
+    if isinstance(e, Navigation):
+        return isinstance(e.argument, Column | Classifier)
+    return isinstance(e, Column | Aggregate | Classifier | MatchNumber)

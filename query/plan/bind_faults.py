@@ -1,0 +1,29 @@
+"""Diagnostics of bound expressions, shared by the binders of a query, its pattern and its expressions."""
+
+from __future__ import annotations
+
+from query.errors import Diagnostic, Span
+from query.language.ast import ExpressionText
+from query.language.duck import DuckFault
+
+
+def syntax_diagnostic(fault: DuckFault, text: ExpressionText) -> Diagnostic:
+    """Returns HQ102 with its position inside the expression."""
+    message = "expected an expression" if fault.message.startswith("SELECT clause") else fault.message
+    if fault.start is None or fault.end is None or fault.kind == "parser":
+        return Diagnostic("HQ102", message, text.span)
+    start = min(fault.start, max(0, len(text.text) - 1))
+    return Diagnostic("HQ102", message, text.place(start, max(start + 1, min(fault.end, len(text.text)))))
+
+
+def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
+    """Returns HQ213 for now(), random() and the like."""
+    return Diagnostic("HQ213", f"{name} has no fixed answer on a stream", span, "differs from run to run",
+                      "use the event's own time and columns")
+
+
+def macro_diagnostic(name: str, span: Span) -> Diagnostic:
+    """Returns HQ102 for a function that only the user's connection has."""
+    message = f"{name} is a macro of the connection, but this expression may use DuckDB's own functions only"
+    hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
+    return Diagnostic("HQ102", message, span, "not DuckDB's", hint)
