@@ -21,7 +21,7 @@ from archive.snapshot import HistorySnapshot
 from matching.drive import run
 from matching.matcher import make_matcher
 from matching.program.program import NoKernel, assemble
-from query.errors import DataError
+from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Call, Column, Constant
 from query.plan.pattern import Alternation, Negation, Repeat, Variable
@@ -77,7 +77,11 @@ def test_a_search_is_one_matcher_over_all(selections, rows, data):
     low, high, late = data.draw(bounds), data.draw(bounds), data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as root:
         snapshot = kept(root, rows, data)
-        expected = whole(snapshot, plan, low, high, late)
+        try:
+            expected = whole(snapshot, plan, low, high, late)
+        except QueryError as error:  # so many partial matches are refused, whatever the units
+            assume(error.diagnostics[0].code != "HQ600")
+            raise
         workers, rows_max = data.draw(st.sampled_from((1, 2))), data.draw(st.sampled_from((1, 3, 100)))
         report = SearchReport()
         request = RangeRequest(low, high, late=late)

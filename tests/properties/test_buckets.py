@@ -161,7 +161,7 @@ def test_a_key_has_one_place() -> None:
     with pytest.raises(DataError, match="already exists"):
         join([other], parts)
     else_ = plan_of("PARTITION BY k ORDER BY ts MEASURES A.v AS a PATTERN (A B) DEFINE B AS v > 3")
-    with pytest.raises(DataError, match="of another plan"):
+    with pytest.raises(DataError, match="belongs to another plan"):
         join([matcher_by(else_)], parts)
 
 
