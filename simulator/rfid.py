@@ -1,12 +1,13 @@
-"""RFID readings of a shop with shelf, register and exit.
+"""RFID readings: a supply chain with readers A to D, and a shop with shelf, register and exit.
 
-The stream is `readings(ts TIMESTAMP, tag VARCHAR, reader VARCHAR)`.
+Both are streams `readings(ts TIMESTAMP, tag VARCHAR, reader VARCHAR)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from query.schema import Field, Schema
@@ -20,6 +21,7 @@ from simulator.scenario import (
     TIMESTAMP,
     Scenario,
     generator,
+    in_batches,
     numbered,
 )
 
@@ -40,6 +42,22 @@ FROM readings MATCH_RECOGNIZE (
 ) AS pl
 ANTI JOIN HISTORY OF readings FROM pl.exit_ts - INTERVAL '10' DAY TO pl.exit_ts AS r
   ON r.tag = pl.tag AND r.reader = 'register'
+"""
+
+CHAIN_WITHIN_US = 10 * HOUR_US
+
+CHAIN_QUERY = """\
+SELECT tag, a_ts, b_ts, c_ts, d_ts
+FROM readings MATCH_RECOGNIZE (
+  PARTITION BY tag
+  ORDER BY ts
+  MEASURES A.ts AS a_ts, B.ts AS b_ts, C.ts AS c_ts, D.ts AS d_ts
+  ONE ROW PER MATCH
+  PATTERN (A B C D)
+  WITHIN INTERVAL '10' HOUR
+  SELECTION SKIP TILL NEXT MATCH
+  DEFINE A AS reader = 'A', B AS reader = 'B', C AS reader = 'C', D AS reader = 'D'
+) AS m
 """
 
 
@@ -168,4 +186,113 @@ def _readings(rows: list[tuple[int, str, str]]) -> pa.Table:
             "tag": pa.array([tag for _, tag, _ in rows], pa.string()),
             "reader": pa.array([reader for _, _, reader in rows], pa.string()),
         }
+    )
+
+
+#: Kinds of tags in the supply chain.
+CHAIN_KINDS = (
+    "complete",
+    "missed_a_reader",
+    "too_slow",
+    "exactly_10_hours",
+    "10_hours_and_1us",
+    "10_hours_less_1us",
+    "second_reading_at_a_in_time",
+    "repeated_at_every_reader",
+)
+_COMPLETE, _MISSED, _TOO_SLOW, _EXACT, _OVER, _UNDER, _SECOND_A, _REPEATED = range(8)
+
+
+def supply_chain(
+    seed: int,
+    tags: int,
+    match_ratio: float = 0.5,
+    p_missed: float = 0.5,
+    p_repeated: float = 0.1,
+    copies: int = 3,
+    mean_gap_us: int = SECOND_US,
+    batch_rows: int = 65_536,
+) -> Scenario:
+    """Returns a scenario of tags that pass readers A, B, C, D: `SEQ(A; B; C; D)` within 10 hours ([LIVE-ARCHIVE],
+    [SASE]). Vectorised.
+
+    A new tag enters every mean_gap_us on average. A share match_ratio passes all four readers in 1 to 9 hours. Of the
+    rest, a share p_missed misses one of the four readings, and the others take 10 to 20 hours. Each reading is repeated
+    once or twice within 20 s with probability p_repeated, always before the tag's next reader. There are at least
+    `copies` tags of each of `CHAIN_KINDS`.
+
+    The answer (`CHAIN_QUERY`), under skip till next match: for every reading at A the first at B, C and D, if the last
+    is at most 10 hours (inclusive) after A. truth: tag, a_ts, b_ts, c_ts, d_ts; sorted by d_ts, a_ts, tag. cases: kind,
+    tag, expected (True if the tag has a match). One source, in time order, lateness 0. O(n log n).
+    """
+    planted = len(CHAIN_KINDS) * copies
+    if tags < planted or copies < 1 or not 0 <= match_ratio <= 1:
+        raise ValueError(f"tags must be {planted} or more, copies 1 or more, match_ratio in [0, 1]")
+    rng = generator(seed)
+    unmatched = np.where(rng.random(tags) < p_missed, _MISSED, _TOO_SLOW)
+    kind = np.where(rng.random(tags) < match_ratio, _COMPLETE, unmatched)
+    kind[:planted] = np.repeat(np.arange(len(CHAIN_KINDS)), copies)
+    rng.shuffle(kind)
+
+    entry_us = START_US + np.cumsum(rng.integers(0, 2 * mean_gap_us + 1, tags))
+    total_us = rng.integers(HOUR_US, 9 * HOUR_US, tags)  # from A to D
+    slow = kind == _TOO_SLOW
+    total_us[slow] = rng.integers(CHAIN_WITHIN_US + 2 * MINUTE_US, 2 * CHAIN_WITHIN_US, slow.sum())
+    total_us[kind == _EXACT] = CHAIN_WITHIN_US
+    total_us[(kind == _OVER) | (kind == _SECOND_A)] = CHAIN_WITHIN_US + 1
+    total_us[kind == _UNDER] = CHAIN_WITHIN_US - 1
+    share = 0.2 + rng.random((tags, 3))  # keeps the shortest gap longer than all repeats of a reading
+    share /= share.sum(axis=1, keepdims=True)
+    first_us = np.empty((tags, 4), np.int64)
+    first_us[:, 0] = entry_us
+    first_us[:, 1] = entry_us + (share[:, 0] * total_us).astype(np.int64)
+    first_us[:, 2] = first_us[:, 1] + (share[:, 1] * total_us).astype(np.int64)
+    first_us[:, 3] = entry_us + total_us
+
+    reads = np.where(rng.random((tags, 4)) < p_repeated, 2 + rng.integers(0, 2, (tags, 4)), 1)
+    reads[kind >= _EXACT] = 1
+    reads[kind == _SECOND_A, 0] = 2
+    reads[kind == _REPEATED] = 3
+    missed = np.flatnonzero(kind == _MISSED)
+    reads[missed, rng.integers(0, 4, len(missed))] = 0
+
+    later_us = np.cumsum(rng.integers(SECOND_US, 10 * SECOND_US, (tags, 4, 3)), axis=2)
+    ts_us = np.repeat(first_us[:, :, None], 3, axis=2)
+    ts_us[:, :, 1:] += later_us[:, :, :2]
+    read = np.arange(3) < reads[:, :, None]  # bool (tags, reader, number of the reading)
+
+    name = numbered("tag", rng.permutation(tags), 8)
+    row_tag, row_reader, _ = np.nonzero(read)
+    row_us = ts_us[read]
+    order = np.argsort(row_us, kind="stable")
+    events = pa.table(
+        {
+            "ts": pa.array(row_us[order]).view(TIMESTAMP),
+            "tag": name.take(pa.array(row_tag[order])),
+            "reader": pa.array(["A", "B", "C", "D"], pa.string()).take(pa.array(row_reader[order])),
+        }
+    )
+    in_time = first_us[:, 3:] - ts_us[:, 0, :] <= CHAIN_WITHIN_US
+    starts: np.ndarray = read[:, 0, :] & np.all(reads > 0, axis=1, keepdims=True) & in_time  # (tags, number at A)
+    match_tag, match_read = np.nonzero(starts)
+    matches = {"a_ts": ts_us[match_tag, 0, match_read]}
+    matches |= {f"{reader}_ts": first_us[match_tag, i] for i, reader in enumerate("bcd", 1)}
+    truth = pa.table(
+        {"tag": name.take(pa.array(match_tag))} | {key: pa.array(us).view(TIMESTAMP) for key, us in matches.items()}
+    )
+    schema = Schema("readings", FIELDS, time="ts", keys=("tag",))
+    return Scenario(
+        "rfid supply chain",
+        seed,
+        (schema,),
+        in_batches("readings", "readers", events, batch_rows),
+        CHAIN_QUERY,
+        truth.sort_by([("d_ts", "ascending"), ("a_ts", "ascending"), ("tag", "ascending")]),
+        pa.table(
+            {
+                "kind": pa.array(list(CHAIN_KINDS), pa.string()).take(pa.array(kind)),
+                "tag": name,
+                "expected": pa.array(starts.any(axis=1)),
+            }
+        ),
     )

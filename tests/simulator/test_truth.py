@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from simulator.highway import HIGHWAY_KINDS, highway
-from simulator.rfid import SHOP_KINDS, shop
+from simulator.rfid import CHAIN_KINDS, SHOP_KINDS, shop, supply_chain
 from simulator.scenario import Scenario
 from simulator.security import SECURITY_KINDS, security
 
@@ -70,6 +70,24 @@ def too_fast(scenario: Scenario, limit: int) -> list[tuple[str, int, int, int, f
     return sorted(found, key=lambda f: (f[2], f[0], f[1]))
 
 
+def chains(scenario: Scenario) -> list[tuple[str, int, int, int, int]]:
+    """Skip till next match: a run per reading at A takes the next reading it waits for and ignores the others."""
+    by_tag = defaultdict(list)
+    for ts, tag, reader in microseconds(scenario.events("readings")):
+        by_tag[tag].append((ts, reader))
+    found = []
+    for tag, rows in by_tag.items():
+        for i, (ts, reader) in enumerate(rows):
+            if reader == "A":
+                run = [ts]
+                for later, at in rows[i + 1 :]:
+                    if len(run) < 4 and at == "ABCD"[len(run)]:
+                        run.append(later)
+                if len(run) == 4 and run[3] - run[0] <= 10 * HOUR:
+                    found.append((tag, *run))
+    return sorted(found, key=lambda f: (f[4], f[1], f[0]))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shop(seed):
     scenario = shop(seed)
@@ -101,11 +119,23 @@ def test_highway(seed, limit):
     assert expected == {f[:3] for f in found}
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_supply_chain(seed, ratio):
+    scenario = supply_chain(seed, 400, match_ratio=ratio, p_repeated=0.3)
+    found = chains(scenario)
+    assert microseconds(scenario.truth) == found
+    matched = {tag for _, tag, expected in microseconds(scenario.cases) if expected}
+    assert matched == {f[0] for f in found}
+    assert abs(len(matched) / 400 - ratio) < 0.1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_kind_is_planted(seed):
     for scenario, kinds in (
         (shop(seed, items=0, copies=1), SHOP_KINDS),
         (highway(seed, cars=0, copies=1), HIGHWAY_KINDS),
+        (supply_chain(seed, 8, copies=1), CHAIN_KINDS),
         (security(seed, accounts=0, copies=1), SECURITY_KINDS),
     ):
         assert set(scenario.kinds) == set(kinds)
@@ -144,7 +174,7 @@ def test_edges_are_on_the_side_they_should_be(make, kind, expected):
     assert {row["expected"] for row in rows} == {expected}
 
 
-@pytest.mark.parametrize("make", [shop, highway, security])
+@pytest.mark.parametrize("make", [shop, highway, security, lambda seed: supply_chain(seed, 300)])
 def test_same_seed_same_bytes(make):
     one, again, other = make(5), make(5), make(6)
     assert one.truth.equals(again.truth)
@@ -163,6 +193,8 @@ def test_same_seed_same_bytes(make):
         lambda: highway(1, points=3),
         lambda: security(1, days=90),
         lambda: highway(1, limit_kmh=130),
+        lambda: supply_chain(1, 3),
+        lambda: supply_chain(1, 100, match_ratio=2.0),
     ],
 )
 def test_arguments_that_make_no_sense(call):
