@@ -36,7 +36,8 @@ from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.measures import Found, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
-from matching.program.program import Ignore, Mode, OpCode, Program
+from matching.program.opcodes import OpCode
+from matching.program.program import Ignore, Mode, Program
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
