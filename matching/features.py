@@ -583,7 +583,7 @@ def _computed(does: Compute, arguments: Sequence[Values], constants: Sequence[in
             x, y = (z if z.dtype == np.bool_ else z != 0 for z in (x, y))
     if (does.null or does.valid) and valid is not None:
         xv, yv = (np.ones(count, np.bool_) if z is None else z for z in (xv, yv))
-    given = x, y, True if xv is None else xv, yv, constants[0] if constants else 0
+    given = x, y, True if xv is None else xv, yv, np.asarray(constants[0]) if constants else None
     if does.fails:
         _refuse(_array_form(does.fails)(*given), valid)
     result = _array_form(does.value)(*given)

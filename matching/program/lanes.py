@@ -219,6 +219,8 @@ def _to_scale(value: Lowered, scale: int) -> Lowered:
         if not INT64_MIN <= scaled <= INT64_MAX:
             raise NoLane("a constant beyond 64 bits")
         return Literal(scaled, Lane(False, scale))
+    if 10 ** (scale - have) > INT64_MAX:
+        raise NoLane("a decimal with a scale beyond 64 bits")
     return Op("rescale", (value,), Lane(False, scale))
 
 
