@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import numpy as np
@@ -14,7 +14,21 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.keys import Encoder, Texts
-from matching.program.lanes import CODED, Lane, Leaf, Literal, Lowered, NoLane, Op, is_wide, lane_of, lower
+from matching.program.lanes import (
+    CODED,
+    INT64_MAX,
+    INT64_MIN,
+    Lane,
+    Leaf,
+    Literal,
+    Lowered,
+    NoLane,
+    Op,
+    is_wide,
+    lane_of,
+    lower,
+)
+from matching.program.opcodes import Compute, OpCode, constants_of
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
@@ -33,7 +47,6 @@ from query.plan.expression import (
 )
 
 Values = tuple[np.ndarray, np.ndarray | None]
-INT64_MIN = np.int64(-(2**63))
 
 
 class Overflow(Exception):
@@ -491,32 +504,109 @@ def row_columns(
 # ---- lanes by numpy ---------------------------------------------------------------------------------------------
 
 
-def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
 def _some_nan(x: np.ndarray) -> bool:
     return bool(x.size) and bool(np.isnan(np.min(x)))
 
 
-def _less(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _float_less(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """DuckDB's order of doubles: NaN is the largest."""
     less = x < y  # false where one is NaN
     return less | (np.isnan(y) & ~np.isnan(x)) if _some_nan(y) else less
 
 
-def _equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _float_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     equal = x == y
     return equal | (np.isnan(x) & np.isnan(y)) if _some_nan(x) else equal
 
 
-def _checked(result: np.ndarray, bad: np.ndarray | bool, valid: np.ndarray | None, lane: Lane) -> np.ndarray:
-    out = bad | (result < lane.low) | (result > lane.high)
-    if np.any(out if valid is None else out & valid):
+def _extremes(x: np.ndarray) -> tuple[int, int]:
+    """The smallest and the largest integer, or 0 if that is beyond them. np.min takes twice as long of few rows."""
+    smallest, largest = np.minimum.reduce, np.maximum.reduce
+    return int(smallest(x, axis=None, initial=0)), int(largest(x, axis=None, initial=0))
+
+
+def _size(x: np.ndarray) -> int:
+    """Of the integer farthest from 0."""
+    low, high = _extremes(x)
+    return max(-low, high)
+
+
+def _add_overflows(x: np.ndarray, y: np.ndarray) -> np.ndarray | bool:
+    if _size(x) + _size(y) <= INT64_MAX:
+        return False
+    r = x + y
+    return ((x ^ r) & (y ^ r)) < 0
+
+
+def _sub_overflows(x: np.ndarray, y: np.ndarray) -> np.ndarray | bool:
+    if _size(x) + _size(y) <= INT64_MAX:
+        return False
+    r = x - y
+    return ((x ^ y) & (x ^ r)) < 0
+
+
+def _mul_overflows(x: np.ndarray, y: np.ndarray) -> np.ndarray | bool:
+    if _size(x) * _size(y) <= INT64_MAX:
+        return False
+    # that of floats is not exact, and the wrapped one is wrong by 2**64 or more
+    return np.abs((x * y).astype(np.float64) - x.astype(np.float64) * y.astype(np.float64)) > 2.0**62
+
+
+def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    q = (np.abs(x).view(np.uint64) // np.abs(y).view(np.uint64)).view(np.int64)  # the size of the smallest is 2**63
+    return np.where((x < 0) != (y < 0), -q, q)
+
+
+#: What the texts of matching.program.opcodes call, for arrays.
+_FOR_ARRAYS: dict[str, Any] = {
+    "INT64_MIN": np.int64(INT64_MIN), "abs": np.abs, "float_less": _float_less, "float_equal": _float_equal,
+    "add_overflows": _add_overflows, "sub_overflows": _sub_overflows, "mul_overflows": _mul_overflows,
+    "quotient": _quotient, "remainder": lambda x, y: x - _quotient(x, y) * y,
+    "to_float": lambda x, c: x.astype(np.float64) if c == 1 else x.astype(np.float64) / c,
+}  # fmt: skip
+
+
+@cache
+def _array_form(text: str) -> Callable[..., Any]:
+    """A text of matching.program.opcodes as a function of arrays; xv and yv are of use only where something is null."""
+    return cast(Callable[..., Any], eval(f"lambda x, y, xv, yv, c: {text}", _FOR_ARRAYS))
+
+
+def _computed(does: Compute, arguments: Sequence[Values], constants: Sequence[int | float], count: int) -> Values:
+    """An operation of whole batches. Raises Overflow if it cannot be computed for one of the rows."""
+    (x, xv), (y, yv) = arguments[0], arguments[-1]
+    if len(arguments) == 1:
+        valid = xv
+    else:
+        valid = yv if xv is None else xv if yv is None else xv & yv
+        if does.takes[0] == "truth":
+            x, y = (z if z.dtype == np.bool_ else z != 0 for z in (x, y))
+    if (does.null or does.valid) and valid is not None:
+        xv, yv = (np.ones(count, np.bool_) if z is None else z for z in (xv, yv))
+    given = x, y, True if xv is None else xv, yv, np.asarray(constants[0]) if constants else None
+    if does.fails:
+        _refuse(_array_form(does.fails)(*given), valid)
+    result = _array_form(does.value)(*given)
+    if "low" in does.operands:
+        low, high = constants
+        smallest, largest = _extremes(result)
+        if smallest < low or largest > high:
+            _refuse((result < low) | (result > high), valid)
+    if valid is not None and does.null:
+        return np.where(valid, result, _array_form(does.null)(*given)), None
+    if valid is not None and does.valid:
+        valid = None if does.valid == "True" else valid | _array_form(does.valid)(*given)
+    return np.asarray(result), valid
+
+
+def _refuse(bad: np.ndarray | bool, valid: np.ndarray | None) -> None:
+    if bad is not False and np.any(bad if valid is None else bad & valid):
         raise Overflow
-    return result
+
+
+#: By their names in trees, where two have a second one.
+_OPERATIONS = {code.name.lower(): code.does for code in OpCode if isinstance(code.does, Compute)}
+_OPERATIONS |= {"both": _OPERATIONS["and"], "either": _OPERATIONS["or"]}
 
 
 class _Run:
@@ -547,24 +637,6 @@ class _Run:
             case Literal(constant, lane):
                 # a scalar broadcasts; it is all valid
                 return np.asarray(constant, np.float64 if lane.floating else np.int64), None
-            case Op("and" | "or" | "both" | "either" as name, (a, b)):
-                x, xv = run(a)
-                y, yv = run(b)
-                x, y = x != 0, y != 0
-                both = name in ("and", "both")
-                if xv is None and yv is None:
-                    return (x & y if both else x | y), None
-                xv = np.ones(count, np.bool_) if xv is None else xv
-                yv = np.ones(count, np.bool_) if yv is None else yv
-                if both:
-                    return x & y & xv & yv, (xv & yv) | (xv & ~x) | (yv & ~y)
-                return (x & xv) | (y & yv), (xv & yv) | (xv & x) | (yv & y)
-            case Op("not", (a,)):
-                x, xv = run(a)
-                return x == 0, xv
-            case Op("is_null", (a,)):
-                _, xv = run(a)
-                return (np.zeros(count, np.bool_) if xv is None else ~xv), None
             case Op("case", parts):
                 return _case([run(p) for p in parts], count, node.lane)
             case Op("coalesce", parts):
@@ -574,11 +646,10 @@ class _Run:
                     valid = np.ones(count, np.bool_) if value[1] is None else value[1]
                     pairs += [(valid, None), value]
                 return _case([*pairs, values[-1]], count, node.lane)
-            case Op(name, (a,), lane):
-                x, xv = run(a)
-                return _unary(name, x, xv, lane, a.lane), xv
-            case Op(name, (a, b), lane):
-                return _binary(name, run(a), run(b), lane, count)
+            case Op(name, arguments):
+                does = _OPERATIONS[name]
+                constants = constants_of(node) if does.operands else ()
+                return _computed(does, [run(a) for a in arguments], constants, count)
             case _:
                 raise AssertionError(node)
 
@@ -592,7 +663,8 @@ def run_lanes(
 
     Raises Overflow where DuckDB may raise."""
 
-    values, valid = _Run(count, read, repeated, computed).value(low)
+    with np.errstate(all="ignore"):
+        values, valid = _Run(count, read, repeated, computed).value(low)
     if values.ndim == 0:
         values = np.full(count, values)
     if valid is not None and valid.ndim == 0:
@@ -619,89 +691,6 @@ def _case(parts: list[Values], count: int, lane: Lane) -> Values:
         left &= ~chosen
     value, ok = parts[-1]
     return np.where(left, value, values), np.where(left, True if ok is None else ok, valid)
-
-
-def _unary(name: str, x: np.ndarray, valid: np.ndarray | None, lane: Lane, of: Lane) -> np.ndarray:
-    match name:
-        case "to_float":
-            return x.astype(np.float64) / 10.0**of.scale if of.scale else x.astype(np.float64)
-        case "rescale":
-            factor = np.int64(10 ** (lane.scale - of.scale))
-            limit = np.int64(2**63 - 1) // factor
-            return _checked(x * factor, (x > limit) | (x < -limit), valid, lane)
-        case "neg" | "abs":
-            result = -x if name == "neg" else np.abs(x)
-            return _checked(result, x == INT64_MIN, valid, lane)
-        case "fneg":
-            return -x
-        case "fabs":
-            return np.abs(x)
-        case _:
-            raise AssertionError(name)
-
-
-def _binary(name: str, a: Values, b: Values, lane: Lane, count: int) -> Values:
-    (x, xv), (y, yv) = a, b
-    valid = _both(xv, yv)
-    with np.errstate(all="ignore"):
-        match name:
-            case "eq":
-                return x == y, valid
-            case "ne":
-                return x != y, valid
-            case "lt":
-                return x < y, valid
-            case "le":
-                return x <= y, valid
-            case "gt":
-                return x > y, valid
-            case "ge":
-                return x >= y, valid
-            case "feq":
-                return _equal(x, y), valid
-            case "fne":
-                return ~_equal(x, y), valid
-            case "flt":
-                return _less(x, y), valid
-            case "fle":
-                return ~_less(y, x), valid
-            case "fgt":
-                return _less(y, x), valid
-            case "fge":
-                return ~_less(x, y), valid
-            case "distinct" | "fdistinct":
-                same = x == y if name == "distinct" else _equal(x, y)
-                if valid is None:
-                    return ~same, None
-                xv = np.ones(count, np.bool_) if xv is None else xv
-                yv = np.ones(count, np.bool_) if yv is None else yv
-                return np.where(xv & yv, ~same, xv != yv), None
-            case "add":
-                r = x + y
-                return _checked(r, ((x ^ r) & (y ^ r)) < 0, valid, lane), valid
-            case "sub":
-                r = x - y
-                return _checked(r, ((x ^ y) & (x ^ r)) < 0, valid, lane), valid
-            case "mul":
-                r = x * y
-                rough = np.abs(x.astype(np.float64) * y.astype(np.float64))
-                return _checked(r, rough >= 2.0**62, valid, lane), valid
-            case "idiv" | "mod":
-                bad = (y == 0) | ((y == -1) & (x == INT64_MIN))
-                safe = np.where(bad, 1, y)
-                q = np.abs(x) // np.abs(safe)
-                q = np.where((x < 0) != (safe < 0), -q, q)
-                return _checked(q if name == "idiv" else x - q * safe, bad, valid, lane), valid
-            case "fadd":
-                return x + y, valid
-            case "fsub":
-                return x - y, valid
-            case "fmul":
-                return x * y, valid
-            case "fdiv":
-                return x / y, valid
-            case _:
-                raise AssertionError(name)
 
 
 def truth(values: Values) -> np.ndarray:

@@ -40,7 +40,8 @@ from matching.kernels.select import rows_that_matter
 from matching.limits import not_moving_on, over_budget
 from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
-from matching.program.program import Ignore, OpCode, Program
+from matching.program.opcodes import OpCode
+from matching.program.program import Ignore, Program
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats

@@ -20,7 +20,7 @@ import numpy as np
 
 from matching.kernels import layout, skip_till
 from matching.program.program import Program
-from matching.written_conditions import binding, condition, operands, passing
+from matching.written_conditions import IMPORTS, binding, condition, operands, passing
 
 #: The value of a name, if it is known.
 Known = Mapping[str, Any]
@@ -37,11 +37,7 @@ def source_of(kernel: ModuleType, program: Program, runs_max: int) -> str:
     names = ", ".join(sorted(n for n in writer.used if n in vars(kernel)))
     parts = [
         '"""' + "\n".join(_title(program)) + '\n"""',
-        "import numpy as np",
-        "from matching.kernels.jit import inlined, kernel\n"
-        "from matching.kernels.integers import add_overflows, mul_overflows, sub_overflows\n"
-        "from matching.kernels.predicate import float_equal, float_less\n"
-        f"from {kernel.__name__} import {names}",
+        f"{IMPORTS}\nfrom {kernel.__name__} import {names}",
         *(condition(program, v) for v in writer.conditions),
         *(binding(program, v) for v in writer.bindings),
         *([passing(program)] if program.gaps else []),

@@ -1,27 +1,168 @@
-"""Conditions and registers of a program as source: what matching.kernels.predicate interprets, written out.
+"""Conditions and registers as source: the interpreter of all conditions, and those of one program written out.
 
-A condition of label v becomes `meets_v`, the registers of a row bound to it `bind_v`, over local variables: n{r} is
+What an operation computes stands in matching.program.opcodes; here it gets its operands. In what is written out, a
+condition of label v becomes `meets_v`, the registers of a row bound to it `bind_v`, over local variables: n{r} is
 register r (o{r} before the row), f{f} and k{f} the value of feature f and whether it is there.
 """
 
 from __future__ import annotations
 
-from matching.program.lanes import INT64_MAX, INT64_MIN
-from matching.program.program import OpCode, Program, RegisterKind
+from collections.abc import Sequence
+from itertools import groupby
 
-_INT_OPERATORS = {OpCode.ADD: "+", OpCode.SUB: "-", OpCode.MUL: "*"}
-_OVERFLOWS = {OpCode.ADD: "add_overflows", OpCode.SUB: "sub_overflows", OpCode.MUL: "mul_overflows"}
-_FLOAT_OPERATORS = {OpCode.FADD: "+", OpCode.FSUB: "-", OpCode.FMUL: "*", OpCode.FDIV: "/"}
-_COMPARISONS = {
-    OpCode.EQ: "==", OpCode.NE: "!=", OpCode.LT: "<", OpCode.LE: "<=", OpCode.GT: ">", OpCode.GE: ">=",
-}  # fmt: skip
-_FLOAT_COMPARISONS = {
-    OpCode.FEQ: "float_equal({x}, {y})", OpCode.FNE: "not float_equal({x}, {y})", OpCode.FLT: "float_less({x}, {y})",
-    OpCode.FLE: "not float_less({y}, {x})", OpCode.FGT: "float_less({y}, {x})", OpCode.FGE: "not float_less({x}, {y})",
-}  # fmt: skip
-_JUMPS = (
-    OpCode.JUMP, OpCode.JUMP_IF_FALSE, OpCode.JUMP_IF_TRUE, OpCode.POP_JUMP_UNLESS_TRUE, OpCode.JUMP_IF_VALUE,
-)  # fmt: skip
+from matching.program.lanes import INT64_MAX, INT64_MIN
+from matching.program.opcodes import OPCODES, Compute, Jump, Kind, OpCode, Push, written
+from matching.program.program import Program, RegisterKind
+
+#: What every kernel of a module of its own may call.
+IMPORTS = """import numpy as np
+
+from matching.kernels.floats import float_equal, float_less, to_float
+from matching.kernels.integers import add_overflows, mul_overflows, quotient, remainder, sub_overflows
+from matching.kernels.jit import inlined, kernel"""
+
+_INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
+
+{imports}
+
+ONE = np.uint64(1)  # numba looks for places from the end only where numbers may be negative
+NOTHING = np.uint64(2**64 - 1)  # one below the first place
+
+
+@inlined
+def holds(program, variable, registers, valid, feature, feature_valid, i, scratch):
+    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 it cannot be computed. Behind the rows of
+    `feature` in feature_valid, if there are more, those that say where a feature cannot be computed."""
+    features = feature.shape[0]
+    some_fail = feature_valid.shape[0] > features
+    stack = scratch.stack
+    stack_f = scratch.stack_f
+    ok = scratch.stack_valid
+    top = NOTHING
+    start = program.code_start[variable]
+    end = program.code_start[variable + 1]
+    pc = start
+    while pc < end:
+        op = program.code[pc, 0]
+        a = program.code[pc, 1]
+        b = program.code[pc, 2]
+        pc += 1
+{branches}
+    return 1 if ok[0] and stack[0] == 1 else 0
+'''
+
+
+def interpreter() -> str:
+    """The source of a module with `holds`, which runs the code of any condition."""
+    lines: list[str] = []
+    groups = [list(group) for _, group in groupby(OpCode, _shape)]
+    for codes in groups:
+        last = codes is groups[-1]
+        asked = f"op == {int(codes[0])}" if len(codes) == 1 else f"op <= {int(codes[-1])}"
+        lines.append("else:" if last else f"{'elif' if lines else 'if'} {asked}:")
+        match codes[0].does:
+            case Push():
+                branch = _pushed(codes)
+            case Compute():
+                branch = _computed(codes)
+            case Jump() as does:
+                branch = _jumped(does)
+        lines += ["    " + line for line in branch]
+    return _INTERPRETER.format(imports=IMPORTS, branches="\n".join("        " + line for line in lines))
+
+
+def _shape(code: OpCode) -> tuple[object, ...]:
+    """Equal for operations that are one branch. An equal sign alone asks for the others: LLVM makes one jump of such a
+    chain."""
+    match code.does:
+        case Push():
+            return (Push,)
+        case Compute(takes, gives, _, fails, "", "", operands):
+            return takes, gives, bool(fails), operands
+        case _:
+            return (code,)
+
+
+def _pushed(codes: list[OpCode]) -> list[str]:
+    assert codes == [OpCode.FEATURE, OpCode.REGISTER, OpCode.CONSTANT, OpCode.NULL]
+    return [
+        "top += ONE",
+        f"if op == {int(OpCode.FEATURE)}:",
+        "    if some_fail and feature_valid[features + a, i]:",
+        "        return -1",
+        "    stack[top] = feature[a, i]",
+        "    ok[top] = feature_valid[a, i]",
+        f"elif op == {int(OpCode.REGISTER)}:",
+        "    stack[top] = registers[a]",
+        "    ok[top] = (valid >> a) & 1 != 0",
+        "else:",
+        "    stack[top] = program.constant[a]",
+        f"    ok[top] = op == {int(OpCode.CONSTANT)}",
+    ]
+
+
+def _stack(kind: Kind) -> str:
+    return "stack_f" if kind == "float" else "stack"
+
+
+def _computed(codes: list[OpCode]) -> list[str]:
+    """The branch of operations that take and give the same."""
+    does = [code.does for code in codes if isinstance(code.does, Compute)]
+    first = does[0]
+    two = len(first.takes) == 2
+    names = _names(first.takes, "top", "top + ONE") | {"c": "program.constant[a]"}
+    if "divisor" in first.operands:
+        names["c"] = "program.constant_f[a]"
+    lines = ["top -= ONE"] if two else []
+    if two and not first.null and not first.valid:
+        lines.append("ok[top] = ok[top] and ok[top + ONE]")
+    body = []
+    if len(codes) > 1:  # read once, not in each branch
+        body = [f"{name} = {names.pop(name)}" for name in "xy"[: len(first.takes)]]
+    body += _chosen(codes, [_of_one(each, names) for each in does])
+    if "low" in first.operands:
+        body += ["if r < program.constant[a] or r > program.constant[b]:", "    return -1"]
+    body.append(f"{_stack(first.gives)}[top] = {'1 if r else 0' if first.gives == 'truth' else 'r'}")
+    return [*lines, "if ok[top]:", *("    " + line for line in body)] if first.fails else [*lines, *body]
+
+
+def _names(takes: Sequence[Kind], *places: str) -> dict[str, str]:
+    """Where the values that are taken stand on the stack."""
+    values = {name: f"{_stack(kind)}[{at}]" for name, kind, at in zip("xy", takes, places, strict=False)}
+    return values | {"xv": f"ok[{places[0]}]", "yv": f"ok[{places[-1]}]", "INT64_MIN": str(INT64_MIN)}
+
+
+def _of_one(does: Compute, names: dict[str, str]) -> list[str]:
+    """r becomes the value."""
+    value = written(does.value, names)
+    if does.fails:
+        return [f"if {written(does.fails, names)}:", "    return -1", f"r = {value}"]
+    all_there = written("xv and yv" if len(does.takes) == 2 else "xv", names)
+    if does.null:
+        return [f"r = {value} if {all_there} else {written(does.null, names)}", "ok[top] = True"]
+    if does.valid:
+        return [f"r = {value}", f"if not ({all_there}):", f"    ok[top] = {written(does.valid, names)}"]
+    return [f"r = {value}"]
+
+
+def _chosen(codes: list[OpCode], branches: list[list[str]]) -> list[str]:
+    """One branch for each operation; the last one needs no question."""
+    if len(codes) == 1:
+        return branches[0]
+    lines: list[str] = []
+    for code, branch in zip(codes, branches, strict=True):
+        asked = "else:" if code is codes[-1] else f"{'elif' if lines else 'if'} op == {int(code)}:"
+        lines += [f"{asked}  # {code.name.lower()}", *("    " + line for line in branch)]
+    return lines
+
+
+def _jumped(does: Jump) -> list[str]:
+    if not does.takes:
+        return ["pc = start + a"]
+    pops, pops_else = does.drops
+    asked = f"if {written(does.when, _names(does.takes, 'top + ONE' if pops else 'top'))}:"
+    lines = ["top -= ONE"] if pops else []
+    return [*lines, asked, "    pc = start + a", *(["else:", "    top -= ONE"] if pops_else and not pops else [])]
 
 
 def condition(program: Program, v: int) -> str:
@@ -46,8 +187,9 @@ class _Bytecode:
     def __init__(self, program: Program, v: int) -> None:
         self.program = program
         self.lines: list[str] = []
-        code = program.code[v]
-        targets = {a for op, a, _ in code if op in _JUMPS}
+        code = [(OPCODES[op], a, b) for op, a, b in program.code[v]]
+        jumps = [isinstance(op.does, Jump) for op, _, _ in code]
+        targets = {a for (_, a, _), jump in zip(code, jumps, strict=True) if jump}
         depths = {0: 0}
         jumped = 0  # the farthest that a jump so far goes
         guarded = False
@@ -55,7 +197,7 @@ class _Bytecode:
             self.lines.append("to = 0")
         self.indent = ""
         for pc, (op, a, b) in enumerate(code):
-            starts = pc in targets or (pc > 0 and code[pc - 1][0] in _JUMPS)
+            starts = pc in targets or (pc > 0 and jumps[pc - 1])
             if starts:
                 guarded = jumped > pc
                 self.indent = ""
@@ -63,138 +205,79 @@ class _Bytecode:
                     self.say(f"if to <= {pc}:")
                 self.indent = "    " if guarded else ""
             depth = depths[pc]
-            after = self._instruction(OpCode(op), a, b, depth)
-            if op in _JUMPS:
-                jumped = max(jumped, a)
-                depths.setdefault(a, depth if op in (OpCode.JUMP, OpCode.JUMP_IF_FALSE, OpCode.JUMP_IF_TRUE,
-                                                     OpCode.JUMP_IF_VALUE) else depth - 1)  # fmt: skip
-            if op != OpCode.JUMP:
-                depths.setdefault(pc + 1, after)
+            match op.does:
+                case Push():
+                    self._push(op, a, depth)
+                    depths.setdefault(pc + 1, depth + 1)
+                case Compute() as does:
+                    self._compute(does, a, b, depth - len(does.takes))
+                    depths.setdefault(pc + 1, depth - len(does.takes) + 1)
+                case Jump(_, when, drops):
+                    jumped = max(jumped, a)
+                    self._jump(when, a, depth - 1)
+                    depths.setdefault(a, depth - drops[0])
+                    if op is not OpCode.JUMP:
+                        depths.setdefault(pc + 1, depth - drops[1])
         self.indent = ""
         self.say("return 1 if v0 and s0 == 1 else 0")
 
     def say(self, text: str) -> None:
         self.lines.append(self.indent + text)
 
-    def _push(self, d: int, value: str, valid: str, floating: bool) -> None:
+    def _push(self, op: OpCode, a: int, d: int) -> None:
+        program = self.program
+        match op:
+            case OpCode.FEATURE:
+                value, valid, floating = f"f{a}", f"k{a}", program.features[a][1].floating
+            case OpCode.REGISTER:
+                value, valid, floating = f"n{a}", f"(valid >> {a}) & 1 != 0", program.registers[a].lane.floating
+            case OpCode.CONSTANT:
+                constant = program.constants[a]
+                value, valid, floating = _literal(constant), "True", isinstance(constant, float)
+            case _:  # NULL may be read as either
+                self.say(f"s{d} = 0")
+                value, valid, floating = "0.0", "False", True
         self.say(f"{'t' if floating else 's'}{d} = {value}")
         self.say(f"v{d} = {valid}")
 
-    def _instruction(self, op: OpCode, a: int, b: int, depth: int) -> int:
-        """Writes one instruction; returns the depth of the stack behind it."""
-        program, say = self.program, self.say
-        top, under = depth - 1, depth - 2
-        constants = program.constants
-        match op:
-            case OpCode.FEATURE:
-                self._push(depth, f"f{a}", f"k{a}", program.features[a][1].floating)
-                return depth + 1
-            case OpCode.REGISTER:
-                self._push(depth, f"n{a}", f"(valid >> {a}) & 1 != 0", program.registers[a].lane.floating)
-                return depth + 1
-            case OpCode.CONSTANT:
-                self._push(depth, _literal(constants[a]), "True", isinstance(constants[a], float))
-                return depth + 1
-            case OpCode.NULL:
-                say(f"s{depth} = 0")
-                self._push(depth, "0.0", "False", True)
-                return depth + 1
-            case OpCode.TO_FLOAT:
-                say(f"t{top} = s{top} / {_literal(float(constants[a]))}")
-            case OpCode.RESCALE:
-                say(f"if v{top}:")
-                say(f"    if mul_overflows(s{top}, {constants[a]}):")
-                say("        return -1")
-                say(f"    s{top} = s{top} * {constants[a]}")
-            case OpCode.ADD | OpCode.SUB | OpCode.MUL:
-                say(f"v{under} = v{under} and v{top}")
-                say(f"if v{under}:")
-                say(f"    if {_OVERFLOWS[op]}(s{under}, s{top}):")
-                say("        return -1")
-                say(f"    s{under} = s{under} {_INT_OPERATORS[op]} s{top}")
-                self._range(under, a, b)
-                return depth - 1
-            case OpCode.IDIV | OpCode.MOD:
-                say(f"v{under} = v{under} and v{top}")
-                say(f"if v{under}:")
-                say(f"    if s{top} == 0 or (s{top} == -1 and s{under} == {INT64_MIN}):")
-                say("        return -1")
-                say(f"    q = abs(s{under}) // abs(s{top})")
-                say(f"    if (s{under} < 0) != (s{top} < 0):")
-                say("        q = -q")
-                say(f"    s{under} = {'q' if op == OpCode.IDIV else f's{under} - q * s{top}'}")
-                self._range(under, a, b)
-                return depth - 1
-            case OpCode.NEG | OpCode.ABS:
-                say(f"if v{top}:")
-                say(f"    if s{top} == {INT64_MIN}:")
-                say("        return -1")
-                say(f"    s{top} = {f'-s{top}' if op == OpCode.NEG else f'abs(s{top})'}")
-                self._range(top, a, b)
-            case OpCode.FADD | OpCode.FSUB | OpCode.FMUL | OpCode.FDIV:
-                say(f"v{under} = v{under} and v{top}")
-                say(f"t{under} = t{under} {_FLOAT_OPERATORS[op]} t{top}")
-                return depth - 1
-            case OpCode.FNEG:
-                say(f"t{top} = -t{top}")
-            case OpCode.FABS:
-                say(f"t{top} = abs(t{top})")
-            case OpCode.EQ | OpCode.NE | OpCode.LT | OpCode.LE | OpCode.GT | OpCode.GE:
-                say(f"v{under} = v{under} and v{top}")
-                say(f"s{under} = 1 if s{under} {_COMPARISONS[op]} s{top} else 0")
-                return depth - 1
-            case OpCode.FEQ | OpCode.FNE | OpCode.FLT | OpCode.FLE | OpCode.FGT | OpCode.FGE:
-                say(f"v{under} = v{under} and v{top}")
-                say(f"s{under} = 1 if {_FLOAT_COMPARISONS[op].format(x=f't{under}', y=f't{top}')} else 0")
-                return depth - 1
-            case OpCode.DISTINCT | OpCode.FDISTINCT:
-                differs = f"s{under} != s{top}" if op == OpCode.DISTINCT else f"not float_equal(t{under}, t{top})"
-                say(f"if v{under} and v{top}:")
-                say(f"    s{under} = 1 if {differs} else 0")
-                say("else:")
-                say(f"    s{under} = 1 if v{under} != v{top} else 0")
-                say(f"v{under} = True")
-                return depth - 1
-            case OpCode.AND | OpCode.OR:
-                decides = 0 if op == OpCode.AND else 1
-                say(f"if v{under} and v{top}:")
-                say(f"    s{under} = s{under} {'&' if op == OpCode.AND else '|'} s{top}")
-                say(f"elif (v{under} and s{under} == {decides}) or (v{top} and s{top} == {decides}):")
-                say(f"    s{under} = {decides}")
-                say(f"    v{under} = True")
-                say("else:")
-                say(f"    v{under} = False")
-                return depth - 1
-            case OpCode.NOT:
-                say(f"s{top} = 1 - s{top}")
-            case OpCode.IS_NULL:
-                say(f"s{top} = 0 if v{top} else 1")
-                say(f"v{top} = True")
-            case OpCode.JUMP:
-                say(f"to = {a}")
-            case OpCode.JUMP_IF_FALSE:
-                say(f"if v{top} and s{top} == 0:")
-                say(f"    to = {a}")
-            case OpCode.JUMP_IF_TRUE:
-                say(f"if v{top} and s{top} == 1:")
-                say(f"    to = {a}")
-            case OpCode.POP_JUMP_UNLESS_TRUE:
-                say(f"if not v{top} or s{top} == 0:")
-                say(f"    to = {a}")
-                return depth - 1
-            case OpCode.JUMP_IF_VALUE:
-                say(f"if v{top}:")
-                say(f"    to = {a}")
-                return depth - 1
-            case OpCode.FAVG:
-                sum_ = f"t{under}" if b == 1 else f"float(s{under})"
-                say(f"v{under} = v{under} and v{top} and s{top} > 0")
-                say(f"if v{under}:")
-                say(f"    t{under} = {sum_} / (float(s{top}) * {_literal(float(constants[a]))})")
-                say("else:")
-                say(f"    t{under} = 0.0  # any number: it is null")
-                return depth - 1
-        return depth
+    def _compute(self, does: Compute, a: int, b: int, d: int) -> None:
+        """The values taken begin in slot d, where the result stands then."""
+        say = self.say
+        names = {name: f"{_slot(kind)}{d + k}" for k, (name, kind) in enumerate(zip("xy", does.takes, strict=False))}
+        names |= {f"{name}v": f"v{d + k}" for k, name in enumerate("xy"[: len(does.takes)])}
+        names["INT64_MIN"] = str(INT64_MIN)
+        if "divisor" in does.operands or "factor" in does.operands:
+            names["c"] = _literal(self.program.constants[a])
+        value = written(does.value, names)
+        all_there = " and ".join(f"v{d + k}" for k in range(len(does.takes)))
+        if does.null:
+            value = f"{value} if {all_there} else {written(does.null, names)}"
+        result = f"{_slot(does.gives)}{d} = " + (f"1 if ({value}) else 0" if does.gives == "truth" else value)
+        if does.null or does.valid:
+            there = "True" if does.null else f"True if {all_there} else {written(does.valid, names)}"
+            say(f"there = {there}")
+            say(result)
+            say(f"v{d} = there")
+            return
+        if len(does.takes) == 2:
+            say(f"v{d} = v{d} and v{d + 1}")
+        if not does.fails:
+            say(result)
+            return
+        say(f"if v{d}:")
+        say(f"    if {written(does.fails, names)}:")
+        say("        return -1")
+        say(f"    {result}")
+        if "low" in does.operands:
+            self._range(d, a, b)
+
+    def _jump(self, when: str, to: int, d: int) -> None:
+        say = self.say
+        if when == "True":
+            say(f"to = {to}")
+            return
+        say(f"if {written(when, {'x': f's{d}', 'xv': f'v{d}'})}:")
+        say(f"    to = {to}")
 
     def _range(self, d: int, low: int, high: int) -> None:
         """The result in slot d is checked against the range of its type."""
@@ -206,6 +289,10 @@ class _Bytecode:
         if tests:
             self.say(f"    if {' or '.join(tests)}:")
             self.say("        return -1")
+
+
+def _slot(kind: Kind) -> str:
+    return "t" if kind == "float" else "s"
 
 
 def _literal(value: float) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from matching.kernels.floats import float_less
 from matching.kernels.integers import add_overflows
 from matching.kernels.jit import kernel
-from matching.kernels.predicate import float_less
 
 COUNT, SUM, MIN, MAX = 0, 1, 2, 3
 

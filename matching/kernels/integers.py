@@ -38,6 +38,7 @@ def _unchecked(operation: str) -> Any:
 
 _sum_overflows, _difference_overflows, _product_overflows = _asked("sadd"), _asked("ssub"), _asked("smul")
 _added, _multiplied = _unchecked("add"), _unchecked("mul")
+_quotient, _remainder = _unchecked("sdiv"), _unchecked("srem")
 
 
 @inlined
@@ -53,6 +54,18 @@ def sub_overflows(x, y):
 @inlined
 def mul_overflows(x, y):
     return _product_overflows(x, y)
+
+
+@inlined
+def quotient(x, y):
+    """Rounded towards 0. y is not 0, nor is it -1 with the smallest x."""
+    return _quotient(x, y)
+
+
+@inlined
+def remainder(x, y):
+    """With the sign of x. y is not 0, nor is it -1 with the smallest x."""
+    return _remainder(x, y)
 
 
 @inlined

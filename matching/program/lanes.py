@@ -126,11 +126,9 @@ class Literal:
 class Op:
     """One typed operation.
 
-    name: add sub mul neg abs idiv mod (int64, checked) fadd fsub fmul fdiv fneg fabs; to_float (divides by 10**scale
-    of its argument), rescale (multiplies by 10**n up to its own scale); eq ne lt le gt ge (int64), feq fne flt fle fgt
-    fge (NaN equals itself and is the largest); not is_null distinct fdistinct; and or (computed up to the operand that
-    decides: what fails behind it does not count), both either (the same, but all operands are computed, as DuckDB does
-    for BETWEEN and IN); case, coalesce.
+    name: one of matching.program.opcodes in small letters. `and` and `or` are computed up to the operand that decides
+    (what fails behind it does not count), `both` and `either` are the same, but all operands are computed, as DuckDB
+    does for BETWEEN and IN; case and coalesce become jumps.
     """
 
     name: str
@@ -221,6 +219,8 @@ def _to_scale(value: Lowered, scale: int) -> Lowered:
         if not INT64_MIN <= scaled <= INT64_MAX:
             raise NoLane("a constant beyond 64 bits")
         return Literal(scaled, Lane(False, scale))
+    if 10 ** (scale - have) > INT64_MAX:
+        raise NoLane("a decimal with a scale beyond 64 bits")
     return Op("rescale", (value,), Lane(False, scale))
 
 

@@ -3,7 +3,8 @@ state."""
 
 from __future__ import annotations
 
-from matching.program.program import OpCode, Program, RegisterKind
+from matching.program.opcodes import OpCode
+from matching.program.program import Program, RegisterKind
 
 _COUNTS = (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
 

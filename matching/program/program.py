@@ -24,6 +24,7 @@ from matching.program.lanes import (
     lane_of,
     lower,
 )
+from matching.program.opcodes import OPCODES, OpCode, constants_of
 from query.automaton.compile import by_labels, compile_plan, is_ambiguous
 from query.automaton.nfa import Automaton, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -96,54 +97,6 @@ class Register:
     depth: int
     link: int
     lane: Lane
-
-
-class OpCode(IntEnum):
-    """Stack machine; a and b are the operands of an instruction."""
-
-    FEATURE = 0  # push feature a of the row
-    REGISTER = 1  # push register a of the run
-    CONSTANT = 2  # push constant a
-    NULL = 3
-    ADD = 4  # int64, checked; a, b: constants low, high of the result's type
-    SUB = 5
-    MUL = 6
-    NEG = 7
-    ABS = 8
-    IDIV = 9
-    MOD = 10
-    FADD = 11
-    FSUB = 12
-    FMUL = 13
-    FDIV = 14
-    FNEG = 15
-    FABS = 16
-    TO_FLOAT = 17  # a: constant with 10**scale as float64
-    RESCALE = 18  # a: constant with the factor
-    EQ = 19
-    NE = 20
-    LT = 21
-    LE = 22
-    GT = 23
-    GE = 24
-    FEQ = 25
-    FNE = 26
-    FLT = 27
-    FLE = 28
-    FGT = 29
-    FGE = 30
-    DISTINCT = 31
-    FDISTINCT = 32
-    AND = 33
-    OR = 34
-    NOT = 35
-    IS_NULL = 36
-    JUMP = 37  # to a
-    JUMP_IF_FALSE = 38  # to a if the top is false (not null); keeps it
-    JUMP_IF_TRUE = 39  # to a if the top is true; keeps it
-    POP_JUMP_UNLESS_TRUE = 40  # pops; to a if it was false or null
-    JUMP_IF_VALUE = 41  # to a if the top is not null, else pops it
-    FAVG = 42  # sum, count -> sum / count in float64; a: constant with 10**scale of the sum
 
 
 class Merge(Enum):
@@ -324,9 +277,8 @@ class Program:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts))}")
         first = True
         for v, code in zip(names, self.code, strict=True):
-            for j, (op, a, b) in enumerate(code):
-                operands = self._operands(OpCode(op), a, b)
-                step = f"{j:>3} {OpCode(op).name.lower()}{operands}"
+            for j, (op, a, _) in enumerate(code):
+                step = f"{j:>3} {OPCODES[op].name.lower()}{self._operand(OPCODES[op], a)}"
                 lines.append(f"{'code' if first else '':<12}{v if j == 0 else '':<4}{step}")
                 first = False
         for s in range(len(self.accept)):
@@ -346,17 +298,15 @@ class Program:
             shown += " behind no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
         return shown
 
-    def _operands(self, op: OpCode, a: int, b: int) -> str:
-        match op:
-            case OpCode.FEATURE:
+    def _operand(self, op: OpCode, a: int) -> str:
+        match op.does.operands:
+            case ("feature",):
                 return f" f{a}"
-            case OpCode.REGISTER:
+            case ("register",):
                 return f" r{a}"
-            case OpCode.CONSTANT | OpCode.TO_FLOAT | OpCode.RESCALE | OpCode.FAVG:
+            case ("value" | "factor" | "divisor",):
                 return f" {self.constants[a]}"
-            case OpCode.JUMP | OpCode.JUMP_IF_FALSE | OpCode.JUMP_IF_TRUE | OpCode.POP_JUMP_UNLESS_TRUE:
-                return f" {a}"
-            case OpCode.JUMP_IF_VALUE:
+            case ("target",):
                 return f" {a}"
             case _:
                 return ""
@@ -536,7 +486,8 @@ class _Assembler:
                 emit(OpCode.REGISTER, total)
                 emit(OpCode.REGISTER, count)
                 lane = self.registers[total].lane
-                emit(OpCode.FAVG, self.constant(1.0 if lane.floating else 10.0**lane.scale), int(lane.floating))
+                divisor = self.constant(1.0 if lane.floating else 10.0**lane.scale)
+                emit(OpCode.FAVG if lane.floating else OpCode.AVG, divisor)
             case Leaf(int(register)):
                 emit(OpCode.REGISTER, register)
             case Leaf():
@@ -573,18 +524,10 @@ class _Assembler:
                     ends.append(emit(OpCode.JUMP_IF_VALUE))
                 self.code(parts[-1], out)
                 land(*ends)
-            case Op(name, arguments, lane):
+            case Op(name, arguments):
                 for argument in arguments:
                     self.code(argument, out)
-                match name:
-                    case "to_float":
-                        emit(OpCode.TO_FLOAT, self.constant(10.0 ** arguments[0].lane.scale))
-                    case "rescale":
-                        emit(OpCode.RESCALE, self.constant(10 ** (lane.scale - arguments[0].lane.scale)))
-                    case "add" | "sub" | "mul" | "neg" | "abs" | "idiv" | "mod":
-                        emit(OpCode[name.upper()], self.constant(lane.low), self.constant(lane.high))
-                    case _:
-                        emit(OpCode[name.upper()])
+                emit(OpCode[name.upper()], *map(self.constant, constants_of(lowered)))
 
 
 def _has_lane(expression: Expression) -> bool:

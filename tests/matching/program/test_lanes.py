@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import duckdb
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from matching.by_reference import ReferenceMatcher
 from matching.features import lowered
 from matching.matcher import KernelMatcher
+from matching.program.lanes import INT64_MIN
 from matching.program.program import NoKernel, assemble
 from query.errors import DataError
 from query.language.parse import parse
@@ -155,6 +157,30 @@ def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dic
         assert matched(matcher_by(dependent, program=program), rows) == expected
     except DataError:
         return  # 64 bits where DuckDB has 128: an error, never a wrong answer
+
+
+@pytest.mark.parametrize("condition", [
+    # Before: the quotient of the smallest number had the wrong sign, and its remainder was wrong too.
+    "b // 2 < 0", "b // 7 = -1317624576693539401", "b % 7 = -1", "b // b = 1", "i // b = 0 AND i % b = i",
+    # Before: OverflowError, for a factor of more than 64 bits.
+    "CAST(d AS DECIMAL(38,25)) > CAST(i AS DECIMAL(38,25))",
+])  # fmt: skip
+def test_numbers_at_the_end_of_64_bits(condition: str) -> None:
+    rows = [{"ts": n, "i": -5, "b": INT64_MIN, "d": Decimal("2.50")} | dict.fromkeys(("x", "y", "o", "f", "da", "ti"))
+            for n in range(2)]  # fmt: skip
+    batch = batch_of(SCHEMA, rows)
+    with duckdb.connect() as connection:
+        connection.register("e", pa.Table.from_batches([batch.columns]))
+        assert connection.sql(f"SELECT ({condition}) FROM e").fetchall() == [(True,), (True,)]
+    for text in (condition, of_the_run(condition)):
+        plan = plan_of(text)
+        assert matched(matcher_by(plan), rows) == matched(ReferenceMatcher(plan), rows) == [0, 1]
+    dependent = plan_of(re.sub(r"\b[bid]\b", lambda name: f"FIRST({name[0]})", condition))
+    try:
+        program = assemble(dependent)
+    except NoKernel:
+        return
+    assert matched(matcher_by(dependent, program=program), rows) == [0, 1]
 
 
 @pytest.mark.parametrize(

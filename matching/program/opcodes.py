@@ -1,0 +1,162 @@
+"""The operations of conditions, in one table: from an entry come an operation's arity, its place in the interpreter and
+in a kernel written out for a program (matching.written_conditions), and what numpy computes for whole batches
+(matching.features).
+
+The texts of an entry are Python over x and y, the values that are taken (y was on top), xv and yv, whether these are
+not null, and c, the constant that the instruction names. numba reads them for one row and numpy for all rows at once,
+so they keep to what both know: `&`, `|` and `== False`, no `and`, `or`, `not`, no conditional expression; and to
+PRIMITIVES, which have a form for each. Integers wrap around where `fails` does not say that they overflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from matching.program.lanes import Op
+
+#: Functions that texts may call: the scalar form is in matching.kernels.integers or .floats, that of arrays in
+#: matching.features. Two more names are numbers: INT64_MIN, and c.
+PRIMITIVES = (
+    "add_overflows", "sub_overflows", "mul_overflows", "quotient", "remainder", "to_float", "float_less", "float_equal",
+)  # fmt: skip
+
+#: A truth is an integer, 0 or 1. A value of any kind is not looked at.
+Kind = Literal["integer", "float", "truth", "any"]
+#: What a and b of an instruction are: the index of a feature, of a register, or of a constant: the value itself, the
+#: `low` and `high` of the result's type, the `factor` or (a float) the `divisor` c; or the instruction jumped to.
+Operand = Literal["feature", "register", "value", "low", "high", "factor", "divisor", "target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Puts a value from outside on the stack; without an operand, NULL."""
+
+    operands: tuple[Operand, ...]
+    takes: tuple[Kind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Puts one value in the place of those it takes.
+
+    value: what it is. fails: where it cannot be computed, asked before, and only where nothing that is taken is null.
+    null: what it is where something taken is null; "": null, unless `valid` says where it is not, and then it is
+    `value` all the same. Where nothing taken is null, the result never is. With operands low and high it cannot be
+    computed outside of them.
+    """
+
+    takes: tuple[Kind, ...]
+    gives: Kind
+    value: str
+    fails: str = ""
+    null: str = ""
+    valid: str = ""
+    operands: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Goes forward, to the instruction a, where `when` is true. drops: whether the value looked at leaves the stack if
+    it jumps, and if it does not."""
+
+    takes: tuple[Kind, ...]
+    when: str
+    drops: tuple[bool, bool] = (False, False)
+    operands: tuple[Operand, ...] = ("target",)
+
+
+_ONE: tuple[Kind, ...] = ("integer",)
+_TWO: tuple[Kind, ...] = ("integer", "integer")
+_NO_QUOTIENT = "(y == 0) | ((x == INT64_MIN) & (y == -1))"
+
+
+def _checked(takes: tuple[Kind, ...], value: str, fails: str) -> Compute:
+    return Compute(takes, "integer", value, fails, operands=("low", "high"))
+
+
+def _compared(kind: Kind, value: str) -> Compute:
+    return Compute((kind, kind), "truth", value)
+
+
+class OpCode(IntEnum):
+    """The operations of a stack machine; the number of one is its place. Neighbours that take and give the same are
+    one branch of the interpreter, so a new one belongs beside its like, and those that come first are found first."""
+
+    does: Push | Compute | Jump
+
+    def __new__(cls, does: Push | Compute | Jump) -> OpCode:
+        member = int.__new__(cls, len(cls.__members__))
+        member._value_ = len(cls.__members__)
+        member.does = does
+        return member
+
+    FEATURE = Push(("feature",))
+    REGISTER = Push(("register",))
+    CONSTANT = Push(("value",))
+    NULL = Push(())
+    EQ = _compared("integer", "x == y")
+    NE = _compared("integer", "x != y")
+    LT = _compared("integer", "x < y")
+    LE = _compared("integer", "x <= y")
+    GT = _compared("integer", "x > y")
+    GE = _compared("integer", "x >= y")
+    FEQ = _compared("float", "float_equal(x, y)")  # NaN equals itself and is the largest
+    FNE = _compared("float", "float_equal(x, y) == False")
+    FLT = _compared("float", "float_less(x, y)")
+    FLE = _compared("float", "float_less(y, x) == False")
+    FGT = _compared("float", "float_less(y, x)")
+    FGE = _compared("float", "float_less(x, y) == False")
+    ADD = _checked(_TWO, "x + y", "add_overflows(x, y)")
+    SUB = _checked(_TWO, "x - y", "sub_overflows(x, y)")
+    MUL = _checked(_TWO, "x * y", "mul_overflows(x, y)")
+    IDIV = _checked(_TWO, "quotient(x, y)", _NO_QUOTIENT)
+    MOD = _checked(_TWO, "remainder(x, y)", _NO_QUOTIENT)
+    NEG = _checked(_ONE, "-x", "x == INT64_MIN")
+    ABS = _checked(_ONE, "abs(x)", "x == INT64_MIN")
+    FADD = Compute(("float", "float"), "float", "x + y")
+    FSUB = Compute(("float", "float"), "float", "x - y")
+    FMUL = Compute(("float", "float"), "float", "x * y")
+    FDIV = Compute(("float", "float"), "float", "x / y")
+    FNEG = Compute(("float",), "float", "-x")
+    FABS = Compute(("float",), "float", "abs(x)")
+    TO_FLOAT = Compute(_ONE, "float", "to_float(x, c)", operands=("divisor",))  # c: 10**scale
+    RESCALE = Compute(_ONE, "integer", "x * c", "mul_overflows(x, c)", operands=("factor",))  # c: 10**more
+    AVG = Compute(_TWO, "float", "x / (y * c)", operands=("divisor",))  # of a sum and a count; c: 10**scale
+    FAVG = Compute(("float", "integer"), "float", "x / (y * c)", operands=("divisor",))
+    DISTINCT = Compute(_TWO, "truth", "x != y", null="xv != yv")
+    FDISTINCT = Compute(("float", "float"), "truth", "float_equal(x, y) == False", null="xv != yv")
+    AND = Compute(("truth", "truth"), "truth", "x & y", valid="(xv & (x == False)) | (yv & (y == False))")
+    OR = Compute(("truth", "truth"), "truth", "x | y", valid="(xv & (x == True)) | (yv & (y == True))")
+    NOT = Compute(("truth",), "truth", "x == False")
+    IS_NULL = Compute(("any",), "truth", "xv == False", valid="True")
+    JUMP = Jump((), "True")
+    JUMP_IF_FALSE = Jump(("truth",), "xv and x == 0")
+    JUMP_IF_TRUE = Jump(("truth",), "xv and x == 1")
+    POP_JUMP_UNLESS_TRUE = Jump(("truth",), "not xv or x == 0", drops=(True, True))
+    JUMP_IF_VALUE = Jump(("any",), "xv", drops=(False, True))
+
+
+#: By number.
+OPCODES = tuple(OpCode)
+
+
+def constants_of(op: Op) -> tuple[int | float, ...]:
+    """The constants that the operands a and b of a lowered operation name, its lanes say which."""
+    match OpCode[op.name.upper()].does.operands:
+        case ("low", "high"):
+            return op.lane.low, op.lane.high
+        case ("factor",):
+            return (10 ** (op.lane.scale - op.arguments[0].lane.scale),)
+        case ("divisor",):
+            return (10.0 ** op.arguments[0].lane.scale,)
+        case _:
+            return ()
+
+
+def written(text: str, names: Mapping[str, str]) -> str:
+    """A text of the table with other names for x, y, xv, yv and c."""
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
