@@ -439,6 +439,8 @@ class _Search:
         self.begin = _Place((plan.pattern,), {})
         self.lenient = lenient
         self.conditions = {d.variable: _by_reach(d.condition) for d in plan.defines}
+        #: of the row alone: by variable and row index, for each attempt asks again
+        self.of_row: dict[tuple[str, int], bool] = {}
         self.interval_us = plan.within.interval_us if plan.within else None
         self.rows_max = plan.within.rows if plan.within else None
         #: rows of the partition behind a candidate that must be there to match it: those that conditions read, and the
@@ -523,8 +525,11 @@ class _Search:
             raise self.too_much()
         bound = (*labels, (variable, position))
         scope = Scope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
-        parts = self.conditions[variable]  # of the row alone, and of the match so far
-        return all(part is None or value(part, scope) is True for part in parts)
+        local, rest = self.conditions[variable]
+        row = variable, partition.index[position]
+        if row not in self.of_row:
+            self.of_row[row] = local is None or value(local, scope) is True
+        return self.of_row[row] and (rest is None or value(rest, scope) is True)
 
     def too_much(self) -> QueryError:
         message = f"one attempt at the pattern {self.plan.pattern} tries more than {self.steps_max:,} rows"
