@@ -317,6 +317,8 @@ class _Search:
         self.begin = PatternPlace((plan.pattern,), {})
         self.lenient = lenient
         self.conditions = {d.variable: _by_reach(d.condition) for d in plan.defines}
+        #: Conditions on the row alone, by variable and position in the partition searched: every attempt asks again.
+        self.of_row: dict[tuple[str, int], bool] = {}
         self.interval_us = plan.within.interval_us if plan.within else None
         self.rows_max = plan.within.rows if plan.within else None
         #: Rows of the partition after a candidate that must exist before it can be matched: those that conditions read,
@@ -344,6 +346,7 @@ class _Search:
         start = next((p for p, i in enumerate(partition.index) if i >= at.start), len(partition.index))
         covered = sum(i < at.covered for i in partition.index)
         number = at.number
+        self.of_row.clear()
         emitted: Moment = (0, 0, 0)
         all_came = self._overlapping(partition, start) if self.all_matches else None
         for came in all_came or self._scan(partition, start, number, covered):
@@ -406,8 +409,11 @@ class _Search:
             raise self.too_much()
         bound = (*labels, (variable, position))
         scope = EvaluationScope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
-        parts = self.conditions[variable]  # conditions on the row alone, and on the match so far
-        return all(part is None or value(part, scope) is True for part in parts)
+        local, rest = self.conditions[variable]
+        row = variable, position
+        if row not in self.of_row:
+            self.of_row[row] = local is None or value(local, scope) is True
+        return self.of_row[row] and (rest is None or value(rest, scope) is True)
 
     def too_much(self) -> QueryError:
         message = f"one attempt at the pattern {self.plan.pattern} tests more than {self.steps_max:,} rows"
