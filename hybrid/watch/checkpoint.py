@@ -20,9 +20,10 @@ from query.errors import DataError, HybridWarning, first_line
 
 #: In the directory of a database.
 CHECKPOINTS = "_checkpoint"
-#: The number of the format, in each file. Of older ones all is read but how far matches had come, which is found again
-#: from the events; a newer one is refused.
-VERSION = 2
+#: The number of the format, in each file. Format 2 is read as it is, although the first of its releases knew no matches
+#: without events. Of format 1 all is read but how far matches had come, which is found again from the events. A newer
+#: format is refused.
+VERSION = 3
 #: A file beside the streams: which queries the checkpoints are of, so that they are missed if all checkpoints are gone.
 NAMES = "_queries.json"
 #: So many are kept: the older one in case that the disk has spoilt the newer.
