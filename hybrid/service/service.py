@@ -514,7 +514,7 @@ class Service:
         n = len(rows)
         if not n:
             return
-        if any(a.unread_count >= a.unread_max for r in self._queries.values() for a in (r.alerts, *r.before)):
+        if any(a.full for r in self._queries.values() for a in (r.alerts, *r.before)):
             self._fetch(wait=False)  # otherwise the push would be rejected
         try:
             with self._warned(f"stream {stream}"):

@@ -4,12 +4,14 @@ and where partial matches go that do not fit."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from hybrid.join.history_cache import BYTES_MAX, HistoryCache
 from hybrid.rows.times import show_us
+from hybrid.watch.alerts import Alerts
+from hybrid.watch.paged import PAGES, Pages
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ UNITS = {"": 1, **{f"{p}b": 1000**i for i, p in enumerate(("", "k", "m", "g", "t
 UNITS |= {f"{p}ib": 1024**i for i, p in enumerate(("k", "m", "g", "t"), 1)}
 #: Where a checkpoint has partial matches on disk, and there is no limit any more.
 UNLIMITED = 1 << 62
+#: One part in so many of the limit is for rows that wait to be fetched, and for what evidence needs; the others are for
+#: partial matches.
+FOUND_PART = 4
 
 
 class Holder(Protocol):
@@ -34,6 +39,8 @@ class Memory:
     def __init__(self, limit: str | None, path: Place | None) -> None:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._store: PartialStore | None = None
+        #: Where rows and evidence of live queries go that do not fit.
+        self.pages: Pages | None = None
         #: Why nothing can leave memory, whatever is asked.
         self.why: str | None = None
         if path is None:
@@ -46,6 +53,8 @@ class Memory:
             directory = path / PARTIALS
             if limit is not None or directory.exists():
                 self._store = PartialStore(directory)
+            if limit is not None:
+                self.pages = Pages(path / PAGES)
 
     def spill(self) -> Spill | None:
         """What feeds and matchers are made with."""
@@ -56,10 +65,19 @@ class Memory:
         return Spill(UNLIMITED if self._limit_bytes is None else self._limit_bytes, self._store)
 
     def share_out(self, holders: Iterable[Holder]) -> None:
-        """Each has as much of the limit as every other."""
+        """Each has as much of the limit, but for the part of what has been found, as every other."""
         some = list(holders)
+        limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes - self._limit_bytes // FOUND_PART
         for holder in some:
-            holder.limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes // len(some)
+            holder.limit_bytes = limit_bytes // len(some)
+
+    def share_found(self, alerts: Collection[Alerts]) -> None:
+        """Each may have as much of its rows and evidence in memory as every other."""
+        if self._limit_bytes is None:
+            return
+        for one in alerts:
+            one.bytes_max, one.pages = self._limit_bytes // FOUND_PART // len(alerts), self.pages
+            one.keep_within()
 
     def share_kept(self, caches: Sequence[HistoryCache]) -> None:
         """Each may keep as much of what it has found as every other."""

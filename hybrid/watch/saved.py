@@ -46,8 +46,8 @@ _TAGS = {kind: tag for tag, (kind, _) in KINDS.items()}
 def save(value: Any) -> bytes:
     """None, booleans, numbers, texts, bytes, numpy arrays, tables, record batches, lists, tuples and dicts (with texts
     as keys) of these; Answer, Side, Evidence, EventBatch, Matches and Ends."""
-    arrays: dict[str, np.ndarray] = {}
-    return pack({"value": _put(value, arrays)}, arrays)
+    plain, arrays = taken_apart(value)
+    return pack({"value": plain}, arrays)
 
 
 def saved_version(data: bytes) -> Any:
@@ -65,6 +65,17 @@ def load(data: bytes) -> Any:
         return _get(head["value"], arrays)
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"this is no saved state: {error}", "start the query anew") from error
+
+
+def taken_apart(value: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """What `put_together` makes the value of again: plain values, and arrays by name, which stay those of the value."""
+    arrays: dict[str, np.ndarray] = {}
+    return _put(value, arrays), arrays
+
+
+def put_together(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value of what `taken_apart` gave; its memory is that of the arrays."""
+    return _get(plain, arrays)
 
 
 def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -101,7 +112,7 @@ def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             raise TypeError(f"{type(value).__name__} cannot be saved")
 
 
-def _get(saved: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _get(saved: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(saved, list):
         return [_get(v, arrays) for v in saved]
     if not isinstance(saved, dict):
