@@ -111,7 +111,8 @@ class Matches:
     first_us, last_us: int64 (n,) times of the first and last matched event (of the start row, for an empty match).
     Evidence: the matched events of match i are event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is
     an index into `variables`.
-    ends: replaces times and evidence; see matching.engines.engine.Purpose.FOUND_AGAIN.
+    ends: replaces times and evidence, see matching.purpose; of contiguous matches only the variables of their events
+    are then there. ids: int64 (n, 2), the match ids (matching.identity), where they were asked for.
     """
 
     rows: pa.Table
@@ -129,6 +130,7 @@ class Matches:
     sources: tuple[str, ...]
     outcome: np.ndarray[tuple[int], np.dtype[np.int8]] | None = None
     ends: Ends | None = None
+    ids: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.number)
