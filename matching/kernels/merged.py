@@ -20,21 +20,17 @@ from matching.kernels.graph import (
     C_ENDS,
     C_FAILED_LABEL,
     C_FAILED_ROW,
-    CHILD,
-    EDGE,
     ERROR,
     L_LOWEST,
     L_ORDINAL,
-    LOWEST,
-    NEXT,
     OK,
     REST,
     ROOM_CELLS,
-    ROW,
-    START,
     Counters,
     drop_ends,
     enumerate_ends,
+    link_cell,
+    window,
 )
 from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import inlined, kernel
@@ -138,6 +134,17 @@ def unlink(config, configs, counters):
 
 
 @inlined
+def drop(p, config, kept, lists, configs, counters):
+    """Drops the configuration of a partition after `kept` (-1: its first one)."""
+    if kept < 0:
+        lists[p, P_FIRST] = configs.at[config, BEHIND]
+    else:
+        configs.at[kept, BEHIND] = configs.at[config, BEHIND]
+    lists[p, P_LENGTH] -= 1
+    unlink(config, configs, counters)
+
+
+@inlined
 def find(p, q, valid, registers, configs, lists, counters):
     """The configuration of a partition with these values; a new one, without cells, if there is none."""
     at = configs.at
@@ -172,6 +179,105 @@ def find(p, q, valid, registers, configs, lists, counters):
     return config
 
 
+@inlined
+def has_room(most, cells, made, scratch, counters):
+    """Whether there is room for what a row can make."""
+    return (
+        counters[C_CELLS] + most <= len(cells.wide)
+        and counters[C_FREE_COUNT] >= most
+        and most <= len(made.edge)
+        and most <= len(scratch.ends)
+    )
+
+
+@inlined
+def take(
+    program, v, cannot, mine, valid, to, feature, feature_f, feature_valid, i, configs, made, values
+):  # fmt: skip
+    """Whether the runs of a configuration (-1: a run that begins) take row i as v: 1 they do, 0 not, -1 that cannot be
+    computed. The registers of `made` at `to` become theirs with the row, and the validity bits are returned second."""
+    if cannot:
+        return np.int64(-1), valid
+    for r in range(len(program.register_kind)):
+        made.registers[to, r] = 0 if mine < 0 else configs.registers[mine, r]
+    after = update_registers(
+        program, made.registers[to], made.registers_f[to], valid, v, feature, feature_f, feature_valid, i
+    )
+    truth = np.int64(1)
+    if after == -1:
+        truth = np.int64(-1)
+    elif program.code_start[v + 1] > program.code_start[v]:
+        truth = np.int64(holds(program, v, made.registers[to], after, feature, feature_valid, i, values))
+    return truth, after
+
+
+@inlined
+def make(to, edge, child, valid, needed, caps, made):
+    """Notes an edge that takes the row. Of the registers only those stay that conditions can still read (`needed`),
+    and counts only as far as they differ."""
+    for r in range(len(caps)):
+        if (needed >> r) & 1 == 0:
+            made.registers[to, r] = 0
+        elif 0 <= caps[r] < made.registers[to, r]:
+            made.registers[to, r] = caps[r]
+    made.valid[to] = valid & needed
+    made.edge[to] = edge
+    made.child[to] = child
+
+
+@inlined
+def try_edges(
+    mine, q, valid, head, mask, bad, row, count, skips_any, feature, feature_f, feature_valid, i, program, live, caps,
+    configs, made, values, counters,
+):  # fmt: skip
+    """Tries the edges of state q for the runs of a configuration (-1: a run that begins), whose cells are the list
+    `head`. Returns how many edges take the row so far, -1 if a condition cannot be computed; and whether the runs
+    ignore it, too."""
+    stays = True
+    for e in range(program.edge_start[q], program.edge_start[q + 1]):
+        v = program.edge_variable[e]
+        cannot = (bad >> v) & 1 == 1
+        if (mask >> v) & 1 == 0 and not cannot:
+            continue
+        truth, new_valid = take(
+            program, v, cannot, mine, valid, count, feature, feature_f, feature_valid, i, configs, made, values
+        )
+        if truth < 0:
+            counters[C_FAILED_ROW] = row + 1
+            counters[C_FAILED_LABEL] = v
+            return -1, stays
+        if truth == 0:
+            continue
+        if program.edge_waits[e] and not skips_any:
+            stays = False
+        make(count, e, head, new_valid, live[program.edge_target[e]], caps, made)
+        count += 1
+    return count, stays
+
+
+@inlined
+def link_cells(p, count, row, here, lowest, program, cells, lists, configs, made, scratch, counters):
+    """Links a cell for each edge that takes the row, and notes those that end matches."""
+    registers = len(program.register_kind)
+    ends = 0
+    c = counters[C_CELLS]
+    for k in range(count):
+        e = made.edge[k]
+        q = program.edge_target[e]
+        behind = np.int64(-1)
+        if program.edge_start[q + 1] > program.edge_start[q]:
+            to = find(p, q, made.valid[k], made.registers[k, :registers], configs, lists, counters)
+            behind = configs.at[to, HEAD]
+            configs.at[to, HEAD] = c
+        link_cell(c, row, e, made.child[k], behind, here, lowest, cells)
+        if program.accept[q]:
+            scratch.ends[ends] = c
+            ends += 1
+        c += 1
+    counters[C_CELLS] = c
+    counters[C_ENDS] = ends
+
+
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid, program, live, caps, cells, lists,
@@ -185,7 +291,6 @@ def step(
     within_us = program.parameters[P_WITHIN_US]
     within_rows = program.parameters[P_WITHIN_ROWS]
     some_bad = len(bad) > 0
-    registers = len(program.register_kind)
     at = configs.at
     resumed = counters[C_ENDS] > 0
     for i in range(begin, end):
@@ -194,21 +299,10 @@ def step(
         p = partition[i]
         length = lists[p, P_LENGTH]
         ordinal = lists[p, L_ORDINAL]
-        lowest = np.int64(LOWEST)
-        here = ts[i]
-        if within_us >= 0:
-            lowest = here - within_us
-        elif within_rows >= 0:
-            here = ordinal
-            lowest = ordinal - within_rows + 1
+        lowest, here = window(ts[i], ordinal, within_us, within_rows)
         if not resumed:
             most = (length + 1) * program.parameters[P_DEGREE]
-            if (
-                counters[C_CELLS] + most > len(cells.wide)
-                or counters[C_FREE_COUNT] < most
-                or most > len(made.edge)
-                or most > len(scratch.ends)
-            ):
+            if not has_room(most, cells, made, scratch, counters):
                 return i, ROOM_CELLS
             if length > program.parameters[P_RUNS_MAX]:
                 return i, BUDGET
@@ -219,98 +313,28 @@ def step(
             at_start = False
             while config >= 0 or not at_start:
                 mine = config
-                q = np.int64(0)
-                valid = program.parameters[P_COUNTS]
-                head = np.int64(-1)
+                q, valid, head = np.int64(0), program.parameters[P_COUNTS], np.int64(-1)
                 stays = True
                 if mine >= 0:
                     config = at[mine, BEHIND]
-                    head = at[mine, HEAD]
-                    q = at[mine, STATE]
-                    valid = at[mine, VALID]
+                    q, valid, head = at[mine, STATE], at[mine, VALID], at[mine, HEAD]
                     stays = cells.wide[head, REST] >= lowest
                 else:
                     at_start = True
                 if stays and (m | b) & program.state_mask[q] != 0:
-                    for e in range(program.edge_start[q], program.edge_start[q + 1]):
-                        v = program.edge_variable[e]
-                        failed = (b >> v) & 1 == 1
-                        if (m >> v) & 1 == 0 and not failed:
-                            continue
-                        new_valid = valid
-                        if not failed:
-                            for r in range(registers):
-                                made.registers[count, r] = 0 if mine < 0 else configs.registers[mine, r]
-                            new_valid = update_registers(
-                                program, made.registers[count], made.registers_f[count], valid, v, feature, feature_f,
-                                feature_valid, i,
-                            )  # fmt: skip
-                            failed = new_valid == -1
-                        if not failed and program.code_start[v + 1] > program.code_start[v]:
-                            truth = holds(
-                                program, v, made.registers[count], new_valid, feature, feature_valid, i, values
-                            )
-                            failed = truth < 0
-                            if truth == 0:
-                                continue
-                        if failed:
-                            counters[C_FAILED_ROW] = row[i] + 1
-                            counters[C_FAILED_LABEL] = v
-                            return i, ERROR
-                        if program.edge_waits[e] and not skips_any:
-                            stays = False
-                        needed = live[program.edge_target[e]]
-                        for r in range(registers):
-                            if (needed >> r) & 1 == 0:
-                                made.registers[count, r] = 0
-                            elif 0 <= caps[r] < made.registers[count, r]:
-                                made.registers[count, r] = caps[r]
-                        made.valid[count] = new_valid & needed
-                        made.edge[count] = e
-                        made.child[count] = head
-                        count += 1
+                    count, stays = try_edges(
+                        mine, q, valid, head, m, b, row[i], count, skips_any, feature, feature_f, feature_valid, i,
+                        program, live, caps, configs, made, values, counters,
+                    )  # fmt: skip
+                    if count < 0:
+                        return i, ERROR
                 if mine < 0:
                     continue
                 if stays:
                     kept = mine
-                    continue
-                if kept < 0:
-                    lists[p, P_FIRST] = config
                 else:
-                    at[kept, BEHIND] = config
-                lists[p, P_LENGTH] -= 1
-                unlink(mine, configs, counters)
-            # ---- one cell for each
-            ends = 0
-            c = counters[C_CELLS]
-            for k in range(count):
-                e = made.edge[k]
-                child = made.child[k]
-                q = program.edge_target[e]
-                start = here if child < 0 else cells.wide[child, REST]
-                behind = np.int64(-1)
-                rest = start
-                if program.edge_start[q + 1] > program.edge_start[q]:
-                    to = find(p, q, made.valid[k], made.registers[k, :registers], configs, lists, counters)
-                    behind = at[to, HEAD]
-                    if behind >= 0:
-                        if cells.wide[behind, REST] < lowest:
-                            behind = np.int64(-1)
-                        else:
-                            rest = max(start, cells.wide[behind, REST])
-                    at[to, HEAD] = c
-                cells.narrow[c, ROW] = row[i]
-                cells.narrow[c, EDGE] = e
-                cells.narrow[c, CHILD] = child
-                cells.narrow[c, NEXT] = behind
-                cells.wide[c, START] = start
-                cells.wide[c, REST] = rest
-                if program.accept[q]:
-                    scratch.ends[ends] = c
-                    ends += 1
-                c += 1
-            counters[C_CELLS] = c
-            counters[C_ENDS] = ends
+                    drop(p, mine, kept, lists, configs, counters)
+            link_cells(p, count, row[i], here, lowest, program, cells, lists, configs, made, scratch, counters)
             lists[p, L_LOWEST] = lowest
         resumed = False
         if counters[C_ENDS] > 0:
@@ -336,12 +360,7 @@ def mark_configs(ids, floor, lists, cells, configs, lowest, moved, counters):
             behind = at[config, BEHIND]
             c = at[config, HEAD]
             if cells.wide[c, REST] < low:
-                if kept < 0:
-                    lists[p, P_FIRST] = behind
-                else:
-                    at[kept, BEHIND] = behind
-                lists[p, P_LENGTH] -= 1
-                unlink(config, configs, counters)
+                drop(p, config, kept, lists, configs, counters)
             else:
                 moved[c] = 0
                 lowest[c] = low
