@@ -27,7 +27,7 @@ from matching.program.opcodes import PRIMITIVES, Compute, Jump, Kind, OpCode, Pu
 from matching.program.program import Program, Register, RegisterKind, assemble
 from matching.written_conditions import IMPORTS, condition, interpreter
 from query.plan.expression import TRUE
-from tests.matching.test_lanes import plan_of
+from tests.matching.program.test_lanes import plan_of
 
 FAILS = "it cannot be computed"
 Value = int | float | None
