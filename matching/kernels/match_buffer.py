@@ -1,4 +1,5 @@
-"""The match buffer (matching.kernels.layout.Buffer): matches read from it, and what no run can reach dropped.
+"""The match buffer (matching.kernels.layout.Buffer): nodes and decided matches added to it, matches read from it, and
+what no run can reach dropped.
 
 Dropping is in three steps: runs mark what they reach (mark_chain), what is marked gets its new number (number), and
 nodes (move_nodes) and runs are renumbered.
@@ -7,6 +8,26 @@ nodes (move_nodes) and runs are renumbered.
 from __future__ import annotations
 
 from matching.kernels.jit import inlined, kernel
+
+
+@inlined
+def store(nodes, node, row, variable, buffer):
+    """Adds a node after `node`; returns how many there are."""
+    buffer.previous[nodes] = node
+    buffer.row[nodes] = row
+    buffer.variable[nodes] = variable
+    return nodes + 1
+
+
+@inlined
+def record(found, p, node, row, waiting, number, decided):
+    """Adds a match, or a partial one, to what is decided; returns how many there are."""
+    decided.node[found] = node
+    decided.row[found] = row
+    decided.partition[found] = p
+    decided.waiting[found] = waiting
+    decided.number[found] = number
+    return found + 1
 
 
 @kernel

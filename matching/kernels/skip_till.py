@@ -24,6 +24,9 @@ behind all of them, and drops all that WITHIN has not ended before. Those whose 
 order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
 made. Where all matches are not wanted only the first one of a start waits: what drops it drops the later ones too.
 
+The file is long because runs move within their block at every step: the block, what waits in it and the pass over it
+are one idea.
+
 `step` is also the source of specialised kernels (matching.specialise): STATIC names what is known of a program.
 """
 
@@ -36,7 +39,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.match_buffer import mark_chain, mark_one
+from matching.kernels.match_buffer import mark_chain, mark_one, record, store
 from matching.kernels.predicate import concerns, has, read_features, take
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
 from matching.program.program import Ignore, Mode, Program
@@ -258,14 +261,8 @@ def leave_block(p, blocks, runs):
 @inlined
 def decide(p, node, row, blocks, decided, counters):
     """Hands out a match."""
-    n = counters[C_DECIDED]
-    counters[C_DECIDED] = n + 1
     blocks[p, NUMBER] += 1
-    decided.node[n] = node
-    decided.row[n] = row
-    decided.partition[n] = p
-    decided.waiting[n] = -1
-    decided.number[n] = blocks[p, NUMBER]
+    counters[C_DECIDED] = record(counters[C_DECIDED], p, node, row, np.int64(-1), blocks[p, NUMBER], decided)
 
 
 @inlined
@@ -405,15 +402,6 @@ def put(at, state, first, ts, row, node, valid, passed, bad_node, line):
     line[at, VALID] = valid
     line[at, PASSED] = passed
     line[at, BAD_NODE] = bad_node
-
-
-@inlined
-def store(nodes, node, row, variable, buffer):
-    """Adds a node to the match buffer after `node`; returns how many there are."""
-    buffer.previous[nodes] = node
-    buffer.row[nodes] = row
-    buffer.variable[nodes] = variable
-    return nodes + 1
 
 
 @inlined

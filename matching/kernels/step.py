@@ -16,6 +16,8 @@ Where rows are negated behind a match, a run that accepts leaves a pending match
 comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
 Where rows are negated before a match, a run knows the nearest one before its start.
+
+The file is long because timeouts and negated rows change what becomes of an item at every step of one pass.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
-from matching.kernels.match_buffer import mark_chain, mark_one
+from matching.kernels.match_buffer import mark_chain, mark_one, record
 from matching.kernels.predicate import begin_registers, concerns, has, read_features, take
 from matching.program.program import Mode, Skip
 
@@ -139,16 +141,20 @@ def heap_pop(heap, counters):
 @inlined
 def decide(p, node, row, waiting, partitions, decided, counters):
     """Hands out a match (waiting: -1) or a partial match that timed out in state `waiting`, which takes no number."""
-    n = counters[C_DECIDED]
-    counters[C_DECIDED] = n + 1
-    decided.node[n] = node
-    decided.row[n] = row
-    decided.partition[n] = p
-    decided.waiting[n] = waiting
-    decided.number[n] = 0
     if waiting < 0:
         partitions.number[p] += 1
-        decided.number[n] = partitions.number[p]
+    number = partitions.number[p] if waiting < 0 else np.int64(0)
+    counters[C_DECIDED] = record(counters[C_DECIDED], p, node, row, waiting, number, decided)
+
+
+@inlined
+def number_found(p, begin, end, partitions, decided):
+    """Numbers the matches [begin, end) of `decided`, which one row of partition p ends."""
+    number = partitions.number[p]
+    for n in range(begin, end):
+        number += 1
+        decided.number[n] = number
+    partitions.number[p] = number
 
 
 @kernel
@@ -388,17 +394,18 @@ def settle(
 
 
 @inlined
-def keep(p, item, tail, state, trails, calm_left, calm_end, runs, partitions):
+def keep(p, item, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions):
     """Links an item that waits. Where it is pending, the items of the calm after it (calm_left, the last one is
-    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left)."""
-    calm = trails and state != FAILED and partitions.calm[p] == tail
+    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left, the last
+    item of the new calm, its length)."""
+    goes_on = trails and state != FAILED and calm == tail
     passed = calm_left if state == PENDING else np.int64(0)
     link(p, tail, item, runs, partitions)
     tail = calm_end if passed > 0 else item
-    if calm:
-        partitions.calm[p] = tail
-        partitions.calm_length[p] += 1 + passed
-    return tail, calm_left - passed
+    if goes_on:
+        calm = tail
+        calm_length += 1 + passed
+    return tail, calm_left - passed, calm, calm_length
 
 
 @inlined
@@ -465,14 +472,14 @@ def note_negated(p, t, ordinal, position, mask, bad, program, buffer, partitions
 
 
 @inlined
-def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, heap, decided, counters):
+def room_for(length, calm_length, other_length, found, degree, runs_max, runs, buffer, heap, decided, counters):
     """Whether a row of a partition with a list of this length, the calm of which stays as it is, can be taken: OK, ROOM
     or BUDGET. other_length: of the list that the row breaks under STRICT."""
     most = (length - calm_length + 2) * (degree + 1) + calm_length + other_length
     if (
         counters[C_FREE] < 2 * most
         or counters[C_NODES] + most > len(buffer.row)
-        or counters[C_DECIDED] + most > len(decided.node)
+        or found + most > len(decided.node)
         or counters[C_HEAP] + 1 > len(heap.deadline)
     ):
         return ROOM
@@ -482,8 +489,9 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
 @inlined
 def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
-    cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads,
-    trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
+    cut_first, ended_first, free, found, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts,
+    absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided,
+    scratch, counters,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
@@ -530,7 +538,7 @@ def advance(
             if not program.accept[q]:
                 continue
             if mode == ALL:
-                decide(p, taken_node, start_row, np.int64(-1), partitions, decided, counters)
+                found = record(found, p, taken_node, start_row, np.int64(-1), np.int64(0), decided)
                 continue
             ends, end_node = np.int64(MATCH), taken_node
             if absent != 0 and not timed_out(tail, first, runs):
@@ -552,7 +560,7 @@ def advance(
                 write_fresh(program, tail, runs, scratch)
                 if leads:
                     runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
-    return tail, cut, cut_first, ended_first, free
+    return tail, cut, cut_first, ended_first, free, found
 
 
 @kernel
@@ -584,6 +592,7 @@ def step(
     accept_empty = program.accept[0]
     quiet = not (strict or leads or accept_empty)
     stamp = scratch.stamp[0]
+    found = counters[C_DECIDED]  # of all matches, which are decided at once
 
     i = begin
     status = OK
@@ -597,6 +606,7 @@ def step(
             i += 1
             continue
         calm_left, calm_end = np.int64(0), np.int64(-1)  # items passed over as long as nothing happens to them
+        calm, calm_length = np.int64(-1), np.int64(0)  # and those of this row
         hit, hit_label = np.int64(0), np.int64(-1)
         nearest, nearest_bad = np.int64(UNSEEN), np.int64(0)
         last_p = counters[C_LAST]
@@ -604,7 +614,11 @@ def step(
         if trails:
             calm_left, calm_end = partitions.calm_length[p], partitions.calm[p]
         other_length = partitions.length[last_p] if breaks else np.int64(0)
-        status = room_for(length, calm_left, other_length, degree, runs_max, runs, buffer, heap, decided, counters)
+        if mode != ALL:
+            found = counters[C_DECIDED]
+        status = room_for(
+            length, calm_left, other_length, found, degree, runs_max, runs, buffer, heap, decided, counters
+        )  # fmt: skip
         if status != OK:
             break
         t = ts[i]
@@ -619,13 +633,12 @@ def step(
         partitions.ordinal[p] = ordinal + 1
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
-            partitions.calm[p] = -1
-            partitions.calm_length[p] = 0
 
         item = partitions.head[p]
         partitions.head[p] = -1
         free_before = counters[C_FREE]
         free = free_before
+        found_before = found
         tail = np.int64(-1)
         stamp += 1
         group = np.int64(-1)
@@ -652,7 +665,9 @@ def step(
                 if pending and GONE < state != PENDING:
                     cut_first = first
                 if GONE < state < 0:
-                    tail, calm_left = keep(p, mine, tail, state, trails, calm_left, calm_end, runs, partitions)
+                    tail, calm_left, calm, calm_length = keep(
+                        p, mine, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions
+                    )  # fmt: skip
                     item = runs.next[tail]
                     runs.next[tail] = -1
                     continue
@@ -679,11 +694,11 @@ def step(
                 stamp += 1
             # a run that already spans WITHIN n ROWS can take no further row
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
-            tail, cut, cut_first, ended_first, free = advance(
+            tail, cut, cut_first, ended_first, free, found = advance(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
-                spent, tail, cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows,
-                timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
-                partitions, decided, scratch, counters,
+                spent, tail, cut_first, ended_first, free, found, stamp, mode, merge, ambiguous, within_us,
+                within_rows, timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program,
+                runs, buffer, partitions, decided, scratch, counters,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
@@ -691,6 +706,10 @@ def step(
                     p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, free
                 )  # fmt: skip
         counters[C_FREE] = free
+        if mode == ALL and found > found_before:
+            number_found(p, found_before, found, partitions, decided)
+        if trails:
+            partitions.calm[p], partitions.calm_length[p] = calm, calm_length
         partitions.length[p] = length + free_before - free
         if leads:
             note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
@@ -704,6 +723,8 @@ def step(
             status = ERROR
             break
     scratch.stamp[0] = stamp
+    if mode == ALL:
+        counters[C_DECIDED] = found
     return i, status
 
 
