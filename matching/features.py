@@ -548,12 +548,12 @@ def _sub_overflows(x: np.ndarray, y: np.ndarray) -> np.ndarray | bool:
 def _mul_overflows(x: np.ndarray, y: np.ndarray) -> np.ndarray | bool:
     if _size(x) * _size(y) <= INT64_MAX:
         return False
-    # that of floats is not exact, and the wrapped one is wrong by 2**64 or more
+    # the product of doubles is off by a little, the wrapped one by 2**64 or more
     return np.abs((x * y).astype(np.float64) - x.astype(np.float64) * y.astype(np.float64)) > 2.0**62
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    q = (np.abs(x).view(np.uint64) // np.abs(y).view(np.uint64)).view(np.int64)  # the size of the smallest is 2**63
+    q = (np.abs(x).view(np.uint64) // np.abs(y).view(np.uint64)).view(np.int64)  # unsigned: abs(INT64_MIN) is 2**63
     return np.where((x < 0) != (y < 0), -q, q)
 
 
@@ -568,7 +568,7 @@ _FOR_ARRAYS: dict[str, Any] = {
 
 @cache
 def _array_form(text: str) -> Callable[..., Any]:
-    """A text of matching.program.opcodes as a function of arrays; xv and yv are of use only where something is null."""
+    """A text of matching.program.opcodes as a function of arrays."""
     return cast(Callable[..., Any], eval(f"lambda x, y, xv, yv, c: {text}", _FOR_ARRAYS))
 
 

@@ -1,8 +1,8 @@
 """Conditions and registers as source: the interpreter of all conditions, and those of one program written out.
 
-What an operation computes stands in matching.program.opcodes; here it gets its operands. In what is written out, a
-condition of label v becomes `meets_v`, the registers of a row bound to it `bind_v`, over local variables: n{r} is
-register r (o{r} before the row), f{f} and k{f} the value of feature f and whether it is there.
+matching.program.opcodes defines what an operation computes; here it gets its operands: places on a stack, or local
+variables. Written out, a condition of label v becomes `meets_v`, the registers of a row bound to it `bind_v`, over
+local variables: n{r} is register r (o{r} before the row), f{f} and k{f} the value of feature f and whether it is there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matching.program.lanes import INT64_MAX, INT64_MIN
 from matching.program.opcodes import OPCODES, Compute, Jump, Kind, OpCode, Push, written
 from matching.program.program import Program, RegisterKind
 
-#: What every kernel of a module of its own may call.
+#: The head of a module of kernels: matching.program.opcodes.PRIMITIVES, beside what all kernels need.
 IMPORTS = """import numpy as np
 
 from matching.kernels.floats import float_equal, float_less, to_float
@@ -72,8 +72,8 @@ def interpreter() -> str:
 
 
 def _shape(code: OpCode) -> tuple[object, ...]:
-    """Equal for operations that are one branch. An equal sign alone asks for the others: LLVM makes one jump of such a
-    chain."""
+    """Equal for operations that share a branch. The others are tested by an equal sign alone: LLVM makes one jump of a
+    chain of these, as fast for its last operation as for its first."""
     match code.does:
         case Push():
             return (Push,)
@@ -127,13 +127,14 @@ def _computed(codes: list[OpCode]) -> list[str]:
 
 
 def _names(takes: Sequence[Kind], *places: str) -> dict[str, str]:
-    """Where the values that are taken stand on the stack."""
+    """The places on the stack of the values that are taken. Places, not variables read before: a condition is then read
+    only as far as it is needed, and a branch is foreseen where LLVM would compute both sides."""
     values = {name: f"{_stack(kind)}[{at}]" for name, kind, at in zip("xy", takes, places, strict=False)}
     return values | {"xv": f"ok[{places[0]}]", "yv": f"ok[{places[-1]}]", "INT64_MIN": str(INT64_MIN)}
 
 
 def _of_one(does: Compute, names: dict[str, str]) -> list[str]:
-    """r becomes the value."""
+    """Assigns the value to r; for an operation that is not always null with an operand, sets ok[top] too."""
     value = written(does.value, names)
     if does.fails:
         return [f"if {written(does.fails, names)}:", "    return -1", f"r = {value}"]
@@ -146,7 +147,7 @@ def _of_one(does: Compute, names: dict[str, str]) -> list[str]:
 
 
 def _chosen(codes: list[OpCode], branches: list[list[str]]) -> list[str]:
-    """One branch for each operation; the last one needs no question."""
+    """One branch for each operation; the last one needs no test."""
     if len(codes) == 1:
         return branches[0]
     lines: list[str] = []
@@ -241,7 +242,7 @@ class _Bytecode:
         self.say(f"v{d} = {valid}")
 
     def _compute(self, does: Compute, a: int, b: int, d: int) -> None:
-        """The values taken begin in slot d, where the result stands then."""
+        """The values taken begin in slot d, which gets the result."""
         say = self.say
         names = {name: f"{_slot(kind)}{d + k}" for k, (name, kind) in enumerate(zip("xy", does.takes, strict=False))}
         names |= {f"{name}v": f"v{d + k}" for k, name in enumerate("xy"[: len(does.takes)])}

@@ -1,7 +1,8 @@
-"""Bytecode of run-dependent conditions, and the registers they read (OpCode, Register in matching.program.program).
+"""The interpreter of run-dependent conditions, and the registers they read (matching.program.opcodes; Register in
+matching.program.program).
 
-What stands below `holds` is how the kernels ask; in a kernel written out for a program (matching.specialise) code made
-for it takes its place."""
+Kernels call the functions below `holds`; a kernel written out for a program (matching.specialise) has code made for it
+in their place."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def update_registers(program, registers, registers_f, valid, variable, feature, 
     return valid
 
 
-#: holds(program, variable, registers, valid, feature, feature_valid, i, scratch): see written_conditions.interpreter.
+#: holds(program, variable, registers, valid, feature, feature_valid, i, scratch): a function written from the table of
+#: operations. Its file is in the cache of kernels, named by its content, so that numba's cache finds it again.
 holds = module_of(interpreter()).holds
 
 

@@ -1,11 +1,13 @@
-"""The operations of conditions, in one table: from an entry come an operation's arity, its place in the interpreter and
-in a kernel written out for a program (matching.written_conditions), and what numpy computes for whole batches
-(matching.features).
+"""The operations of conditions, in one table.
 
-The texts of an entry are Python over x and y, the values that are taken (y was on top), xv and yv, whether these are
-not null, and c, the constant that the instruction names. numba reads them for one row and numpy for all rows at once,
-so they keep to what both know: `&`, `|` and `== False`, no `and`, `or`, `not`, no conditional expression; and to
-PRIMITIVES, which have a form for each. Integers wrap around where `fails` does not say that they overflow.
+An entry defines an operation's arity and operands, its branch of the interpreter and its statements in a kernel written
+out for a program (matching.written_conditions), and its form for whole batches (matching.features). A new operation is
+an entry here and its lowering in matching.program.lanes.
+
+The texts of an entry are Python over x and y, the values that are taken (y was on top), xv and yv, True if these are
+not null, and c, the constant that the instruction names. numba reads a text for one row and numpy for all rows at once.
+So a text uses what both know: `&`, `|` and `== False`, no `and`, `or`, `not`, no conditional expression; and PRIMITIVES
+that have a form for each. Only `when` of a jump is for one row alone.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ PRIMITIVES = (
     "add_overflows", "sub_overflows", "mul_overflows", "quotient", "remainder", "to_float", "float_less", "float_equal",
 )  # fmt: skip
 
-#: A truth is an integer, 0 or 1. A value of any kind is not looked at.
+#: A truth is an integer, 0 or 1. Of a value of any kind only xv is read.
 Kind = Literal["integer", "float", "truth", "any"]
-#: What a and b of an instruction are: the index of a feature, of a register, or of a constant: the value itself, the
-#: `low` and `high` of the result's type, the `factor` or (a float) the `divisor` c; or the instruction jumped to.
+#: What a and b of an instruction are: the index of a feature, of a register, or of a constant (a value to push, the
+#: `low` and `high` of the result's type, the `factor` or, a float, the `divisor` c), or the instruction jumped to.
 Operand = Literal["feature", "register", "value", "low", "high", "factor", "divisor", "target"]
 
 
@@ -43,10 +45,9 @@ class Push:
 class Compute:
     """Puts one value in the place of those it takes.
 
-    value: what it is. fails: where it cannot be computed, asked before, and only where nothing that is taken is null.
-    null: what it is where something taken is null; "": null, unless `valid` says where it is not, and then it is
-    `value` all the same. Where nothing taken is null, the result never is. With operands low and high it cannot be
-    computed outside of them.
+    value: the result. fails: where it cannot be computed, tested first, and only where no operand is null. With the
+    operands low and high, a result outside of these cannot be computed either. Where no operand is null, the result is
+    not null. Where one is, it is null by default; null: or it is this text; valid: or it is `value` where this is true.
     """
 
     takes: tuple[Kind, ...]
@@ -60,8 +61,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Goes forward, to the instruction a, where `when` is true. drops: whether the value looked at leaves the stack if
-    it jumps, and if it does not."""
+    """Goes forward to the instruction a where `when` is true. drops: True if the value tested leaves the stack, for a
+    jump that is taken and for one that is not."""
 
     takes: tuple[Kind, ...]
     when: str
@@ -72,6 +73,8 @@ class Jump:
 _ONE: tuple[Kind, ...] = ("integer",)
 _TWO: tuple[Kind, ...] = ("integer", "integer")
 _NO_QUOTIENT = "(y == 0) | ((x == INT64_MIN) & (y == -1))"
+#: A sum by a count, which is 0 where the sum is null: that must be no division by 0 either.
+_OF_COUNT = "x / (y * c + (y == 0))"
 
 
 def _checked(takes: tuple[Kind, ...], value: str, fails: str) -> Compute:
@@ -83,8 +86,8 @@ def _compared(kind: Kind, value: str) -> Compute:
 
 
 class OpCode(IntEnum):
-    """The operations of a stack machine; the number of one is its place. Neighbours that take and give the same are
-    one branch of the interpreter, so a new one belongs beside its like, and those that come first are found first."""
+    """The operations of a stack machine, numbered by place. Neighbours that take and give the same share a branch of
+    the interpreter, so a new operation belongs beside its like; the branches are tested in this order."""
 
     does: Push | Compute | Jump
 
@@ -125,8 +128,8 @@ class OpCode(IntEnum):
     FABS = Compute(("float",), "float", "abs(x)")
     TO_FLOAT = Compute(_ONE, "float", "to_float(x, c)", operands=("divisor",))  # c: 10**scale
     RESCALE = Compute(_ONE, "integer", "x * c", "mul_overflows(x, c)", operands=("factor",))  # c: 10**more
-    AVG = Compute(_TWO, "float", "x / (y * c)", operands=("divisor",))  # of a sum and a count; c: 10**scale
-    FAVG = Compute(("float", "integer"), "float", "x / (y * c)", operands=("divisor",))
+    AVG = Compute(_TWO, "float", _OF_COUNT, operands=("divisor",))  # c: 10**scale
+    FAVG = Compute(("float", "integer"), "float", _OF_COUNT, operands=("divisor",))
     DISTINCT = Compute(_TWO, "truth", "x != y", null="xv != yv")
     FDISTINCT = Compute(("float", "float"), "truth", "float_equal(x, y) == False", null="xv != yv")
     AND = Compute(("truth", "truth"), "truth", "x & y", valid="(xv & (x == False)) | (yv & (y == False))")
@@ -145,7 +148,7 @@ OPCODES = tuple(OpCode)
 
 
 def constants_of(op: Op) -> tuple[int | float, ...]:
-    """The constants that the operands a and b of a lowered operation name, its lanes say which."""
+    """Returns the constants of a lowered operation's operands, in order; they depend on its lanes."""
     match OpCode[op.name.upper()].does.operands:
         case ("low", "high"):
             return op.lane.low, op.lane.high

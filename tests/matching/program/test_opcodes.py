@@ -59,7 +59,9 @@ def rank(x: float) -> tuple[bool, float]:
 MEANING: dict[str, Callable[..., Any]] = {
     "TO_FLOAT": lambda x, c: float(x) / c, "RESCALE": lambda x, c: x * c,
     "ADD": lambda x, y: x + y, "SUB": lambda x, y: x - y, "MUL": lambda x, y: x * y,
-    "IDIV": lambda x, y: truncated(x, y) if y else FAILS, "MOD": lambda x, y: x - truncated(x, y) * y if y else FAILS,
+    "IDIV": lambda x, y: truncated(x, y) if y else FAILS,
+    # an error too where the quotient has no 64 bits
+    "MOD": lambda x, y: FAILS if y == 0 or (x, y) == (INT64_MIN, -1) else x - truncated(x, y) * y,
     "NEG": lambda x: -x, "ABS": abs,
     "FADD": lambda x, y: x + y, "FSUB": lambda x, y: x - y, "FMUL": lambda x, y: x * y, "FDIV": divided,
     "FNEG": lambda x: -x, "FABS": abs,
