@@ -219,8 +219,8 @@ def scan_in_order(
 
 
 def _events(
-    directory: Place, schema: Schema, wanted: ResolvedRequest, rows: pa.Table, source: str | None, sources: tuple[str,
-    ...]
+    directory: Place, schema: Schema, wanted: ResolvedRequest, rows: pa.Table, source: str | None,
+    sources: tuple[str, ...],
 ) -> tuple[EventBatch | None, int]:
     """Returns stored rows as events, without late ones unless wanted, and the number of late ones left out. source: the
     source of all rows, if known."""

@@ -51,7 +51,7 @@ from archive.layout import (
 )
 from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, fresh_rows, next_offsets
-from archive.table_snapshot import _INT64, STATISTICS_SLACK_US, TableSnapshot
+from archive.table_snapshot import ARROW_INT64, STATISTICS_SLACK_US, TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
@@ -328,7 +328,7 @@ class Table:
     def expired_us(self) -> int:
         """Events before this time were removed; the int64 minimum if none is known. As of the last call that read the
         log."""
-        return self._delta.transaction_version(_EXPIRED) or _INT64.min
+        return self._delta.transaction_version(_EXPIRED) or ARROW_INT64.min
 
     def set_aside(
         self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None
@@ -523,8 +523,8 @@ class Table:
             tuple(actions.column("path").to_pylist()),
             actions.column("size_bytes").to_numpy(),
             actions.column("num_records").to_numpy(),
-            _bound(actions, f"min.{time}", _INT64.min, 0),
-            _bound(actions, f"max.{time}", _INT64.max, STATISTICS_SLACK_US),
+            _bound(actions, f"min.{time}", ARROW_INT64.min, 0),
+            _bound(actions, f"max.{time}", ARROW_INT64.max, STATISTICS_SLACK_US),
             actions,
             tuple(sources),
             {name: offset + 1 for name, offset in taken if offset is not None},

@@ -20,7 +20,7 @@ from matching.batch import Int64Array
 
 #: Delta lets writers truncate the time statistics of a file to milliseconds.
 STATISTICS_SLACK_US = 999
-_INT64 = np.iinfo(np.int64)
+ARROW_INT64 = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TableSnapshot:
     def span_us(self) -> tuple[int, int] | None:
         """Returns the times of the first and the last event, the last exact to a millisecond; None without events.
         Ignores files without statistics."""
-        low, high = self.min_us[self.min_us > _INT64.min], self.max_us[self.max_us < _INT64.max]
+        low, high = self.min_us[self.min_us > ARROW_INT64.min], self.max_us[self.max_us < ARROW_INT64.max]
         return (int(low.min()), int(high.max()) - STATISTICS_SLACK_US) if len(low) and len(high) else None
 
     def select(

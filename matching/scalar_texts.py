@@ -160,6 +160,7 @@ def nearest(wide: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 _WORDS = {"true": True, "t": True, "yes": True, "y": True, "1": True}
+_WORDS |= {"false": False, "f": False, "no": False, "n": False, "0": False}
 
 
 def booleans(texts: pa.Array) -> pa.Array:

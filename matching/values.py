@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.scalar_texts import (
-    _WORDS,
     blobs,
     booleans,
     cast_texts,
@@ -108,7 +107,6 @@ def is_json(text: str) -> bool:
 
 
 _ANY = msgspec.json.Decoder(msgspec.Raw).decode
-_WORDS |= {"false": False, "f": False, "no": False, "n": False, "0": False}
 
 
 # ---- values of JSON

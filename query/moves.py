@@ -12,7 +12,7 @@ from query.plan.pattern import Sequence as Concatenation
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class LoopRound:
     """Marks the end of a loop's body: its round, number done + 1, ends here. moved: the round has taken a row."""
 
     loop: Repeat
@@ -30,15 +30,15 @@ class _EndOfExclusion:
 
 
 #: The elements still to be matched, next one first.
-Rest = tuple[RowPattern | _Round | _EndOfExclusion, ...]
+Rest = tuple[RowPattern | LoopRound | _EndOfExclusion, ...]
 #: A step from a rest: the variable of the next row (None: the pattern is complete), the rest after it, and the negated
 #: variables between the last row and that one.
-_Move = tuple[str | None, Rest, tuple[str, ...]]
+Move = tuple[str | None, Rest, tuple[str, ...]]
 #: The anchors that hold between two rows: True for `^`, False for `$`.
 Anchors = frozenset[bool]
 
 
-def moves(rest: Rest, holding: Anchors) -> Iterator[_Move]:
+def moves(rest: Rest, holding: Anchors) -> Iterator[Move]:
     """Yields all steps from `rest`, the preferred one first: left choices before right ones, another round before
     leaving a greedy loop, leaving a reluctant one before another round. An anchor is a step of its own, taken if it
     holds."""
@@ -47,7 +47,7 @@ def moves(rest: Rest, holding: Anchors) -> Iterator[_Move]:
 
 def _moves(
     rest: Rest, holding: Anchors, negated: tuple[str, ...], seen: set[tuple[Rest, tuple[str, ...]]]
-) -> Iterator[_Move]:
+) -> Iterator[Move]:
     """Yields the steps. seen: rests that were reached before; their steps are preferred and not repeated."""
     if (rest, negated) in seen:
         return
@@ -58,7 +58,8 @@ def _moves(
     head, behind = rest[0], rest[1:]
     match head:
         case Variable(name):
-            yield name, tuple(_Round(r.loop, r.done, True) if isinstance(r, _Round) else r for r in behind), negated
+            after = (LoopRound(r.loop, r.done, True) if isinstance(r, LoopRound) else r for r in behind)
+            yield name, tuple(after), negated
         case Concatenation(parts):
             yield from _moves((*parts, *behind), holding, negated, seen)
         case Alternation(choices):
@@ -77,7 +78,7 @@ def _moves(
             yield from _moves(behind, holding, (*negated, name), seen)
         case Repeat():
             yield from _rounds(head, 0, behind, holding, negated, seen)
-        case _Round(loop, done, moved):
+        case LoopRound(loop, done, moved):
             done += 1
             if moved or done < loop.at_least:
                 done = done if loop.at_most else min(done, loop.at_least)
@@ -95,14 +96,14 @@ def _rounds(
     holding: Anchors,
     negated: tuple[str, ...],
     seen: set[tuple[Rest, tuple[str, ...]]],
-) -> Iterator[_Move]:
+) -> Iterator[Move]:
     """Yields the steps after `done` rounds of a loop."""
     more = loop.at_most is None or done < loop.at_most
     stop = done >= loop.at_least
     if stop and not loop.greedy:
         yield from _moves(behind, holding, negated, seen)
     if more:
-        yield from _moves((loop.body, _Round(loop, done, False), *behind), holding, negated, seen)
+        yield from _moves((loop.body, LoopRound(loop, done, False), *behind), holding, negated, seen)
     if stop and loop.greedy:
         yield from _moves(behind, holding, negated, seen)
 
@@ -114,7 +115,7 @@ class PatternPlace:
 
     def __init__(self, rest: Rest, places: dict[Rest, PatternPlace]) -> None:
         self.rest = rest
-        self.excluded = _is_excluded(rest)
+        self.excluded = is_excluded(rest)
         places[rest] = self
         self._places = places
         self._steps: dict[Anchors, tuple[tuple[str | None, PatternPlace, tuple[str, ...]], ...]] = {}
@@ -132,6 +133,6 @@ class PatternPlace:
         return found
 
 
-def _is_excluded(behind: Rest) -> bool:
+def is_excluded(behind: Rest) -> bool:
     """True if a row is inside {- -}, judged by the rest after it."""
     return any(isinstance(r, _EndOfExclusion) for r in behind)

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 from query.errors import Diagnostic, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.moves import Anchors, PatternPlace, Rest, _is_excluded, _Move, _Round, moves
+from query.moves import Anchors, LoopRound, Move, PatternPlace, Rest, is_excluded, moves
 from query.plan.expression import (
     Call,
     Constant,
@@ -287,7 +287,7 @@ class _Step:
     untried."""
 
     rest: Rest
-    untried: Iterator[_Move]
+    untried: Iterator[Move]
     variable: str = ""
     position: int = -1
     negated: tuple[str, ...] = ()  # between this row and the previous one
@@ -667,7 +667,7 @@ def _holding(partition: PartitionRows, position: int, begun: bool) -> Anchors:
 
 def _bound(steps: Sequence[_Step]) -> tuple[tuple[Label, ...], frozenset[int]]:
     """The labels of an attempt and the positions excluded."""
-    excluded = frozenset(step.position for step in steps if _is_excluded(step.rest))
+    excluded = frozenset(step.position for step in steps if is_excluded(step.rest))
     return tuple((step.variable, step.position) for step in steps), excluded
 
 
@@ -692,7 +692,7 @@ def _waits_for(derivations: _Derivations) -> set[str]:
     waits: set[str] = set()
     for place, _ in derivations:
         rest = place.rest
-        loop = next((i for i, r in enumerate(rest) if isinstance(r, _Round) and r.may_repeat), None)
+        loop = next((i for i, r in enumerate(rest) if isinstance(r, LoopRound) and r.may_repeat), None)
         inside = place if loop is None else place.at(rest[: loop + 1])
         # there is a row to skip, and rows before it: no anchor holds
         waits.update(variable for variable, _, _ in inside.moves(frozenset()) if variable is not None)

@@ -228,7 +228,7 @@ class Machines:
         return int(holds(self.arrays, label, registers, valid, feature, ok, 0, self.scratch))
 
     def left(self, floating: bool) -> Value:
-        """What the code has left on the stack."""
+        """Returns the result of the code, None for null."""
         if not self.scratch.stack_valid[0]:
             return None
         return float(self.scratch.stack_f[0]) if floating else int(self.scratch.stack[0])
