@@ -36,7 +36,6 @@ def drawn_alike(check: F) -> F:
     return seed(1)(check) if settings().derandomize else check
 
 
-
 def variants(*values: T) -> Sequence[T]:
     """What each example of a property is to meet, such as values of a constant: in the quick suite only the first.
 
