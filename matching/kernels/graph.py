@@ -182,20 +182,84 @@ class GraphScratch(NamedTuple):
     kept: np.ndarray
 
 
+@inlined
+def window(t, ordinal, within_us, within_rows):
+    """The earliest start that counts at a row, and what the row is as a start: its time, or of WITHIN n ROWS its
+    ordinal."""
+    if within_us >= 0:
+        return t - within_us, t
+    if within_rows >= 0:
+        return ordinal - within_rows + 1, ordinal
+    return np.int64(LOWEST), t
+
+
+@inlined
+def take_row(p, mask, bad, row, lowest, skips_any, program, cells, lists, scratch, counters):
+    """Notes the edges that take a row and the lists they take it behind; lists that may not ignore it end. Returns how
+    many there are, -1 if the condition of one cannot be computed."""
+    made = 0
+    for q in range(len(program.accept)):
+        if (mask | bad) & program.state_mask[q] == 0:
+            continue
+        head = np.int64(-1)
+        if q > 0:
+            head = lists[p, L_HEAD + q]
+            if head < 0:
+                continue
+            if cells.wide[head, REST] < lowest:
+                lists[p, L_HEAD + q] = -1
+                continue
+        waited_for = False
+        for e in range(program.edge_start[q], program.edge_start[q + 1]):
+            v = program.edge_variable[e]
+            if (bad >> v) & 1 == 1:
+                counters[C_FAILED_ROW] = row + 1
+                counters[C_FAILED_LABEL] = v
+                return -1
+            if (mask >> v) & 1 == 1:
+                scratch.edge[made] = e
+                scratch.child[made] = head
+                made += 1
+                waited_for |= program.edge_waits[e]
+        if q > 0 and waited_for and not skips_any:
+            lists[p, L_HEAD + q] = -1
+    return made
+
+
+@inlined
+def link_cell(c, row, edge, child, behind, here, lowest, cells):
+    """Fills cell c for a row that an edge takes: after the list `child` (-1: it is a first row, the start `here`), and
+    in front of the list `behind` (-1: none) unless WITHIN has ended that."""
+    start = here if child < 0 else cells.wide[child, REST]
+    rest = start
+    if behind >= 0:
+        if cells.wide[behind, REST] < lowest:
+            behind = np.int64(-1)
+        else:
+            rest = max(start, cells.wide[behind, REST])
+    cells.narrow[c, ROW] = row
+    cells.narrow[c, EDGE] = edge
+    cells.narrow[c, CHILD] = child
+    cells.narrow[c, NEXT] = behind
+    cells.wide[c, START] = start
+    cells.wide[c, REST] = rest
+
+
 @kernel
 def step(begin, end, partition, mask, bad, ts, row, program, cells, lists, found, scratch, matches_max, counters):
     """Takes rows [begin, end); mask and bad as for matching.kernels.step.step. Returns (next row, status); after a
     ROOM the call is to be repeated with more of it. O(edges) a row that some list waits for, and O(its rows) a match
-    found."""
+    found.
+
+    Longer than other kernels: with functions for its cells and labels, too, it takes a sixth longer to compile."""
     skips_any = program.parameters[P_IGNORE] == ANY
     within_us = program.parameters[P_WITHIN_US]
     within_rows = program.parameters[P_WITHIN_ROWS]
-    states = len(program.accept)
     edges = len(program.edge_target)
     some_bad = len(bad) > 0
     some = np.int64(0)
-    for q in range(states):
-        some |= program.state_mask[q]
+    for labels in program.state_mask:
+        some |= labels
     resumed = counters[C_ENDS] > 0
     for i in range(begin, end):
         m = mask[i]
@@ -209,69 +273,26 @@ def step(begin, end, partition, mask, bad, ts, row, program, cells, lists, found
             continue
         if not resumed and (m | b) & lists[p, L_WANTED] == 0:
             continue
-        lowest = np.int64(LOWEST)
-        here = ts[i]
-        if within_us >= 0:
-            lowest = here - within_us
-        elif within_rows >= 0:
-            here = ordinal
-            lowest = ordinal - within_rows + 1
+        lowest, here = window(ts[i], ordinal, within_us, within_rows)
         if not resumed:
             if counters[C_CELLS] + edges > len(cells.wide):
                 if within_rows >= 0:
                     lists[p, L_ORDINAL] = ordinal
                 return i, ROOM_CELLS
-            # ---- what takes the row; lists change when all of them have been looked at
-            made = 0
-            for q in range(states):
-                if (m | b) & program.state_mask[q] == 0:
-                    continue
-                head = np.int64(-1)
-                if q > 0:
-                    head = lists[p, L_HEAD + q]
-                    if head < 0:
-                        continue
-                    if cells.wide[head, REST] < lowest:
-                        lists[p, L_HEAD + q] = -1
-                        continue
-                waited_for = False
-                for e in range(program.edge_start[q], program.edge_start[q + 1]):
-                    v = program.edge_variable[e]
-                    if (b >> v) & 1 == 1:
-                        counters[C_FAILED_ROW] = row[i] + 1
-                        counters[C_FAILED_LABEL] = v
-                        return i, ERROR
-                    if (m >> v) & 1 == 1:
-                        scratch.edge[made] = e
-                        scratch.child[made] = head
-                        made += 1
-                        waited_for |= program.edge_waits[e]
-                if q > 0 and waited_for and not skips_any:
-                    lists[p, L_HEAD + q] = -1
-            # ---- one cell for each
+            # lists change when all of them have been looked at
+            made = take_row(p, m, b, row[i], lowest, skips_any, program, cells, lists, scratch, counters)
+            if made < 0:
+                return i, ERROR
             ends = 0
             c = counters[C_CELLS]
             for k in range(made):
                 e = scratch.edge[k]
-                child = scratch.child[k]
                 q = program.edge_target[e]
-                start = here if child < 0 else cells.wide[child, REST]
                 behind = np.int64(-1)
-                rest = start
                 if program.edge_start[q + 1] > program.edge_start[q]:
                     behind = lists[p, L_HEAD + q]
-                    if behind >= 0:
-                        if cells.wide[behind, REST] < lowest:
-                            behind = np.int64(-1)
-                        else:
-                            rest = max(start, cells.wide[behind, REST])
                     lists[p, L_HEAD + q] = c
-                cells.narrow[c, ROW] = row[i]
-                cells.narrow[c, EDGE] = e
-                cells.narrow[c, CHILD] = child
-                cells.narrow[c, NEXT] = behind
-                cells.wide[c, START] = start
-                cells.wide[c, REST] = rest
+                link_cell(c, row[i], e, scratch.child[k], behind, here, lowest, cells)
                 if program.accept[q]:
                     scratch.ends[ends] = c
                     ends += 1
@@ -279,7 +300,7 @@ def step(begin, end, partition, mask, bad, ts, row, program, cells, lists, found
             counters[C_CELLS] = c
             counters[C_ENDS] = ends
             wanted = program.state_mask[0]
-            for q in range(1, states):
+            for q in range(1, len(program.accept)):
                 if lists[p, L_HEAD + q] >= 0:
                     wanted |= program.state_mask[q]
             lists[p, L_WANTED] = wanted

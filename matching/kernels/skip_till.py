@@ -24,6 +24,9 @@ behind all of them, and drops all that WITHIN has not ended before. Those whose 
 order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
 made. Where all matches are not wanted only the first one of a start waits: what drops it drops the later ones too.
 
+The file is long because runs move within their block at every step: the block, what waits in it and the pass over it
+are one idea.
+
 `step` is also the source of specialised kernels (matching.specialise): STATIC names what is known of a program.
 """
 

@@ -16,6 +16,8 @@ Where rows are negated behind a match, a run that accepts leaves a pending match
 comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
 Where rows are negated before a match, a run knows the nearest one before its start.
+
+The file is long because timeouts and negated rows change what becomes of an item at every step of one pass.
 """
 
 from __future__ import annotations
@@ -388,17 +390,18 @@ def settle(
 
 
 @inlined
-def keep(p, item, tail, state, trails, calm_left, calm_end, runs, partitions):
+def keep(p, item, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions):
     """Links an item that waits. Where it is pending, the items of the calm after it (calm_left, the last one is
-    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left)."""
-    calm = trails and state != FAILED and partitions.calm[p] == tail
+    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left, the last
+    item of the new calm, its length)."""
+    goes_on = trails and state != FAILED and calm == tail
     passed = calm_left if state == PENDING else np.int64(0)
     link(p, tail, item, runs, partitions)
     tail = calm_end if passed > 0 else item
-    if calm:
-        partitions.calm[p] = tail
-        partitions.calm_length[p] += 1 + passed
-    return tail, calm_left - passed
+    if goes_on:
+        calm = tail
+        calm_length += 1 + passed
+    return tail, calm_left - passed, calm, calm_length
 
 
 @inlined
@@ -597,6 +600,7 @@ def step(
             i += 1
             continue
         calm_left, calm_end = np.int64(0), np.int64(-1)  # items passed over as long as nothing happens to them
+        calm, calm_length = np.int64(-1), np.int64(0)  # and those of this row
         hit, hit_label = np.int64(0), np.int64(-1)
         nearest, nearest_bad = np.int64(UNSEEN), np.int64(0)
         last_p = counters[C_LAST]
@@ -619,8 +623,6 @@ def step(
         partitions.ordinal[p] = ordinal + 1
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
-            partitions.calm[p] = -1
-            partitions.calm_length[p] = 0
 
         item = partitions.head[p]
         partitions.head[p] = -1
@@ -652,7 +654,9 @@ def step(
                 if pending and GONE < state != PENDING:
                     cut_first = first
                 if GONE < state < 0:
-                    tail, calm_left = keep(p, mine, tail, state, trails, calm_left, calm_end, runs, partitions)
+                    tail, calm_left, calm, calm_length = keep(
+                        p, mine, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions
+                    )  # fmt: skip
                     item = runs.next[tail]
                     runs.next[tail] = -1
                     continue
@@ -691,6 +695,8 @@ def step(
                     p, tail, np.int64(MATCH), first, start_ts, start_row, np.int64(-1), runs, partitions, free
                 )  # fmt: skip
         counters[C_FREE] = free
+        if trails:
+            partitions.calm[p], partitions.calm_length[p] = calm, calm_length
         partitions.length[p] = length + free_before - free
         if leads:
             note_negated(p, t, ordinal, position, m, b, program, buffer, partitions, counters)
