@@ -57,6 +57,18 @@ QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINE
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
 #: and fifteen more; a checkpoint; and ten events of which no checkpoint knows.
 FORMAT_1 = Path(__file__).parents[1] / "databases" / "format_1.tar.xz"
+#: Made by the last release of format 2: ten events, then QUERIES_2, thirty more; a checkpoint, with rows that nobody had
+#: fetched, among them matches with ends instead of events; and ten events of which no checkpoint knows.
+FORMAT_2 = Path(__file__).parents[1] / "databases" / "format_2.tar.xz"
+NUMBERED = """
+    SELECT * FROM ticks MATCH_RECOGNIZE (
+        PARTITION BY k MEASURES MATCH_NUMBER() AS n, A.v AS x PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH
+        DEFINE A AS v > 4, B AS v < 4, C AS v > 3) AS m"""
+#: With evidence=True or without.
+QUERIES_2 = {
+    "falls": (FALLS, False), "falls_ids": (FALLS, True), "passing": (PASSING, False), "passing_ids": (PASSING, True),
+    "numbered": (NUMBERED, False), "joined": (JOINED, False), "once": (ONCE, True),
+}  # fmt: skip
 #: What hybrid.watch.saved wrote in format 2.
 STATE_2 = Path(__file__).parents[1] / "databases" / "state_2.bin"
 
@@ -133,11 +145,36 @@ def test_a_database_of_format_1_goes_on(tmp_path):
         assert [*again.watching()] == [*QUERIES]
 
 
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")  # of patterns without WITHIN
+def test_a_database_of_format_2_goes_on(tmp_path):
+    """With the same rows, ids and evidence as a run without end."""
+    with tarfile.open(FORMAT_2) as file:
+        file.extractall(tmp_path, filter="data")
+    db = hybrid.connect(tmp_path, maintenance=False, log="os")
+    assert db.notes == {"note": "from before"}
+    with created(None) as other:
+        push(other, 0, 10)
+        wanted = {name: other.watch(text, evidence=ids) for name, (text, ids) in QUERIES_2.items()}
+        push(other, 10, 60)
+        other.advance("ticks", None)
+        push(db, 50, 60)
+        db.advance("ticks", None)
+        assert [*db.watching()] == [*QUERIES_2]
+        for name, alerts in db.watching().items():
+            found, expected = alerts.fetch(), wanted[name].fetch()
+            assert found.num_rows > 0, name
+            assert found.equals(expected), name
+            assert alerts.evidence().equals(wanted[name].evidence()), name
+    db.close()
+    with hybrid.connect(tmp_path, maintenance=False, log="os") as again:
+        assert [*again.watching()] == [*QUERIES_2]
+
+
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     with created(tmp_path) as db:
         db.watch(FALLS, name="falls")
         with monkeypatch.context() as later:
-            later.setattr("hybrid.watch.checkpoint.VERSION", 3)
+            later.setattr("hybrid.watch.checkpoint.VERSION", 4)
             later.setitem(saved.KINDS, "Answer", ("?", {}))  # type: ignore[misc]
             db.checkpoint()
             # the one at close, too
@@ -145,7 +182,7 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(DataError) as error:
         hybrid.connect(tmp_path, maintenance=False)
     newest = max((tmp_path / checkpoint.CHECKPOINTS).glob("*.state"))
-    assert error.value.message == f"the checkpoint {newest} has format 3; this program reads up to 2"
+    assert error.value.message == f"the checkpoint {newest} has format 4; this program reads up to 3"
     assert error.value.hint is not None
     assert error.value.hint.startswith("open the database with the release that wrote it or a later one, or remove")
 
