@@ -123,7 +123,8 @@ def connect(
     """Opens a database of streams. Use it as a context manager, or close it. Raises DataError if it cannot be opened.
 
     path: the directory of the archives, or s3://bucket/prefix in an S3-compatible store. None: everything in memory.
-    memory_limit: memory for partial matches of live queries, for example "2GB", and for DuckDB when it reads history.
+    memory_limit: memory for partial matches of live queries and what they have found, for example "2GB", and for DuckDB
+    when it reads history.
         Partial matches beyond it spill to disk.
     storage_options: options of the object store, as for deltalake and polars ({"aws_endpoint_url": ...,
         "aws_region": ...}). Missing ones come from the environment.

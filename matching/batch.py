@@ -91,6 +91,14 @@ class Ends:
     low_us: int
     high_us: int
 
+    @staticmethod
+    def concat(parts: Sequence[Ends]) -> Ends | None:
+        """Those of several, one after the other; None of none."""
+        if not parts:
+            return None
+        first, last = (np.concatenate([getattr(e, n) for e in parts]) for n in ("first_seq", "last_seq"))
+        return Ends(first, last, min(e.low_us for e in parts), max(e.high_us for e in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Matches:

@@ -285,7 +285,7 @@ class Database:
         them. Raises DataError and then changes nothing.
         """
         for alerts in [query.alerts for query in self._flow.queries]:
-            if alerts.unread_count >= alerts.unread_max:
+            if alerts.full:
                 alerts.make_room()  # without the lock, which the fetching thread may need
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)

@@ -157,9 +157,10 @@ class Queries:
         self.share_memory()
 
     def share_memory(self) -> None:
-        """Divides the memory budget among the holders of partial matches and the history caches."""
+        """Divides the memory budget among the holders of partial matches, what has been found, and history caches."""
         feeds = [s.feed for s in self._flow.streams.values() if s.feed is not None]
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
+        self.memory.share_found([q.alerts for q in self._flow.queries])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
         self.memory.share_kept([cache for driver in drivers for cache in driver.caches])
 

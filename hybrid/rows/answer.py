@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.evidence import NO_EVIDENCE, Evidence, Parts, concat, of_matches
-from matching.batch import Matches
+from matching.batch import Ends, Matches
 from matching.types import arrow_schema
 from query.plan.bind import history_columns
 from query.plan.output import Outcome, output_columns
@@ -132,6 +132,26 @@ def _matched(found: Sequence[Matches]) -> np.ndarray | None:
 def count_matches(found: Sequence[Matches]) -> int:
     """Counts matches, without unmatched rows and timed-out partial matches."""
     return sum(len(m) if m.outcome is None else int(np.count_nonzero(m.outcome == Outcome.MATCH)) for m in found)
+
+
+def concat_matches(parts: Sequence[Matches]) -> Matches:
+    """Concatenates matches of one plan; at least one, and all with ends or all with events."""
+    if len(parts) == 1:
+        return parts[0]
+    shifts = np.concatenate([[0], np.cumsum([len(m) for m in parts])])
+    events, some = concat([of_matches(m) for m in parts]), [m for m in parts if len(m)]
+    outcome = None
+    if any(m.outcome is not None for m in parts):
+        every = [np.full(len(m), Outcome.MATCH, np.int8) if m.outcome is None else m.outcome for m in parts]
+        outcome = np.concatenate(every)
+    return Matches(
+        pa.concat_tables([m.rows for m in parts]),
+        np.concatenate([m.row_match + s for m, s in zip(parts, shifts)]),
+        np.concatenate([m.number for m in parts]),
+        np.concatenate([m.first_us for m in parts]), np.concatenate([m.last_us for m in parts]),
+        events.bounds, events.variable, events.ts_us, events.source, events.offset, events.seq, events.variables,
+        events.sources, outcome, Ends.concat([m.ends for m in some if m.ends is not None]),
+    )  # fmt: skip
 
 
 def concat_answers(parts: Sequence[Answer]) -> Answer:

@@ -203,7 +203,7 @@ class ServiceQueries:
 
     def make_room(self) -> None:
         """Passes rows to sinks if a query has as many unread ones as it may have."""
-        if any(a.unread_count >= a.unread_max for r in self.running.values() for a in (r.alerts, *r.before)):
+        if any(a.full for r in self.running.values() for a in (r.alerts, *r.before)):
             self.fetch(wait=False)
 
     # ---- removed from the app file

@@ -12,13 +12,22 @@ import pyarrow as pa
 
 from archive.interrupts import Deferred
 from hybrid.rows.alert_once import Suppressor, alerts_among, untraced
-from hybrid.rows.answer import Answer, answer_of, concat_answers, count_matches, fitted, fitted_answer, output_schema
-from hybrid.rows.evidence import NO_EVIDENCE
+from hybrid.rows.answer import (
+    Answer,
+    answer_of,
+    concat_answers,
+    count_matches,
+    fitted,
+    fitted_answer,
+    output_schema,
+    rows_alone,
+)
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, evidence_table, identities
+from hybrid.watch.paged import Pages, Piece
 from matching.batch import Int64Array, Matches
-from query.errors import DataError, QueryError
+from query.errors import DataError, QueryError, first_line
 from query.plan.plan import QueryPlan
 
 #: Rows of a live query that may wait to be fetched, unless it is told otherwise.
@@ -28,12 +37,11 @@ UNREAD_MAX = 5_000_000
 class _Taken:
     """What a fetch has taken out of alerts, to be put back if it fails. whole: whether it is all there."""
 
-    __slots__ = ("answers", "matches", "row_count", "rows", "whole")
+    __slots__ = ("pieces", "row_count", "whole")
 
-    def __init__(self) -> None:
-        self.matches: list[Matches] = []
-        self.answers: list[Answer] = []
-        self.rows = self.row_count = 0
+    def __init__(self, pieces: list[Piece], row_count: int) -> None:
+        self.pieces = pieces
+        self.row_count = row_count
         self.whole = False
 
 
@@ -68,11 +76,16 @@ class Alerts:
         self._changed = threading.Condition()
         #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
         self._fetching = threading.Lock()
-        self._matches: list[Matches] = []
-        self._answers: list[Answer] = []
-        self._last: list[Matches] | Answer = []
+        self._pieces: list[Piece] = []  # all with matches, or all with joined rows
+        self._last: list[Piece] = []
         self._last_sources: Int64Array | None = None
-        self._taken = _Taken()
+        self._taken = _Taken([], 0)
+        #: So many bytes of rows that wait, and of what `evidence` needs, may be in memory; None: any. The others go to
+        #: `pages`; without them, what waits is bounded as by `unread_max`.
+        self.bytes_max: int | None = None
+        self.pages: Pages | None = None
+        self.trouble: str | None = None  # why they are in memory nevertheless
+        self._new_trouble: list[str] = []
         self._rows_from = rows_from
         self._catch_up = catch_up
         self._whole = whole
@@ -84,6 +97,7 @@ class Alerts:
         #: So many rows may wait to be fetched; then a push waits for whoever fetches, or is refused.
         self.unread_max = UNREAD_MAX
         self.unread_count = 0
+        self._unread_bytes = self._last_bytes = 0  # in memory
         self._reader: int | None = None  # the thread that fetched last
         self.schema = outer.schema()
         if identified:
@@ -100,30 +114,63 @@ class Alerts:
     def add(self, found: list[Matches]) -> None:
         """Matches of a query without history."""
         if found:
-            matches, rows = count_matches(found), sum(m.rows.num_rows for m in found)
-            with self._changed:
-                self._matches += found
-                self._match_count += matches
-                self.unread_count += rows
-                self._changed.notify_all()
+            self._match_count += count_matches(found)
+            self._add([Piece(m) for m in found])
 
     def add_answer(self, answer: Answer) -> None:
         """Joined rows of a query with history."""
+        self._add([Piece(answer)])
+
+    def _add(self, pieces: list[Piece]) -> None:
         with self._changed:
-            self._answers.append(answer)
-            self.unread_count += len(answer)
+            self._pieces += pieces
+            self.unread_count += sum(piece.row_count for piece in pieces)
+            self._unread_bytes += sum(piece.bytes for piece in pieces)
             self._changed.notify_all()
+        self.keep_within()
+
+    def keep_within(self) -> None:
+        """Moves rows that wait, and what `evidence` needs of the last fetch, to files if they are too large. What
+        cannot be written stays in memory."""
+        if self.bytes_max is None or self.pages is None or self._unread_bytes + self._last_bytes <= self.bytes_max:
+            return
+        with self._fetching, self._changed:
+            try:
+                self._last[:] = self.pages.moved(self._last)
+                self._last_bytes = 0
+                self._pieces = self.pages.moved(self._pieces)
+                self._unread_bytes = 0
+                self.trouble = None
+            except OSError as error:
+                said = self.trouble is not None
+                self.trouble = f"rows and evidence of a live query stay in memory: {first_line(error)}"
+                if not said:
+                    self._new_trouble.append(self.trouble)
+
+    def take_trouble(self) -> list[str]:
+        """Returns what has gone wrong with files since this was last asked."""
+        found, self._new_trouble = self._new_trouble, []
+        return found
+
+    @property
+    def full(self) -> bool:
+        """Returns whether more rows wait to be fetched than may."""
+        too_large = self.bytes_max is not None and self._unread_bytes > self.bytes_max
+        return self.unread_count >= self.unread_max or too_large
 
     def make_room(self) -> None:
         """Returns when fewer rows wait than may. Raises DataError where nobody is there who would fetch them: the
         caller itself is the one who did, or the thread that did has ended."""
         with self._changed:
-            while self.unread_count >= self.unread_max and not self._done and self._failure is None:
+            while self.full and not self._done and self._failure is None:
                 alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
                 if self._reader not in alive:
                     raise DataError(
                         f"{self.unread_count:,} rows of a live query wait to be fetched: nothing was taken",
-                        "fetch them before the next push, or let watch(unread_max=...) be larger",
+                        "fetch them before the next push, or let watch(unread_max=...) be larger"
+                        if self.unread_count >= self.unread_max else
+                        f"fetch them before the next push, or let memory_limit be larger: they hold "
+                        f"{self._unread_bytes:,} bytes, and {self.trouble or 'there is no place on disk for them'}",
                     )
                 self._changed.wait(0.5)
 
@@ -149,7 +196,9 @@ class Alerts:
         """What has been found and not fetched, and the counts, for hybrid.watch.saved."""
         with self._fetching, self._changed:
             return {
-                "matches": list(self._matches), "answers": list(self._answers), "match_count": self._match_count,
+                "matches": [p.content for p in self._pieces if isinstance(p.content, Matches)],
+                "answers": [p.content for p in self._pieces if isinstance(p.content, Answer)],
+                "match_count": self._match_count,
                 "row_count": self._row_count, "over": self._over if self._done else None,
                 "failure": None if self._failure is None else str(self._failure),
                 "suppressor": None if self.suppressor is None else self.suppressor.snapshot(),
@@ -159,10 +208,11 @@ class Alerts:
         """Goes on from what `save` gave, in alerts of the same query."""
         with self._changed:
             columns = output_schema(self._factor.plan)
-            self._matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
-            self._answers = [fitted_answer(answer, self._factor) for answer in saved["answers"]]
+            matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
             self._match_count, self._row_count = saved["match_count"], saved["row_count"]
-            self.unread_count = sum(m.rows.num_rows for m in self._matches) + sum(map(len, self._answers))
+            self._pieces = [*map(Piece, matches), *(Piece(fitted_answer(a, self._factor)) for a in saved["answers"])]
+            self.unread_count = sum(piece.row_count for piece in self._pieces)
+            self._unread_bytes = sum(piece.bytes for piece in self._pieces)
             if self.suppressor is not None:
                 self.suppressor.restore(saved["suppressor"])
             if saved["over"] is not None:
@@ -210,7 +260,7 @@ class Alerts:
         if wait:
             self._catch_up(None if wait is True else wait)
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
-        taken = self._taken = _Taken()
+        taken = self._taken = _Taken([], self._row_count)
         try:
             with self._fetching:
                 return self._fetch(bound_us, taken)
@@ -224,38 +274,33 @@ class Alerts:
             self.suppressor.begin()
         taken.row_count = self._row_count
         with self._changed:
-            taken.matches, taken.answers, taken.rows = self._matches, self._answers, self.unread_count
-            taken.whole = True
-            self._matches, self._answers, self.unread_count = [], [], 0
+            taken.pieces, taken.whole = self._pieces, True
+            taken_bytes, self._unread_bytes = self._unread_bytes, 0
+            self._pieces, self.unread_count = [], 0
             failure, self._reader = self._failure, threading.get_ident()
             self._changed.notify_all()
-        matches, answers = taken.matches, taken.answers
-        if not matches and not answers:
+        if not taken.pieces:
             if failure is not None:
                 raise failure
             if self.suppressor is not None:
                 self.suppressor.forget(bound_us)
             return self.schema.empty_table()
-        last: list[Matches] | Answer = matches
-        if self._factor.histories:
-            answer = last = concat_answers(answers)
-        elif self._identified or self.suppressor is not None:
-            answer = last = answer_of(self._factor.plan, matches)
+        if self._identified or self.suppressor is not None or self._factor.histories:
+            answer = self._answer(taken.pieces)
         else:
-            rows = [m.rows for m in matches]
-            live = rows[0] if len(rows) == 1 else pa.concat_tables(rows)
-            answer = Answer(live, NO_EVIDENCE, np.empty(0, np.int64))
+            rows = [p.content.rows for p in taken.pieces if isinstance(p.content, Matches)]
+            answer = rows_alone(rows[0] if len(rows) == 1 else pa.concat_tables(rows))
         try:
             table = self._outer.run([answer])
             if self._identified:
                 table = self._with_ids(table, answer)
             if self.suppressor is None:
-                self._last = last
+                self._last, self._last_bytes = taken.pieces, taken_bytes
             else:
                 table, sources = alerts_among(self.suppressor, self._outer, self._factor, answer, table)
                 self.suppressor.forget(bound_us)
                 if len(sources):
-                    self._last, self._last_sources = answer, sources
+                    self._last, self._last_bytes, self._last_sources = taken.pieces, taken_bytes, sources
         except (QueryError, DataError) as error:
             self.fail(error)
             raise
@@ -265,12 +310,12 @@ class Alerts:
     def put_back(self) -> None:
         """Undoes the last fetch, whose rows nobody has got: they come with the next one."""
         with Deferred(), self._fetching, self._changed:
-            taken, self._taken = self._taken, _Taken()
+            taken, self._taken = self._taken, _Taken([], 0)
             if not taken.whole:
                 return
-            self._matches = [*taken.matches, *self._matches]
-            self._answers = [*taken.answers, *self._answers]
-            self.unread_count += taken.rows
+            self._pieces = [*taken.pieces, *self._pieces]
+            self.unread_count += sum(piece.row_count for piece in taken.pieces)
+            self._unread_bytes += sum(piece.bytes for piece in taken.pieces)
             self._row_count = taken.row_count
             if self.suppressor is not None:
                 self.suppressor.take_back()
@@ -279,11 +324,10 @@ class Alerts:
         while True:
             self._catch_up(None)
             with self._changed:
-                while not (self._matches or self._answers or self._failure or self._done) and self._may_wait():
+                while not (self._pieces or self._failure or self._done) and self._may_wait():
                     # Woken now and then to see whether the threads that push are still there.
                     self._changed.wait(0.5)
-                ready = bool(self._matches or self._answers)
-                if not ready and self._failure is None:
+                if not self._pieces and self._failure is None:
                     return
             table = self.fetch()
             if table.num_rows:
@@ -302,12 +346,19 @@ class Alerts:
         """The events behind the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
 
         Read back from the archive. Raises DataError if they are no longer kept."""
-        last = self._last
-        answer = last if isinstance(last, Answer) else answer_of(self._factor.plan, self._whole(last))
+        answer = self._answer(self._last)
         if not len(answer):
             answer = empty_answer(self._factor)
         sources = [self._last_sources] if self._last_sources is not None else self._outer.sources([answer])
         return evidence_table(self.plan, [answer], sources, [self._lookups()])
+
+    def _answer(self, pieces: list[Piece]) -> Answer:
+        """Returns pieces as one answer, with their evidence."""
+        if self._factor.histories:
+            answers = [p.content for p in pieces if isinstance(p.content, Answer)]
+            return concat_answers(answers) if answers else empty_answer(self._factor)
+        found = [p.content for p in pieces if isinstance(p.content, Matches)]
+        return answer_of(self._factor.plan, self._whole(found))
 
     def suppressed(self) -> pa.Table:
         """The last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns, then
@@ -332,6 +383,8 @@ class Alerts:
                 "state": state, "matches": self._match_count, "rows_fetched": self._row_count,
                 "rows_unread": self.unread_count,
             }  # fmt: skip
+        if self.trouble is not None:
+            own["memory_trouble"] = self.trouble
         if self.suppressor is not None:
             own |= {"suppressed": self.suppressor.count, "suppressed_unlisted": self.suppressor.unlisted_count}
         return own | self._stats()

@@ -173,6 +173,7 @@ class Flow:
                 trouble += events.take_trouble()
             if ended or events.left or query.driver is not None:
                 guarded(query, LiveQuery.settle)
+            trouble += query.alerts.take_trouble()
         self.drop_over()
         return trouble
 

@@ -1,14 +1,17 @@
-"""The memory limit for partial matches and history caches, divided among their holders, and the spill store."""
+"""The memory limit of partial matches, pending rows and evidence, divided among their holders; memory of history caches;
+the spill store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from hybrid.join.history_cache import BYTES_MAX, HistoryCache
 from hybrid.rows.times import show_us
+from hybrid.watch.alerts import Alerts
+from hybrid.watch.paged import PAGES, Pages
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ UNITS = {"": 1, **{f"{p}b": 1000**i for i, p in enumerate(("", "k", "m", "g", "t
 UNITS |= {f"{p}ib": 1024**i for i, p in enumerate(("k", "m", "g", "t"), 1)}
 #: The limit if a checkpoint has spilled partial matches, but the database has no limit any more.
 UNLIMITED = 1 << 62
+#: Pending rows and evidence get the limit divided by this; partial matches get the rest.
+FOUND_PART = 4
 
 
 class Holder(Protocol):
@@ -33,6 +38,8 @@ class Memory:
     def __init__(self, limit: str | None, path: Place | None) -> None:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._store: PartialStore | None = None
+        #: Files for the rows and evidence of live queries that do not fit.
+        self.pages: Pages | None = None
         #: Reason why partial matches cannot leave memory, if any.
         self.why: str | None = None
         if path is None:
@@ -45,6 +52,8 @@ class Memory:
             directory = path / PARTIALS
             if limit is not None or directory.exists():
                 self._store = PartialStore(directory)
+            if limit is not None:
+                self.pages = Pages(path / PAGES)
 
     def spill(self) -> Spill | None:
         """Returns the spill settings of feeds and matchers; None without a store."""
@@ -55,10 +64,19 @@ class Memory:
         return Spill(UNLIMITED if self._limit_bytes is None else self._limit_bytes, self._store)
 
     def share_out(self, holders: Iterable[Holder]) -> None:
-        """Divides the limit equally among the holders."""
+        """Divides the limit, except for the part of pending rows and evidence, equally among the holders."""
         some = list(holders)
+        limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes - self._limit_bytes // FOUND_PART
         for holder in some:
-            holder.limit_bytes = UNLIMITED if self._limit_bytes is None else self._limit_bytes // len(some)
+            holder.limit_bytes = limit_bytes // len(some)
+
+    def share_found(self, alerts: Collection[Alerts]) -> None:
+        """Divides the part of pending rows and evidence equally among the live queries."""
+        if self._limit_bytes is None:
+            return
+        for one in alerts:
+            one.bytes_max, one.pages = self._limit_bytes // FOUND_PART // len(alerts), self.pages
+            one.keep_within()
 
     def share_kept(self, caches: Sequence[HistoryCache]) -> None:
         """Divides the memory of history caches equally among them."""

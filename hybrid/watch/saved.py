@@ -46,8 +46,8 @@ _TAGS = {kind: tag for tag, (kind, _) in KINDS.items()}
 def save(value: Any) -> bytes:
     """Returns the bytes of None, booleans, numbers, texts, bytes, numpy arrays, tables, record batches, lists, tuples
     and dicts (keyed by text) of these; and of Answer, Side, Evidence, EventBatch, Matches and Ends."""
-    arrays: dict[str, np.ndarray] = {}
-    return pack({"value": _put(value, arrays)}, arrays)
+    plain, arrays = taken_apart(value)
+    return pack({"value": plain}, arrays)
 
 
 def saved_version(data: bytes) -> Any:
@@ -65,6 +65,17 @@ def load(data: bytes) -> Any:
         return _get(head["value"], arrays)
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"the saved state is invalid: {error}", "start the query again") from error
+
+
+def taken_apart(value: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Returns plain values, and arrays by name, of which `put_together` makes the value again; arrays are not copied."""
+    arrays: dict[str, np.ndarray] = {}
+    return _put(value, arrays), arrays
+
+
+def put_together(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns the value that `taken_apart` divided; it shares the memory of the arrays."""
+    return _get(plain, arrays)
 
 
 def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -101,7 +112,7 @@ def _put(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             raise TypeError(f"{type(value).__name__} cannot be saved")
 
 
-def _get(saved: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _get(saved: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(saved, list):
         return [_get(v, arrays) for v in saved]
     if not isinstance(saved, dict):

@@ -57,8 +57,8 @@ QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINE
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
 #: and fifteen more; a checkpoint; and ten events of which no checkpoint knows.
 FORMAT_1 = Path(__file__).parents[1] / "databases" / "format_1.tar.xz"
-#: Made by the last release of format 2: ten events, then QUERIES_2, thirty more; a checkpoint, with rows that nobody had
-#: fetched, among them matches with ends instead of events; and ten events of which no checkpoint knows.
+#: Made by the last release of format 2: ten events, then QUERIES_2, thirty more; a checkpoint, with rows that nobody
+#: had fetched, among them matches with ends instead of events; and ten events of which no checkpoint knows.
 FORMAT_2 = Path(__file__).parents[1] / "databases" / "format_2.tar.xz"
 NUMBERED = """
     SELECT * FROM ticks MATCH_RECOGNIZE (

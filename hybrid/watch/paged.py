@@ -1,0 +1,116 @@
+"""Rows of live queries that wait to be fetched, and evidence that may be asked for, in files instead of memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hybrid.rows.answer import Answer, concat_answers, concat_matches
+from hybrid.rows.evidence import Parts
+from hybrid.watch.saved import put_together, taken_apart
+from matching.batch import Matches
+
+#: Directory of the files, in the directory of a database.
+PAGES = "_pages"
+SUFFIX = ".page"
+#: Bytes of the objects around the arrays of one Matches or Answer, about.
+OBJECT_BYTES = 4096
+ALIGNED = 64
+
+
+class Piece:
+    """Matches or joined rows of a live query. bytes: what they hold of memory, about; 0: they are in a file."""
+
+    __slots__ = ("bytes", "content")
+
+    def __init__(self, content: Matches | Answer, in_file: bool = False) -> None:
+        self.content = content
+        self.bytes = 0 if in_file else OBJECT_BYTES + size_of(content)
+
+    @property
+    def row_count(self) -> int:
+        content = self.content
+        return int(content.rows.num_rows) if isinstance(content, Matches) else len(content)
+
+
+def size_of(value: Any) -> int:
+    """Returns the bytes of the arrays and tables of a dataclass."""
+    if isinstance(value, np.ndarray | pa.Table):
+        return int(value.nbytes)
+    if isinstance(value, Parts):
+        value = value.whole()
+    if isinstance(value, tuple):
+        return sum(map(size_of, value))
+    return sum(size_of(getattr(value, field.name)) for field in fields(value)) if is_dataclass(value) else 0
+
+
+class Pages:
+    """The files of one database. A file loses its name as soon as it is written, and its space with its last piece."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Reads and writes nothing until first use."""
+        self._directory = Path(directory)
+        self._begun = False
+
+    def moved(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Returns the pieces with those that are in memory in a file, neighbours as one piece. Raises OSError; no piece
+        has changed then."""
+        found: list[Piece] = []
+        for (in_memory, *_), group in groupby(pieces, _kind):
+            some = list(group)
+            found += [Piece(self._in_file(_joined(some)), in_file=True)] if in_memory else some
+        return found
+
+    def _in_file(self, content: Matches | Answer) -> Matches | Answer:
+        head, arrays = taken_apart(content)
+        begin = {}
+        if not self._begun:
+            self._begin()
+        descriptor, path = tempfile.mkstemp(SUFFIX, dir=self._directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for name, array in arrays.items():
+                    file.write(bytes(-file.tell() % ALIGNED))
+                    begin[name] = file.tell()
+                    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                file.write(bytes(ALIGNED))  # an empty file has no memory
+            with pa.memory_map(path) as mapped:
+                buffer = mapped.read_buffer()  # outlives the file object and its descriptor
+        finally:
+            os.unlink(path)
+        found: Matches | Answer = put_together(head, _views(buffer, arrays, begin))
+        return found
+
+    def _begin(self) -> None:
+        """Makes the directory, and removes what a killed process has left there."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        for left in self._directory.glob(f"*{SUFFIX}"):
+            left.unlink()
+        self._begun = True
+
+
+def _kind(piece: Piece) -> tuple[bool, bool]:
+    """Pieces of one kind can be joined: in memory or not, with ends or with events."""
+    return piece.bytes > 0, isinstance(piece.content, Matches) and piece.content.ends is not None
+
+
+def _joined(pieces: Sequence[Piece]) -> Matches | Answer:
+    contents = [piece.content for piece in pieces]
+    matches = [c for c in contents if isinstance(c, Matches)]
+    return concat_matches(matches) if matches else concat_answers([c for c in contents if isinstance(c, Answer)])
+
+
+def _views(buffer: pa.Buffer, arrays: Mapping[str, np.ndarray], begin: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Returns arrays of the same shapes over the bytes of a file."""
+    return {
+        name: np.frombuffer(buffer, array.dtype, array.size, begin[name]).reshape(array.shape)
+        for name, array in arrays.items()
+    }
