@@ -170,7 +170,10 @@ def concat_answers(parts: Sequence[Answer]) -> Answer:
         side_evidence, side_match = joined([s.evidence for s in part], [s.match for s in part])
         rows = pa.concat_tables([s.rows for s in part])
         sides.append(Side(rows, side_evidence, side_match, np.concatenate([s.complete for s in part])))
-    return Answer(pa.concat_tables([p.live for p in parts]), evidence, match, tuple(sides))
+    matched = None
+    if any(p.matched is not None for p in parts):
+        matched = np.concatenate([np.ones(len(p), bool) if p.matched is None else p.matched for p in parts])
+    return Answer(pa.concat_tables([p.live for p in parts]), evidence, match, tuple(sides), matched)
 
 
 def taken(table: pa.Table, index: pa.Array) -> pa.Table:

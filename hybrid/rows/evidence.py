@@ -161,7 +161,7 @@ def long_table(
         "row": pa.array(rows[which], pa.int64()),
         "match_id": pa.array(list(match_ids), pa.string()).take(pa.array(which)),
         "join_id": pa.array(list(join_ids), pa.string()).take(pa.array(which)),
-        "side": pa.array([side] * len(which), pa.string()),
+        "side": pa.repeat(pa.scalar(side, pa.string()), len(which)),
         "variable": names.take(pa.array(variable)),
         "event_time": pa.array(evidence.ts_us, pa.int64()).cast(pa.timestamp("us")),
         "source": sources.take(pa.array(evidence.source)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,18 +81,19 @@ def evidence_table(
     sources: Sequence[np.ndarray] | None,
     lookups: Sequence[Lookups],
     rows: int | None = None,
+    first: int = 0,
 ) -> pa.Table:
     """Returns the events of the output rows, one line per event, in the order of output rows, live before history.
 
-    rows: only of the first `rows` output rows. Columns: row (number of the output row; -1 if output rows have no single
-    origin, and then all matches are listed), match_id, join_id (null without a history join), side (pl for live, pa for
-    history), variable (null for plain history rows), event_time, source, offset, history_complete (null without a
-    history join), then the event's own columns.
+    rows: only of the first `rows` output rows. first: number of the first output row. Columns: row (number of the
+    output row; -1 if output rows have no single origin, and then all matches are listed), match_id, join_id (null
+    without a history join), side (pl for live, pa for history), variable (null for plain history rows), event_time,
+    source, offset, history_complete (null without a history join), then the event's own columns.
     """
     parts: list[pa.Table] = []
     for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
         at = (np.arange(len(answer)) if sources is None else sources[f])[:rows]
-        row = np.full(len(at), -1, np.int64) if sources is None else np.arange(len(at), dtype=np.int64)
+        row = np.full(len(at), -1, np.int64) if sources is None else np.arange(first, first + len(at))
         live_ids, join_ids, side_ids = _joined_ids(factor, answer, at)
         complete = [bool(c) for c in _complete(answer, at)] if factor.histories else [None] * len(at)
         live = answer.evidence.take(answer.match[at])
@@ -106,6 +107,34 @@ def evidence_table(
     if sources is None:
         return whole
     return whole.take(pa.array(np.argsort(whole.column("row").to_numpy(), kind="stable")))
+
+
+def evidence_tables(
+    plan: QueryPlan, parts: Iterable[Answer], sources: np.ndarray | None, lookups: Lookups, lines_max: int
+) -> Iterator[pa.Table]:  # fmt: skip
+    """Yields `evidence_table` of a query with one pattern in parts of about `lines_max` lines.
+
+    parts: the rows of the pattern, one answer after the other. sources: ascending row numbers, see `Outer.sources`."""
+    begin = first = 0
+    for part in parts:
+        at = np.arange(len(part))
+        if sources is not None:
+            stop = int(np.searchsorted(sources, begin + len(part)))
+            at = sources[first:stop] - begin
+        for some in _pieces(part, at, lines_max):
+            yield evidence_table(plan, [part], None if sources is None else [some], [lookups], first=first)
+            first += len(some)
+        begin += len(part)
+
+
+def _pieces(answer: Answer, at: np.ndarray, lines_max: int) -> Iterator[np.ndarray]:
+    """Yields row numbers of an answer, so many at a time that they have about `lines_max` lines of evidence."""
+    lines = np.diff(answer.evidence.bounds)[answer.match[at]]
+    for side in answer.sides:
+        has = side.match[at] >= 0
+        lines[has] += np.diff(side.evidence.bounds)[side.match[at][has]]
+    cuts = np.flatnonzero(np.diff(np.cumsum(lines) // lines_max)) + 1
+    yield from (some for some in np.split(at, cuts) if len(some))
 
 
 def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:

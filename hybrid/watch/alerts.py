@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,10 @@ from hybrid.rows.answer import (
     output_schema,
     rows_alone,
 )
+from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.result import Lookups, evidence_table, identities
+from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities
 from hybrid.watch.paged import Pages, Piece
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line
@@ -32,6 +33,9 @@ from query.plan.plan import QueryPlan
 
 #: Rows of a live query that may wait to be fetched, unless it is told otherwise.
 UNREAD_MAX = 5_000_000
+#: Lines of evidence that come at a time.
+EVIDENCE_LINES = 250_000
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 class _Taken:
@@ -59,7 +63,7 @@ class Alerts:
         stats: Callable[[], dict[str, Any]], may_wait: Callable[[], bool], leave: Callable[[], None],
         identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
         catch_up: Callable[[float | None], None] = lambda seconds: None,
-        whole: Callable[[list[Matches]], list[Matches]] = lambda found: found,
+        whole: Callable[[list[Matches]], Iterable[Matches]] = lambda found: found,
     ) -> None:
         """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
         history that has been asked for has been answered, or so many seconds are over. whole: matches with their
@@ -288,8 +292,7 @@ class Alerts:
         if self._identified or self.suppressor is not None or self._factor.histories:
             answer = self._answer(taken.pieces)
         else:
-            rows = [p.content.rows for p in taken.pieces if isinstance(p.content, Matches)]
-            answer = rows_alone(rows[0] if len(rows) == 1 else pa.concat_tables(rows))
+            answer = self._rows_alone(taken.pieces)
         try:
             table = self._outer.run([answer])
             if self._identified:
@@ -346,19 +349,48 @@ class Alerts:
         """The events behind the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
 
         Read back from the archive. Raises DataError if they are no longer kept."""
-        answer = self._answer(self._last)
-        if not len(answer):
-            answer = empty_answer(self._factor)
-        sources = [self._last_sources] if self._last_sources is not None else self._outer.sources([answer])
-        return evidence_table(self.plan, [answer], sources, [self._lookups()])
+        return self.evidence_batches().read_all()
+
+    def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
+        """The lines of `evidence`, about `lines_max` at a time, in bounded memory. Read while the query goes on or not;
+        a later fetch does not change them."""
+        tables = self._evidence_tables(list(self._last), self._last_sources, lines_max)
+        schema = evidence_table(self.plan, [empty_answer(self._factor)], [_NO_ROWS], [self._lookups()]).schema
+        batches = (batch for table in tables for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _evidence_tables(
+        self, pieces: list[Piece], sources: Int64Array | None, lines_max: int
+    ) -> Iterator[pa.Table]:  # fmt: skip
+        rows = self._rows_alone(pieces)
+        found = [sources] if sources is not None else self._outer.sources([rows])
+        lookups, parts = self._lookups(), self._answers(pieces)
+        if found is None:
+            return evidence_tables(self.plan, parts, None, lookups, lines_max)
+        if (np.diff(found[0]) >= 0).all():
+            return evidence_tables(self.plan, parts, found[0], lookups, lines_max)
+        # the outer SELECT has changed their order
+        return iter([evidence_table(self.plan, [self._answer(pieces)], found, [lookups])])
+
+    def _answers(self, pieces: list[Piece]) -> Iterator[Answer]:
+        """Yields pieces as answers with their evidence, in parts."""
+        yield from (p.content for p in pieces if isinstance(p.content, Answer))
+        for m in self._whole([p.content for p in pieces if isinstance(p.content, Matches)]):
+            if len(m):
+                yield answer_of(self._factor.plan, [m])
 
     def _answer(self, pieces: list[Piece]) -> Answer:
         """Returns pieces as one answer, with their evidence."""
-        if self._factor.histories:
-            answers = [p.content for p in pieces if isinstance(p.content, Answer)]
-            return concat_answers(answers) if answers else empty_answer(self._factor)
-        found = [p.content for p in pieces if isinstance(p.content, Matches)]
-        return answer_of(self._factor.plan, self._whole(found))
+        answers = list(self._answers(pieces))
+        return concat_answers(answers) if answers else empty_answer(self._factor)
+
+    def _rows_alone(self, pieces: list[Piece]) -> Answer:
+        """Returns pieces as one answer without evidence."""
+        parts = [
+            replace(c, events=NO_EVIDENCE, sides=tuple(replace(side, evidence=NO_EVIDENCE) for side in c.sides))
+            if isinstance(c, Answer) else rows_alone(c.rows) for c in (piece.content for piece in pieces)
+        ]
+        return concat_answers(parts) if parts else empty_answer(self._factor)
 
     def suppressed(self) -> pa.Table:
         """The last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns, then

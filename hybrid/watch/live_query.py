@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from archive.reader import HistoryReader
@@ -234,8 +234,8 @@ class LiveQuery:
         waiting_us = None if self.driver is None else self.driver.waiting_from_us()
         return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
-    def whole(self, found: list[Matches]) -> list[Matches]:
-        """Returns matches with their events, which are found again if they were not kept."""
+    def whole(self, found: list[Matches]) -> Iterable[Matches]:
+        """Returns matches with their events, in parts if they were not kept and are found again."""
         if all(m.ends is None for m in found):
             return found
         (stream,) = self.events.streams

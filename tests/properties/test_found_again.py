@@ -36,12 +36,15 @@ class Kept:
 
 
 def test_events_that_are_found_again_equal_the_reference(record_property: Callable[[str, object], None]) -> None:
-    """All at once, as after one fetch, and the matches of each batch alone."""
+    """All at once, as after one fetch, the matches of each batch alone, and in parts of a few events."""
     counts: Counter[str] = Counter()
 
     @FEWER
-    @given(rows=events(min_size=4), plan=carried() | skipping(), size=st.sampled_from((1, 4, 100)))
-    def check(plan: Plan, rows: list[Row], size: int) -> None:
+    @given(
+        rows=events(min_size=4), plan=carried() | skipping(), size=st.sampled_from((1, 4, 100)),
+        events_max=st.integers(1, 9),
+    )  # fmt: skip
+    def check(plan: Plan, rows: list[Row], size: int, events_max: int) -> None:
         matcher = matcher_by(plan, purpose=Purpose.FOUND_AGAIN, program=program_of(plan), lenient=True)
         counts["drawn"] += 1
         assume(matcher.found_again)
@@ -53,8 +56,11 @@ def test_events_that_are_found_again_equal_the_reference(record_property: Callab
         if not some:
             assert not expected
             return
-        assert answer_of(with_events(plan, some, kept, 0, None)) == expected
+        assert answer_of([*with_events(plan, some, kept, 0, None)]) == expected
         assert answer_of([m for one in some for m in with_events(plan, [one], kept, 0, None)]) == expected
+        parts = [*with_events(plan, some, kept, 0, None, events_max)]
+        assert answer_of(parts) == expected
+        counts["several parts"] += len(parts) > 1
         counts["several batches"] += len(some) > 1
         counts["carried"] += matcher.chosen.carried is not None
         counts["a chain"] += matcher.chosen.chain is not None
@@ -62,5 +68,5 @@ def test_events_that_are_found_again_equal_the_reference(record_property: Callab
 
     check()
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
-    for what in ("a match", "several batches", "carried", "a chain", "all rows"):
+    for what in ("a match", "several batches", "several parts", "carried", "a chain", "all rows"):
         assert counts[what], what

@@ -158,6 +158,11 @@ def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> 
         assert ids.drop_columns(["match_id"]).equals(bare.fetch())
         assert bare.evidence().equals(identified.evidence())
         assert bare.evidence().equals(identified.evidence())  # asked twice
+        for lines_max in (1, 10, 1000):
+            for alerts in (bare, identified):
+                batches = list(alerts.evidence_batches(lines_max))
+                assert pa.Table.from_batches(batches).equals(identified.evidence())
+                assert max(batch.num_rows for batch in batches) < lines_max + 40 or lines_max == 1000
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,4 +1,4 @@
-"""What live queries have found is within memory_limit: the rest is in files, and rows, ids and evidence are the same."""
+"""What live queries have found is within memory_limit: the rest is in files; rows, ids and evidence are the same."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ UNMATCHED = """
     SELECT * FROM ticks MATCH_RECOGNIZE (
         PARTITION BY k MEASURES A.v AS a ALL ROWS PER MATCH WITH UNMATCHED ROWS PATTERN (A B)
         DEFINE A AS v < 4, B AS v > 4)"""
-SINGLES = "SELECT n, k FROM ticks MATCH_RECOGNIZE (PARTITION BY k MEASURES count(*) AS n PATTERN (A+) DEFINE A AS v > 2)"
+LONGER = """
+    SELECT n, k FROM ticks MATCH_RECOGNIZE (
+        PARTITION BY k MEASURES count(*) AS n PATTERN (A+) DEFINE A AS v > 2) WHERE n > 1"""
 QUERIES = {
     "falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "once": ONCE, "joined once": JOINED_ONCE,
-    "unmatched": UNMATCHED, "longer": SINGLES + " WHERE n > 1",
+    "unmatched": UNMATCHED, "longer": LONGER,
 }  # fmt: skip
 #: A quarter of it, shared by all queries, is less than any match needs.
 LIMIT = "8kB"
@@ -62,7 +64,8 @@ def within(db: hybrid.Database) -> None:
 
 @settings(max_examples=max(4, settings().max_examples // 25), deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 12), min_size=4, max_size=10), fetched=st.lists(st.booleans(), min_size=10, max_size=10),
+    sizes=st.lists(st.integers(1, 12), min_size=4, max_size=10),
+    fetched=st.lists(st.booleans(), min_size=10, max_size=10),
     restart=st.integers(0, 9), ids=st.booleans(),
 )  # fmt: skip
 def test_rows_and_evidence_are_those_without_a_limit(
@@ -97,7 +100,10 @@ def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
         expected, rows = alerts.fetch(), found[name].fetch()
         assert rows.equals(expected), name
         if expected.num_rows:
-            assert found[name].evidence().equals(alerts.evidence()), name
+            evidence = alerts.evidence()
+            assert found[name].evidence().equals(evidence), name
+            for lines_max in (1, 7):
+                assert found[name].evidence_batches(lines_max).read_all().equals(evidence), name
 
 
 def test_rows_that_are_put_back_come_again(tmp_path: Path) -> None:
