@@ -109,7 +109,8 @@ class Matches:
     MATCH_NUMBER; if the plan does not read it, it restarts after a key was idle. first_us, last_us: int64 (n,) times of
     the first and last matched event (of the start row, for an empty match). Evidence: the matched events of match i are
     event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is an index into `variables`. ends: replaces
-    times and evidence; see matching.engines.engine.Purpose.FOUND_AGAIN.
+    times and evidence, see matching.purpose; contiguous matches then keep only the variables of their events. ids:
+    int64 (n, 2), the match ids (matching.identity), if the purpose includes them.
     """
 
     rows: pa.Table
@@ -127,6 +128,7 @@ class Matches:
     sources: tuple[str, ...]
     outcome: np.ndarray[tuple[int], np.dtype[np.int8]] | None = None
     ends: Ends | None = None
+    ids: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.number)

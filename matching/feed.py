@@ -6,15 +6,16 @@ and errors do not affect it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import parts, pushed
 from matching.ordering import Ordering, in_sources
+from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, Spill, SpillStats
 from matching.state import pack, unpack
 from query.errors import DataError
@@ -58,14 +59,9 @@ class Member:
         return self.kernel.spill
 
     @property
-    def found_again(self) -> bool:
-        """Returns whether its matches have ends instead of events."""
-        return self.kernel is not None and self.kernel.found_again
-
-    @property
-    def carries(self) -> bool:
-        """Returns whether its runs carry values instead of the rows of their matches."""
-        return self.kernel is not None and not self.kernel.chosen.keeps_rows
+    def purpose(self) -> Purpose:
+        """Returns what its matches are wanted for."""
+        return Purpose.LIVE if self.kernel is None else self.kernel.purpose
 
     def take_found(self) -> list[Matches]:
         found, self.found = self.found, []
@@ -245,33 +241,32 @@ class Feed:
         for ordering in (self.ordering, *(g.ordering for g in self._groups if g.ordering is not None)):
             ordering.declare(schema)
 
-    def _make(
-        self, plan: Plan, found_again: bool, shedder: Shedder | None = None, shared: list[Rows] | None = None,
-        carries: bool | None = None,
-    ) -> Matcher:  # fmt: skip
-        """Returns a matcher of a live query. found_again: matches may have ends instead of events; ignored with a
-        shedder, because the archive also has the events of shed keys. carries: see choose_engine; None: True unless
-        partial matches may spill."""
-        from matching.engines.engine import Purpose
+    def _make(self, plan: Plan, purpose: Purpose, shared: list[Rows] | None = None) -> Matcher:
+        """Returns a matcher of a live query."""
         from matching.matcher import make_matcher
 
-        purpose = Purpose.FOUND_AGAIN if found_again and shedder is None else Purpose.LIVE
         return make_matcher(
-            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill,
-            carries=self._spill is None if carries is None else carries,
-        )  # fmt: skip
+            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill
+        )
+
+    def _purpose(self, purpose: Purpose, shedder: Shedder | None) -> Purpose:
+        """Returns what a new matcher is for: the archive also has the events of shed keys, and runs that may leave
+        memory keep their rows."""
+        if shedder is not None:
+            return Purpose.LIVE
+        return Purpose.KEPT_ROWS if purpose is Purpose.FOUND_AGAIN and self._spill is not None else purpose
 
     def add(
-        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, found_again: bool = False
+        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE
     ) -> Member:  # fmt: skip
         """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
-        shedder: of the plan's PARTITION BY, if partitions may be left out. found_again: see Purpose.FOUND_AGAIN."""
+        shedder: of the plan's PARTITION BY, if partitions may be left out. purpose: of its matches."""
         hidden_seq = since_seq if len(self.ordering) else 0  # held-back events are not for it
         shared = [
             g.rows for g in self._groups
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
         ]
-        matcher = self._make(plan, found_again, shedder, [] if shedder else shared)
+        matcher = self._make(plan, self._purpose(purpose, shedder), [] if shedder else shared)
         member = Member(matcher, shedder)
         rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
@@ -282,14 +277,14 @@ class Feed:
         return member
 
     def succeed(
-        self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
+        self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
     ) -> Member | None:  # fmt: skip
         """Replaces `old` by a query of another plan, with the state of its rows, if the two differ only in measures and
         their output. Returns None, without any change, otherwise. read: returns the events of the stream with a time
-        from the first to the second. found_again: as in `add`."""
+        from the first to the second. purpose: as in `add`."""
         for group in self._groups:
             if old in group.members and old.kernel is not None:
-                kernel = old.kernel.successor(plan, read, found_again)
+                kernel = old.kernel.successor(plan, read, purpose)
                 if kernel is not None:
                     member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
@@ -298,12 +293,12 @@ class Feed:
 
     def replay(
         self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
-        from_us: int | None = None, found_again: bool = False,
+        from_us: int | None = None, purpose: Purpose = Purpose.LIVE,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
         the total order, possibly including held-back ones. shedder: as in `add`; none of these events is left out.
         from_us: earlier events are not for it. Raises the failure of the query."""
-        matcher = self._make(plan, found_again, shedder)
+        matcher = self._make(plan, self._purpose(purpose, shedder))
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -370,9 +365,7 @@ class Feed:
                 "since_seq": group.since_seq, "members": len(chosen), "kernels": kernels, "from_us": group.from_us,
                 "ahead_us": group.ahead_us, "sources": list(group.sources),
             })  # fmt: skip
-            if any(member.found_again for member in chosen):
-                groups[-1]["found_again"] = [member.found_again for member in chosen]
-                groups[-1]["carries"] = [member.carries for member in chosen]
+            groups[-1]["purposes"] = [member.purpose.name for member in chosen]
             if group.ordering is not None:
                 parts[f"own{i}"] = _as_array(group.ordering.snapshot())
             if group.shedder is not None:
@@ -407,9 +400,8 @@ class Feed:
             if f"own{i}" in parts:
                 group.ordering = Ordering(self.ordering.schema)
                 group.ordering.restore(parts[f"own{i}"].tobytes())
-            never = [False] * kept["members"]
-            for found_again, carries in zip(kept.get("found_again", never), kept.get("carries", never), strict=True):
-                group.members.append(Member(self._make(left.pop(0), found_again, None, shared, carries)))
+            for purpose in _purposes(kept):
+                group.members.append(Member(self._make(left.pop(0), purpose, shared)))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
                 shedder = Shedder(plans[len(members)].partition_by)
@@ -508,6 +500,16 @@ class Feed:
             if group.from_us is not None and watermark_us is not None and watermark_us >= group.from_us:
                 group.from_us = None
             group.advance(watermark_us)
+
+
+def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:
+    """Returns the purposes of the members of a group in a snapshot. Earlier releases had two flags for them."""
+    if "purposes" in kept:
+        return [Purpose[name] for name in kept["purposes"]]
+    never = [False] * kept["members"]
+    flags = zip(kept.get("found_again", never), kept.get("carries", never), strict=True)
+    again = {True: Purpose.FOUND_AGAIN, False: Purpose.KEPT_ROWS}
+    return [again[carries] if found_again else Purpose.LIVE for found_again, carries in flags]
 
 
 def _as_array(state: bytes) -> np.ndarray:

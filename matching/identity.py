@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 
 from matching.batch import Int64Array
-from matching.kernels.identity import chains
+from matching.kernels.identity import chains, chains_of_rows
 
 
 @lru_cache(maxsize=4096)
@@ -36,15 +37,40 @@ def match_ids(
     variables: Sequence[str], sources: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """The ids of n matches; arrays as those of matching.batch.Matches. variable: -1 where a row has none. O(events)."""
+    lanes = id_lanes(fingerprint, bounds, variable, source, offset, variables, sources)
+    digits = _digits(lanes)
+    return [digits[i : i + 32] for i in range(0, len(digits), 32)]
+
+
+def id_lanes(
+    fingerprint: str, bounds: Int64Array, variable: np.ndarray, source: np.ndarray, offset: Int64Array,
+    variables: Sequence[str], sources: Sequence[str], rows: Int64Array | None = None,
+) -> np.ndarray:  # fmt: skip
+    """The ids of n matches as numbers, int64 (n, 2). rows: source and offset are of the rows of a store, and these are
+    the rows of the matches."""
     out = np.empty((len(bounds) - 1, 2), np.int64)
     words = np.array([*map(variable_word, variables), variable_word("")], np.int64)
     names = np.array([*map(source_word, sources), 0], np.int64)
-    chains(
-        *beginning(fingerprint), _plain(bounds, np.int64), _plain(variable, np.int16), _plain(source, np.int32),
-        _plain(offset, np.int64), words, names, out,
-    )  # fmt: skip
-    digits = out.astype(">i8").tobytes().hex()
-    return [digits[i : i + 32] for i in range(0, len(digits), 32)]
+    bounds, variable = _plain(bounds, np.int64), _plain(variable, np.int16)
+    source, offset = _plain(source, np.int32), _plain(offset, np.int64)
+    if rows is None:
+        chains(*beginning(fingerprint), bounds, variable, source, offset, words, names, out)
+    else:
+        rows = _plain(rows, np.int64)
+        chains_of_rows(*beginning(fingerprint), bounds, variable, rows, source, offset, words, names, out)
+    return out
+
+
+def id_texts(lanes: np.ndarray) -> pa.Array:
+    """Ids as text: 32 hex digits each."""
+    bounds = np.arange(len(lanes) + 1, dtype=np.int64) * 32
+    digits = pa.py_buffer(_digits(lanes).encode())
+    texts = pa.LargeStringArray.from_buffers(len(lanes), pa.py_buffer(bounds), digits)
+    return texts.cast(pa.string())
+
+
+def _digits(lanes: np.ndarray) -> str:
+    return lanes.astype(">i8").tobytes().hex()
 
 
 def _plain(array: np.ndarray, type: type[np.generic]) -> np.ndarray:

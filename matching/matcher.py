@@ -35,6 +35,7 @@ from matching.engines.engine import (
 )
 from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, Values, columns_read, storable, truth
+from matching.identity import id_lanes
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.limits import not_moving_on, over_budget
@@ -63,15 +64,14 @@ DENSE_ROWS_MIN = 256
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
-    carries: bool = True,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
     continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
-    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). carries: see choose_engine."""
-    chosen = choose_engine(plan, purpose, carries=carries)
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
+    chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
@@ -131,8 +131,8 @@ class _Looked(NamedTuple):
 class KernelMatcher:
     """Matcher over the engine of an EnginePlan. State is arrays. stuck: number of matches from which AFTER MATCH SKIP
     TO would not have moved on. With Purpose.ROWS matches have neither times nor events, and a match of which measures
-    read little is never stored whole (matching.program.carried); with FOUND_AGAIN they have their ends instead. With
-    COUNTS and GRAPH, push and advance return no matches."""
+    read little is never stored whole (matching.program.carried); if evidence is found again (Purpose.again), they have
+    their ends instead. With COUNTS and GRAPH, push and advance return no matches."""
 
     def __init__(
         self, plan: Plan, chosen: EnginePlan, sources: tuple[str, ...] = ("default",), lenient: bool = False,
@@ -150,7 +150,7 @@ class KernelMatcher:
         self._rows = 0
         self.measures = Measures(plan, program.variables, program.shown, program.waiting)
         self._planned = chosen
-        self._bare = chosen.purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
+        self._bare = chosen.purpose.bare
         self._run_by(chosen)
         self.codes = Codes(program.texts)
         self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
@@ -174,7 +174,7 @@ class KernelMatcher:
         self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
-        found = chosen.purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS, Purpose.FOUND_AGAIN)
+        found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
         new_when_idle = found and not reach and _is_new_when_idle(plan, program)
         self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
@@ -213,16 +213,18 @@ class KernelMatcher:
         self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
 
     def successor(
-        self, plan: Plan, read: Callable[[int, int], EventBatch], found_again: bool = False
+        self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
     ) -> KernelMatcher | None:  # fmt: skip
         """Returns a matcher of another plan that continues with the whole state of this one, over the same rows; this
         one is unusable then. Returns None, without any change, unless both search for the same matches: they may differ
         in measures and their output. read: returns the events with a time from the first to the second, for columns
-        that only the new measures read. If runs carry values, the new measures must read the same ones. found_again:
-        see Purpose.FOUND_AGAIN."""
+        that only the new measures read. If runs carry values, the new measures must read the same ones. purpose: of its
+        matches; their events are kept if those of this matcher are."""
         was = self._planned
-        purpose = Purpose.LIVE if was.purpose is Purpose.FOUND_AGAIN and not found_again else was.purpose
-        chosen = choose_engine(plan, purpose, carries=not was.keeps_rows)
+        purpose = purpose if was.purpose.again else was.purpose
+        if was.keeps_rows and purpose is Purpose.FOUND_AGAIN:
+            purpose = Purpose.KEPT_ROWS
+        chosen = choose_engine(plan, purpose)
         if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
             return None
         if chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
@@ -725,11 +727,13 @@ class KernelMatcher:
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
         if self._bare:
-            none, bounds = self._none(), np.zeros(out.count + 1, np.int64)
-            ends = self._ends(out) if self.found_again else None
+            again = self.purpose.again
+            searched = self.program.ignore or not again
             return replace(
-                none, rows=table, row_match=row_match, number=out.number, event_bounds=bounds, outcome=out.outcome,
-                ends=ends,
+                self._none(), rows=table, row_match=row_match, number=out.number, outcome=out.outcome,
+                event_bounds=np.zeros(out.count + 1, np.int64) if searched else bounds,
+                event_variable=_NO_VARIABLES if searched else out.variables, ends=self._ends(out) if again else None,
+                ids=self._ids(out) if self.purpose is Purpose.IDENTIFIED else None,
             )  # fmt: skip
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])
@@ -744,9 +748,17 @@ class KernelMatcher:
         )  # fmt: skip
 
     @property
-    def found_again(self) -> bool:
-        """Returns whether its matches have ends instead of events."""
-        return self._planned.purpose is Purpose.FOUND_AGAIN
+    def purpose(self) -> Purpose:
+        """Returns what its matches are wanted for; LIVE where evidence was to be found again and cannot be."""
+        return self._planned.purpose
+
+    def _ids(self, out: Decode) -> np.ndarray:
+        """Returns the ids of decoded matches with all their rows, int64 (n, 2)."""
+        store = self.store
+        return id_lanes(
+            self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.program.variables,
+            self.sources, out.rows,
+        )  # fmt: skip
 
     def _ends(self, out: Decode) -> Ends:
         """Returns the ends of at least one decoded match."""
@@ -866,6 +878,7 @@ class KernelMatcher:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+_NO_VARIABLES = np.zeros(0, np.int16)
 #: No row of a block is wanted.
 _NOTHING = _Looked([], [], None, _NO_ROWS)
 _START_ANEW = "start the query again, or run the version that wrote the state"

@@ -30,6 +30,7 @@ from hybrid.watch.query_spec import Asked
 from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.waits import waits
+from matching.purpose import Purpose
 from query.errors import DataError
 from query.plan.plan import QueryPlan
 
@@ -72,8 +73,9 @@ class Queries:
         spill, large = self.memory.spill(), self._opened.large
         events: Events
         if plain(plan):
-            found_again = not (evidence or into is not None or plan.alert is not None or wanted.histories)
-            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, found_again)
+            asked = Purpose.IDENTIFIED if evidence else Purpose.FOUND_AGAIN
+            purpose = Purpose.LIVE if into is not None or plan.alert is not None or wanted.histories else asked
+            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
         query = LiveQuery(plan, events, wanted.histories, strategy, large)

@@ -151,6 +151,7 @@ def concat_matches(parts: Sequence[Matches]) -> Matches:
         np.concatenate([m.first_us for m in parts]), np.concatenate([m.last_us for m in parts]),
         events.bounds, events.variable, events.ts_us, events.source, events.offset, events.seq, events.variables,
         events.sources, outcome, Ends.concat([m.ends for m in some if m.ends is not None]),
+        None if any(m.ids is None for m in some) or not some else np.concatenate([m.ids for m in some]),
     )  # fmt: skip
 
 

@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
 from hybrid.rows.html import cell, html_table
+from matching.batch import Matches
+from matching.identity import id_lanes, id_texts
 from query.errors import DataError
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
-from query.plan.plan import FactorPlan, QueryPlan
+from query.plan.output import Outcome
+from query.plan.plan import FactorPlan, Plan, QueryPlan
 
 if TYPE_CHECKING:
     import os
@@ -64,6 +67,26 @@ def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:
     for side in answer.sides:
         complete &= side.complete[at]
     return complete
+
+
+def ids_of_rows(plan: Plan, found: Sequence[Matches]) -> pa.Array:
+    """Returns the match ids of the output rows of matches; null for a row of no match and of an empty one."""
+    lanes, has = [np.zeros((0, 2), np.int64)], [np.zeros(0, bool)]
+    for m in found:
+        ids, some = m.ids, np.ones(len(m), bool)
+        if ids is None:
+            ids = id_lanes(
+                fingerprint(plan), m.event_bounds, m.event_variable, m.event_source, m.event_offset, m.variables,
+                m.sources,
+            )  # fmt: skip
+            some = np.diff(m.event_bounds) > 0
+        if m.outcome is not None:
+            some &= m.outcome == Outcome.MATCH
+        lanes.append(ids[m.row_match])
+        has.append(some[m.row_match])
+    known = np.concatenate(has)
+    texts = id_texts(np.concatenate(lanes))
+    return texts if known.all() else pc.if_else(pa.array(known), texts, pa.scalar(None, pa.string()))
 
 
 def identities(factor: FactorPlan, answer: Answer, at: np.ndarray) -> dict[str, pa.Array]:

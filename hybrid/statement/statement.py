@@ -26,6 +26,7 @@ from hybrid.statement.explain import explain_plan
 from hybrid.statement.relations import Relations, resorted
 from matching.batch import Matcher
 from matching.drive import run
+from matching.purpose import Purpose
 from matching.spill import Spill
 from query.errors import DataError, QueryError
 from query.language import ast
@@ -33,30 +34,24 @@ from query.language.parse import parse
 from query.plan.plan import FactorPlan, Plan
 
 
-def make_matcher(
-    plan: Plan, lenient: bool = False, bare: bool = False, spill: Spill | None = None, found_again: bool = False
-) -> Matcher:
-    """Returns a matcher of a plan; the first call loads the numba kernel. lenient, spill, found_again: see
-    `live_matcher`. bare: see `rows_matcher`."""
+def make_matcher(plan: Plan, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None) -> Matcher:
+    """Returns a matcher of a plan; the first call loads the numba kernel. spill: see `live_matcher`."""
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
-        from matching.engines.engine import Purpose
         from matching.matcher import make_matcher as make
 
-    live = Purpose.FOUND_AGAIN if found_again else Purpose.LIVE
-    purpose = Purpose.ROWS if bare else live if lenient else Purpose.MATCHES
-    return make(plan, lenient=lenient, builder=builder(), purpose=purpose, spill=spill)
+    return make(plan, lenient=purpose.live, builder=builder(), purpose=purpose, spill=spill)
 
 
 def rows_matcher(plan: Plan) -> Matcher:
     """Returns a matcher for output rows without evidence, which may be cheaper."""
-    return make_matcher(plan, bare=True)
+    return make_matcher(plan, Purpose.ROWS)
 
 
-def live_matcher(plan: Plan, spill: Spill | None = None, found_again: bool = False) -> Matcher:
+def live_matcher(plan: Plan, spill: Spill | None = None, purpose: Purpose = Purpose.LIVE) -> Matcher:
     """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
-    the next row. spill: stores partial matches that do not fit in memory. found_again: see Purpose.FOUND_AGAIN."""
-    return make_matcher(plan, lenient=True, spill=spill, found_again=found_again)
+    the next row. spill: stores partial matches that do not fit in memory. purpose: of its matches."""
+    return make_matcher(plan, purpose, spill)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:

@@ -25,7 +25,7 @@ from hybrid.rows.answer import (
 from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities
+from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
 from hybrid.watch.paged import Pages, Piece
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line
@@ -105,7 +105,7 @@ class Alerts:
         self._reader: int | None = None  # the thread that fetched last
         self.schema = outer.schema()
         if identified:
-            self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor)).schema
+            self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor), []).schema
         #: What decides which rows are alerts, where the query has ALERT ONCE.
         self.suppressor: Suppressor | None = None
         if plan.alert is not None:
@@ -289,14 +289,14 @@ class Alerts:
             if self.suppressor is not None:
                 self.suppressor.forget(bound_us)
             return self.schema.empty_table()
-        if self._identified or self.suppressor is not None or self._factor.histories:
+        if self.suppressor is not None or self._factor.histories:
             answer = self._answer(taken.pieces)
         else:
             answer = self._rows_alone(taken.pieces)
         try:
             table = self._outer.run([answer])
             if self._identified:
-                table = self._with_ids(table, answer)
+                table = self._with_ids(table, answer, taken.pieces)
             if self.suppressor is None:
                 self._last, self._last_bytes = taken.pieces, taken_bytes
             else:
@@ -336,11 +336,14 @@ class Alerts:
             if table.num_rows:
                 yield table
 
-    def _with_ids(self, table: pa.Table, answer: Answer) -> pa.Table:
+    def _with_ids(self, table: pa.Table, answer: Answer, pieces: list[Piece]) -> pa.Table:
         sources = self._outer.sources([answer])
         if sources is None:
             message = "the outer SELECT leaves no match behind its rows to identify"
             raise fault("HQ400", message, self.plan.text, "leave out evidence=True")
+        if not self._factor.histories:
+            ids = ids_of_rows(self._factor.plan, [p.content for p in pieces if isinstance(p.content, Matches)])
+            return table.append_column("match_id", ids.take(pa.array(sources[0])))
         for name, column in identities(self._factor, answer, sources[0]).items():
             table = table.append_column(name, column)
         return table

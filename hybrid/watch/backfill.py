@@ -23,6 +23,7 @@ from matching.batch import EventBatch
 from matching.drive import parts
 from matching.feed import Feed, Member
 from matching.ordering import in_sources
+from matching.purpose import Purpose
 from query.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ class Filling:
 
     def __init__(
         self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None,
-        found_again: bool = False,
+        purpose: Purpose = Purpose.LIVE,
     ) -> None:  # fmt: skip
-        """found_again: see matching.feed.Feed.add."""
+        """purpose: see matching.feed.Feed.add."""
         self._plan = plan
         self._from_us = from_us
         self.reached_us = from_us if low_us is None else max(from_us, low_us)
         self._sources: tuple[str, ...] = ()
-        self.member = Member(live_matcher(plan, found_again=found_again and shedder is None), shedder)
+        self.member = Member(live_matcher(plan, purpose=Purpose.LIVE if shedder else purpose), shedder)
         #: Number of events taken.
         self.count = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from hybrid.rows.lookup import no_longer_kept
 from hybrid.statement.statement import live_matcher
 from matching.batch import Ends, EventBatch, Int64Array, Matches
 from matching.drive import run
+from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
 #: So many events of matches are found at a time, about.
@@ -27,7 +28,8 @@ def with_events(
     plan: Plan, found: Sequence[Matches], reader: HistoryReader, since_seq: int, from_us: int | None,
     events_max: int = EVENTS_MAX,
 ) -> Iterator[Matches]:  # fmt: skip
-    """Yields matches of a live query in their order, with their events, in parts of about `events_max` events.
+    """Yields matches of a live query in their order, with their events, in parts of about `events_max` events. Of
+    contiguous matches these are all events of the partition from the first to the last one; others are searched.
 
     reader: the events of the stream. since_seq: ingest sequence from which the query reads; from_us: time from which it
     reads, or None. Raises DataError if events were removed, or if the pattern now gives other rows than were emitted.
@@ -45,7 +47,8 @@ def with_events(
         while begin < len(some):
             wanted = min(begin + max(1, int(events_max / size)), len(some))
             end = int(ends[np.searchsorted(ends, wanted)])
-            part = read.search(_slice(some, begin, end))
+            wanted_part = _slice(some, begin, end)
+            part = read.all_between(wanted_part) if len(wanted_part.event_variable) else read.search(wanted_part)
             size = max(1.0, len(part.event_seq) / len(part))
             yield part
             begin = end
@@ -82,9 +85,11 @@ def _slice(m: Matches, begin: int, end: int) -> Matches:
     """Returns matches [begin, end), which have ends."""
     assert m.ends is not None
     low, high = np.searchsorted(m.row_match, (begin, end))
+    bounds = m.event_bounds[begin : end + 1]
     return replace(
         m, rows=m.rows.slice(low, high - low), row_match=m.row_match[low:high] - begin, number=m.number[begin:end],
-        outcome=None if m.outcome is None else m.outcome[begin:end],
+        event_bounds=bounds - bounds[0], event_variable=m.event_variable[bounds[0] : bounds[-1]],
+        outcome=None if m.outcome is None else m.outcome[begin:end], ids=None if m.ids is None else m.ids[begin:end],
         ends=replace(m.ends, first_seq=m.ends.first_seq[begin:end], last_seq=m.ends.last_seq[begin:end]),
     )  # fmt: skip
 
@@ -115,6 +120,26 @@ class _Read:
             raise no_longer_kept()
         return self._order[at]
 
+    def all_between(self, m: Matches) -> Matches:
+        """Returns contiguous matches, at least one, with their events instead of their ends: they have all events of
+        their partition in between. Only the variables of these are known."""
+        assert m.ends is not None
+        events = self._events
+        by_partition = np.argsort(self._partition, kind="stable")
+        rank = np.empty(len(events), np.int64)
+        rank[by_partition] = np.arange(len(events))
+        begin, end = (rank[self._places(seq)] for seq in (m.ends.first_seq, m.ends.last_seq))
+        lengths = np.diff(m.event_bounds)
+        if (end - begin + 1 != lengths).any():
+            raise no_longer_kept()
+        rows = by_partition[np.arange(m.event_bounds[-1]) + np.repeat(begin - m.event_bounds[:-1], lengths)]
+        ts_us = events.ts_us[rows]
+        return replace(
+            m, first_us=ts_us[m.event_bounds[:-1]], last_us=ts_us[m.event_bounds[1:] - 1], event_ts_us=ts_us,
+            event_source=events.source[rows], event_offset=events.offset[rows], event_seq=events.seq[rows],
+            sources=events.sources, ends=None,
+        )  # fmt: skip
+
     def search(self, m: Matches) -> Matches:
         """Returns matches, at least one, with their events instead of their ends."""
         assert m.ends is not None
@@ -136,8 +161,9 @@ class _Read:
         index = np.empty(len(m), np.int64)
         index[meant] = ordered
         whole = _taken(concat_matches(found), index)
-        _check_same(m.rows, whole.rows)
-        return replace(whole, rows=m.rows, row_match=m.row_match, number=m.number)
+        numbered = [x.name for x in self._plan.measures if any(isinstance(e, MatchNumber) for e in walk(x.expression))]
+        _check_same(m.rows, whole.rows, numbered)
+        return replace(whole, rows=m.rows, row_match=m.row_match, number=m.number, ids=m.ids)
 
     def _between(self, begin: Int64Array, end: Int64Array) -> EventBatch:
         """Returns the events between the first and the last event of all matches of their partition.
@@ -169,9 +195,10 @@ def _taken(m: Matches, index: Int64Array) -> Matches:
     )  # fmt: skip
 
 
-def _check_same(emitted: pa.Table, found: pa.Table) -> None:
-    """Raises DataError if the rows differ from the emitted ones: the archive then has other events."""
-    for name in emitted.column_names:
+def _check_same(emitted: pa.Table, found: pa.Table, numbered: Collection[str]) -> None:
+    """Raises DataError if the rows differ from the emitted ones: the archive then has other events. numbered: columns
+    that depend on the number of a match, which begins anew with each search."""
+    for name in [name for name in emitted.column_names if name not in numbered]:
         mine, theirs = emitted.column(name), found.column(name)
         if not mine.equals(theirs) and repr(mine.to_pylist()) != repr(theirs.to_pylist()):  # NaN equals nothing
             raise no_longer_kept()

@@ -20,6 +20,7 @@ from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
 from matching.feed import Feed, Member, Unread, needed_from
+from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats
 from query.errors import DataError
@@ -61,16 +62,15 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_found_again", "_spill", "_stuck_before", "begun", "factor", "left", "member",
+        "_accepted_before", "_filling", "_purpose", "_spill", "_stuck_before", "begun", "factor", "left", "member",
         "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
         self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
-        found_again: bool = False,
+        purpose: Purpose = Purpose.LIVE,
     ) -> None:  # fmt: skip
-        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. found_again: True if no
-        caller needs the events of a match on emission."""
+        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. purpose: of its matches."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
@@ -79,7 +79,7 @@ class InFeed:
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
-        self._found_again = found_again and _kept_long_enough(factor.plan, stream.schema)
+        self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
         self._stuck_before = 0
@@ -110,10 +110,10 @@ class InFeed:
         self.shedding = None if shed is None else Shedding(shed)
         plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
         if from_us is not None:
-            self._filling = Filling(plan, from_us, shedder, found_again=self._found_again)
+            self._filling = Filling(plan, from_us, shedder, purpose=self._purpose)
             self.member = self._filling.member
         else:
-            self._take_place(self._feed().add(plan, self._since_seq, shedder, self._found_again))
+            self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose))
 
     def _feed(self) -> Feed:
         return feed_of(self.stream, self._spill)
@@ -171,7 +171,7 @@ class InFeed:
             self._note_all_keys()
         events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
         since_seq, from_us = self._since_seq, self.begun.from_us
-        self.member, self.left = feed.replay(plan, since_seq, events, shedder, from_us, self._found_again), False
+        self.member, self.left = feed.replay(plan, since_seq, events, shedder, from_us, self._purpose), False
         return whole
 
     def succeed(self, old: Events, fresh: bool) -> bool:
@@ -183,11 +183,11 @@ class InFeed:
             def read(low_us: int, high_us: int) -> EventBatch:
                 return reader.read(RangeRequest(low_us, high_us, closed=True))
 
-            member = feed.succeed(old.member, plan, read, self._found_again)
+            member = feed.succeed(old.member, plan, read, self._purpose)
             if member is None:
                 old_shedder = old.member.shedder
                 shedder = None if old_shedder is None else old_shedder.anew(plan.partition_by)
-                member = old._replayed(plan, shedder, found_again=self._found_again)
+                member = old._replayed(plan, shedder, purpose=self._purpose)
         else:
             events, whole = events_had(self.stream, old.begun)
             accepted_before = self.stream.on_time_count - len(events)
@@ -196,7 +196,7 @@ class InFeed:
             raise cannot_go_on()
         if member is not None:
             self.begun, self._accepted_before = old.begun, accepted_before
-        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder(), self._found_again))
+        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder(), self._purpose))
         assert self.member is not None
         if self.member.shedder is not None and self.member.shedder.keeps_all:
             self._note_all_keys()
@@ -207,7 +207,7 @@ class InFeed:
         live, name = self.stream.live, self.stream.schema.name.lower()
         passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
         from_us = EVER if begun.from_us is None else begun.from_us
-        filling = Filling(self.factor.plan, from_us, found_again=self._found_again)
+        filling = Filling(self.factor.plan, from_us, purpose=self._purpose)
         filling.take(events.slice(0, passed))
         feed, ahead = self._feed(), events.slice(passed, len(events))
         return _so_far(feed, filling.join(feed, ahead, live, begun.seq(name)))
@@ -220,7 +220,7 @@ class InFeed:
         return None if self.shedding is None else Shedder(self.factor.plan.partition_by)
 
     def _replayed(
-        self, plan: Plan, shedder: Shedder | None, events_max: int | None = None, found_again: bool = False
+        self, plan: Plan, shedder: Shedder | None, events_max: int | None = None, purpose: Purpose = Purpose.LIVE
     ) -> Member | None:  # fmt: skip
         """Returns a member in the state of the plan having run from the query's beginning, replayed from the kept
         events; None if they are incomplete, or more than `events_max`. Raises the failure of the query, and DataError
@@ -231,7 +231,7 @@ class InFeed:
         low_us = needed_from(plan, feed.advanced_us)
         dropped_us = stream.dropped_us
         if from_us is not None:
-            filling = Filling(plan, from_us, shedder, low_us, found_again)
+            filling = Filling(plan, from_us, shedder, low_us, purpose)
             few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
             if not few or (dropped_us is not None and dropped_us > filling.reached_us):
                 return None
@@ -243,7 +243,7 @@ class InFeed:
         mine = np.flatnonzero(events.seq >= self._since_seq)
         if whole and len(mine) != self.accepted:
             return None
-        return feed.replay(plan, self._since_seq, events.take(mine), shedder, found_again=found_again)
+        return feed.replay(plan, self._since_seq, events.take(mine), shedder, purpose=purpose)
 
     @property
     def names_sequences(self) -> bool:

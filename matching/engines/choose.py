@@ -29,14 +29,10 @@ COUNT_STATES_MAX = 16
 RUNS_MAX = 200_000
 
 
-def choose_engine(
-    plan: Plan, purpose: Purpose, program: Program | None = None, carries: bool = True
-) -> EnginePlan:  # fmt: skip
+def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) -> EnginePlan:
     """Returns the engine that runs a plan for a purpose: of the capable ones, that with the least work per row. Without
     an engine the plan runs through the reference matcher, and is neither counted nor kept as a graph. program: of the
-    plan, if it has been assembled. carries: without evidence, runs may carry the values that measures read instead of
-    the rows of a match; they then stay in memory. Raises QueryError. Cost: that of making the tables, within their
-    limits.
+    plan, if it has been assembled. Raises QueryError. Cost: that of making the tables, within their limits.
 
     A new engine is a file beside this one, and a line here before the engines that are to serve only as its
     fallback."""
@@ -44,10 +40,9 @@ def choose_engine(
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None)
-    gives_matches = purpose in (Purpose.MATCHES, Purpose.LIVE, Purpose.ROWS, Purpose.FOUND_AGAIN)
-    if purpose is Purpose.FOUND_AGAIN and not found_again(plan, program):
+    gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
+    if purpose.again and not (found_again(plan, program) or contiguous(program)):
         purpose = Purpose.LIVE
-    bare = purpose in (Purpose.ROWS, Purpose.FOUND_AGAIN)
 
     def by(
         engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
@@ -66,28 +61,34 @@ def choose_engine(
     if gives_matches and (starts := start_table(program)):
         return by(RunStarts, "conditions read single rows, and each start is decided separately", starts)
     if shares_paths(program):
-        as_chain = chain_of(plan, program) if bare and carries else None
+        as_chain = chain_of(plan, program) if purpose.carries else None
         return by(RunGraph, "all matches are wanted, and runs in the same state have the same future", chain=as_chain)
     if merges_runs(program) and (purpose is Purpose.GRAPH or merges(program)):
         return by(RunMerged, "all matches are wanted, and runs with equal values have the same future")
     if purpose is Purpose.GRAPH:
         return EnginePlan(None, "a graph of these matches", purpose, program)
     if program.ignore:
-        carried = carry(plan, program) if bare and carries else None
+        carried = carry(plan, program) if purpose.carries else None
         return by(RunBlocks, "rows may be skipped, and each run has its own future", carried=carried)
     return by(RunLists, "each run has its own future")
 
 
 def found_again(plan: Plan, program: Program) -> bool:
     """True if a second search from the first to the last row of a match finds the same match: the pattern may skip
-    rows, no condition or measure reads rows outside of the match, and AFTER MATCH skips to the next row or past the
-    last one."""
-    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    rows, no condition or measure reads rows outside of the match, no condition reads MATCH_NUMBER, and AFTER MATCH
+    skips to the next row or past the last one."""
     outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
-    kept = program.absent_before or program.absent_behind or program.unmatched or program.strict
+    kept = program.absent_before or program.absent_behind or program.unmatched or program.timeouts or program.strict
     skips_within = program.mode is Mode.TO_NEXT_ROW and program.skip is not Skip.NEXT_ROW
-    numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
+    numbered = any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition))
     return bool(program.ignore) and not (outside or kept or skips_within or numbered or program.accept[0])
+
+
+def contiguous(program: Program) -> bool:
+    """True if a match consists of all rows of its partition from its first to its last one, whatever decides its
+    end."""
+    some = program.absent or program.unmatched or program.timeouts or program.strict
+    return not (program.ignore or some or program.accept[0])
 
 
 def after_failure(chosen: EnginePlan) -> EnginePlan:

@@ -15,6 +15,7 @@ from matching.program.carried import Carried, Chain
 from matching.program.determinise import ListTable
 from matching.program.program import Program
 from matching.program.starts import StartTable, show_starts
+from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Policy
 from matching.store import RowStore
@@ -31,17 +32,6 @@ class OverBudget(Exception):
 
 class ConditionFailed(Exception):
     """A condition that was read cannot be computed: args are the position of its row and its label."""
-
-
-class Purpose(Enum):
-    """The use of the matches."""
-
-    MATCHES = "matches with their evidence"
-    LIVE = "matches of a live query, with their evidence"
-    FOUND_AGAIN = "output rows of a live query, whose evidence is found again when it is asked for"
-    ROWS = "output rows without evidence"
-    COUNTS = "the number of matches of each partition"
-    GRAPH = "all matches as a graph"  # see matching.match_graph
 
 
 class WantedRows(Enum):
@@ -228,11 +218,11 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names the unsupported feature. purpose: LIVE instead of FOUND_AGAIN if the
-    evidence cannot be found again. program: of the plan. table: of a table engine. carried: registers that runs carry
-    for measures, besides those of the program; chain: the variables of each match, if its rows alone determine the
-    match. wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None.
-    runs_max: maximum number of partial matches of one partition at a time."""
+    engine: None if there is none; then `why` names the unsupported feature. purpose: LIVE if evidence should be found
+    again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
+    measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
+    wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
+    maximum number of partial matches of one partition at a time."""
 
     engine: type[Engine] | None
     why: str
@@ -283,10 +273,10 @@ class EnginePlan:
         lines = [str(self.runs), self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
-        if self.purpose in (Purpose.LIVE, Purpose.FOUND_AGAIN):
+        if self.purpose.live:
             spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
             stay = f"partial matches stay in memory: {self.resident}"
             lines.append(f"memory      {spilled if self.resident is None else stay}")
-        if self.purpose is Purpose.FOUND_AGAIN:
+        if self.purpose.again:
             lines.append("evidence    found in the archive when it is asked for")
         return "\n".join(lines)

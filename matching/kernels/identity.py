@@ -51,3 +51,14 @@ def chains(a, b, bounds, variable, source, offset, variables, sources, out):
         for e in range(bounds[i], bounds[i + 1]):
             x, y = chained(x, y, wrapped_sum(variables[variable[e]], sources[source[e]]), offset[e])
         out[i, 0], out[i, 1] = finished(x, y)
+
+
+@kernel
+def chains_of_rows(a, b, bounds, variable, rows, source, offset, variables, sources, out):
+    """As `chains`, of events that are rows of a store. source, offset: by row."""
+    for i in range(len(bounds) - 1):
+        x, y = a, b
+        for e in range(bounds[i], bounds[i + 1]):
+            r = rows[e]
+            x, y = chained(x, y, wrapped_sum(variables[variable[e]], sources[source[r]]), offset[r])
+        out[i, 0], out[i, 1] = finished(x, y)

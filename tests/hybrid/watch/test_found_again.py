@@ -11,7 +11,7 @@ import pytest
 
 import hybrid
 from hybrid.watch.alerts import Alerts
-from matching.engines.engine import Purpose
+from matching.purpose import Purpose
 from query.errors import DataError
 from tests.hybrid.inside import flow_of
 
@@ -57,16 +57,30 @@ WHOLE = {
         "C AS v < FIRST(A.v)",
     ),
 }
-#: Their evidence is kept: rows before a match say whether it is one, or all rows come out.
-KEPT = {
+#: All rows of the partition from the first to the last one, whatever decides where a match ends.
+CONTIGUOUS = {
     "contiguous": ("count(*) AS n", f"PATTERN (A B+) {RISING}"),
+    "falls": (
+        "A.v AS x, LAST(B.v) AS y",
+        "PATTERN (A B+ C?) DEFINE A AS v > PREV(v), B AS v < PREV(v), C AS NEXT(v) > v",
+    ),
+    "all overlapping": (
+        "FIRST(A.v) AS x, MATCH_NUMBER() AS n",
+        "AFTER MATCH SKIP TO NEXT ROW PATTERN (A+ B?) WITHIN 5 ROWS DEFINE A AS v > 2, B AS v < 2",
+    ),
+}
+NUMBERED = {
+    "numbered": ("MATCH_NUMBER() AS n, A.v AS x", f"PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH {THREE}"),
+}
+#: Their evidence is kept: rows before a match say whether it is one.
+KEPT = {
     "previous row": (
         "A.v AS x",
         "PATTERN (A B) SELECTION SKIP TILL NEXT MATCH DEFINE A AS v > PREV(v), B AS v < A.v",
     ),
-    "numbered": ("MATCH_NUMBER() AS n, A.v AS x", f"PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH {THREE}"),
 }
-ALL = CARRIED | WHOLE | KEPT
+AGAIN = CARRIED | WHOLE | CONTIGUOUS | NUMBERED
+ALL = AGAIN | KEPT
 
 
 def text(name: str) -> str:
@@ -124,8 +138,8 @@ def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: 
     with opened(tmp_path / "db", memory_limit) as db:
         declare(db)
         alerts = db.watch(text(name))
-        again = purpose(alerts, db) is Purpose.FOUND_AGAIN
-        assert again == (name not in KEPT)
+        again = Purpose.FOUND_AGAIN if memory_limit is None else Purpose.KEPT_ROWS
+        assert purpose(alerts, db) is (Purpose.LIVE if name in KEPT else again)
         found, seen = [], []
         for batch in events.to_batches(max_chunksize=130):
             db.push("e", batch)
@@ -144,18 +158,20 @@ def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: 
     assert sorted(seen) == shown(expected_evidence)
 
 
-@pytest.mark.parametrize("name", CARRIED)
+@pytest.mark.parametrize("name", AGAIN)
 def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> None:
     events = rows(7, 300)
     with opened(None) as db:
         declare(db)
         bare, identified = db.watch(text(name)), db.watch(text(name), evidence=True)
         assert purpose(bare, db) is Purpose.FOUND_AGAIN
-        assert purpose(identified, db) is Purpose.LIVE
+        assert purpose(identified, db) is Purpose.IDENTIFIED
         db.push("e", events)
         db.advance("e", None)
         ids = identified.fetch()
         assert ids.drop_columns(["match_id"]).equals(bare.fetch())
+        expected = dict.fromkeys(identified.evidence()["match_id"].to_pylist())
+        assert [*dict.fromkeys(ids["match_id"].to_pylist())] == [*expected]
         assert bare.evidence().equals(identified.evidence())
         assert bare.evidence().equals(identified.evidence())  # asked twice
         for lines_max in (1, 10, 1000):
@@ -181,8 +197,7 @@ def test_evidence_is_found_after_a_restart(name: str, tmp_path: Path) -> None:
         db.checkpoint()
     with opened(tmp_path / "db") as db:
         alerts = db.watching()["q"]
-        again = purpose(alerts, db) is Purpose.FOUND_AGAIN
-        assert again == (name not in KEPT)
+        assert purpose(alerts, db) is (Purpose.LIVE if name in KEPT else Purpose.FOUND_AGAIN)
         db.push("e", events.slice(170))
         db.advance("e", None)
         assert alerts.fetch().equals(expected)
@@ -262,9 +277,9 @@ def test_explain_shows_the_engine_that_runs() -> None:
     """Before: that of a query whose matches keep their events."""
     with opened(None) as db:
         declare(db)
-        bare, identified = db.watch(text("next")), db.watch(text("next"), evidence=True)
+        bare, kept = db.watch(text("next")), db.watch(text("previous row"))
         assert "evidence    found in the archive" in bare.explain("program")
-        assert "evidence    found" not in identified.explain("program")
+        assert "evidence    found" not in kept.explain("program")
 
 
 def hash_of(name: str) -> int:
