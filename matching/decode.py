@@ -19,7 +19,7 @@ class Decode:
     carried: np.ndarray
 
     def __init__(self, bare: bool = False) -> None:
-        """bare: True if the identities of rows are not needed; an engine may omit them."""
+        """bare: True if the identities of rows are not needed; they then get no room."""
         self.bare = bare
 
     def begin(self, count: int) -> None:
@@ -35,6 +35,7 @@ class Decode:
         """Makes room for `total` matched rows."""
         self.rows = np.empty(total, np.int64)
         self.variables = np.empty(total, np.int16)
+        total = 0 if self.bare else total
         self.ts = np.empty(total, np.int64)
         self.source = np.empty(total, np.int32)
         self.offset = np.empty(total, np.int64)

@@ -701,7 +701,7 @@ class KernelMatcher:
         if self.settled:
             return self._none()
         self._look_whether_stuck()
-        out = Decode(self._bare and not self.measures.ahead)
+        out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
         self.engine.decode(self.store, out)
         if self._unsettled is not None:
             attempts = ordered(self.engine)

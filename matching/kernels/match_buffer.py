@@ -27,7 +27,9 @@ def unroll(
     decided, count, buffer, bounds, rows, variables,
     ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
 ):  # fmt: skip
-    """Walks the buffer back from each match and writes its rows and variables in order, with the rows' identities."""
+    """Walks the buffer back from each match and writes its rows and variables in order, with the rows' identities, if
+    there is room for these."""
+    identified = len(out_ts) > 0
     for k in range(count):
         n = decided.node[k]
         j = bounds[k + 1]
@@ -36,10 +38,11 @@ def unroll(
             r = buffer.row[n]
             rows[j] = r
             variables[j] = buffer.variable[n]
-            out_ts[j] = ts[r]
-            out_source[j] = source[r]
-            out_offset[j] = offset[r]
-            out_seq[j] = seq[r]
+            if identified:
+                out_ts[j] = ts[r]
+                out_source[j] = source[r]
+                out_offset[j] = offset[r]
+                out_seq[j] = seq[r]
             n = buffer.previous[n]
 
 

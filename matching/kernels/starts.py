@@ -460,7 +460,9 @@ def read_forward(
     decided, count, table, rows, path, bounds, out_rows, out_variables,
     ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
 ):  # fmt: skip
-    """Writes the rows of what was decided, with variables and identities. bounds: (count + 1,). Linear."""
+    """Writes the rows of what was decided, with variables and identities, if there is room for these. bounds:
+    (count + 1,). Linear."""
+    identified = len(out_ts) > 0
     for k in range(count):
         if decided[k, D_LENGTH] == 0:
             continue
@@ -470,10 +472,11 @@ def read_forward(
         r = decided[k, D_START]
         for j in range(n):
             out_rows[begin + j] = r
-            out_ts[begin + j] = ts[r]
-            out_source[begin + j] = source[r]
-            out_offset[begin + j] = offset[r]
-            out_seq[begin + j] = seq[r]
+            if identified:
+                out_ts[begin + j] = ts[r]
+                out_source[begin + j] = source[r]
+                out_offset[begin + j] = offset[r]
+                out_seq[begin + j] = seq[r]
             r = rows[r, NEXT]
         for j in range(n - 1, -1, -1):
             out_variables[begin + j] = table.items[item, 1]

@@ -126,8 +126,9 @@ def read_back(
     decided, count, table, trail, bounds, rows, variables, start,
     ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
 ):  # fmt: skip
-    """Reads each match back along the trail; writes its rows in order with their variables and identities, the running
-    number of matched rows (bounds) and the row where it began. The matches of one partition do not share rows."""
+    """Reads each match back along the trail; writes its rows in order with their variables and identities (these if
+    there is room for them), the running number of matched rows (bounds) and the row where it began. The matches of one
+    partition do not share rows."""
     n = 0
     bounds[0] = 0
     for k in range(count):
@@ -156,7 +157,7 @@ def read_back(
             variables[low], variables[high] = variables[high], variables[low]
             low += 1
             high -= 1
-    for i in range(n):
+    for i in range(n if len(out_ts) > 0 else 0):
         r = rows[i]
         out_ts[i] = ts[r]
         out_source[i] = source[r]

@@ -59,9 +59,11 @@ def test_live_queries_give_the_rows_of_statements() -> None:
     result = printed("benchmarks.watch", "--rows", "20_000", "--repeat", "1")
     assert set(result["cases"]) == {"q1", "q2", "q3", "q4", "long matches"}
     for case in result["cases"].values():
-        assert case["matches"]["sql"] == case["matches"]["watch"] > 0
-        assert case["hash"]["sql"] == case["hash"]["watch"]
-        assert case["ratio"] > 0
+        assert set(case["ratios"]) == {"watch", "ids", "disk"}
+        for way, ratio in case["ratios"].items():
+            assert case["matches"]["sql"] == case["matches"][way] > 0
+            assert case["hash"]["sql"] == case["hash"][way]
+            assert ratio > 0
     assert result["cases"]["long matches"]["matches"]["watch"] > 15_000
 
 
