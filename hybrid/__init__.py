@@ -123,8 +123,8 @@ def connect(
     """Opens a database of streams. Use it as a context manager, or close it. Raises DataError if it cannot be opened.
 
     path: the directory of the archives, or s3://bucket/prefix in an S3-compatible store. None: everything in memory.
-    memory_limit: memory for partial matches of live queries and what they have found, for example "2GB", and for DuckDB
-        when it reads history. What is beyond it spills to disk.
+    memory_limit: memory for partial matches, pending rows and evidence of live queries, for example "2GB", and for
+        DuckDB when it reads history. What exceeds it spills to disk.
     storage_options: options of the object store, as for deltalake and polars ({"aws_endpoint_url": ...,
         "aws_region": ...}). Missing ones come from the environment.
     maintenance: runs a thread that flushes buffered events, compacts files and deletes removed data.

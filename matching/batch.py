@@ -93,7 +93,7 @@ class Ends:
 
     @staticmethod
     def concat(parts: Sequence[Ends]) -> Ends | None:
-        """Those of several, one after the other; None of none."""
+        """Concatenates ends; None without any."""
         if not parts:
             return None
         first, last = (np.concatenate([getattr(e, n) for e in parts]) for n in ("first_seq", "last_seq"))

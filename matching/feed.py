@@ -60,7 +60,7 @@ class Member:
 
     @property
     def purpose(self) -> Purpose:
-        """Returns what its matches are wanted for."""
+        """Returns the use of its matches."""
         return Purpose.LIVE if self.kernel is None else self.kernel.purpose
 
     def take_found(self) -> list[Matches]:
@@ -250,8 +250,8 @@ class Feed:
         )
 
     def _purpose(self, purpose: Purpose, shedder: Shedder | None) -> Purpose:
-        """Returns what a new matcher is for: the archive also has the events of shed keys, and runs that may leave
-        memory keep their rows."""
+        """Returns the purpose of a new matcher: LIVE with a shedder, because the archive also has the events of shed
+        keys; runs that may spill keep their rows."""
         if shedder is not None:
             return Purpose.LIVE
         return Purpose.KEPT_ROWS if purpose is Purpose.FOUND_AGAIN and self._spill is not None else purpose
@@ -260,7 +260,7 @@ class Feed:
         self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE
     ) -> Member:  # fmt: skip
         """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
-        shedder: of the plan's PARTITION BY, if partitions may be left out. purpose: of its matches."""
+        shedder: of the plan's PARTITION BY, if partitions may be left out. purpose: the use of its matches."""
         hidden_seq = since_seq if len(self.ordering) else 0  # held-back events are not for it
         shared = [
             g.rows for g in self._groups
@@ -503,7 +503,7 @@ class Feed:
 
 
 def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:
-    """Returns the purposes of the members of a group in a snapshot. Earlier releases had two flags for them."""
+    """Returns the purposes of the members of a group in a snapshot. Earlier releases stored two flags instead."""
     if "purposes" in kept:
         return [Purpose[name] for name in kept["purposes"]]
     never = [False] * kept["members"]

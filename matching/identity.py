@@ -46,8 +46,8 @@ def id_lanes(
     fingerprint: str, bounds: Int64Array, variable: np.ndarray, source: np.ndarray, offset: Int64Array,
     variables: Sequence[str], sources: Sequence[str], rows: Int64Array | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """The ids of n matches as numbers, int64 (n, 2). rows: source and offset are of the rows of a store, and these are
-    the rows of the matches."""
+    """Returns the ids of n matches as numbers, int64 (n, 2). rows: the matched rows, if source and offset are those of
+    a store."""
     out = np.empty((len(bounds) - 1, 2), np.int64)
     words = np.array([*map(variable_word, variables), variable_word("")], np.int64)
     names = np.array([*map(source_word, sources), 0], np.int64)
@@ -62,7 +62,7 @@ def id_lanes(
 
 
 def id_texts(lanes: np.ndarray) -> pa.Array:
-    """Ids as text: 32 hex digits each."""
+    """Returns ids as text: 32 hex digits each."""
     bounds = np.arange(len(lanes) + 1, dtype=np.int64) * 32
     digits = pa.py_buffer(_digits(lanes).encode())
     texts = pa.LargeStringArray.from_buffers(len(lanes), pa.py_buffer(bounds), digits)

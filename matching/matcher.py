@@ -26,7 +26,6 @@ from matching.engines.engine import (
     Engine,
     EnginePlan,
     OverBudget,
-    Purpose,
     Spillable,
     WantedRows,
     ordered,
@@ -43,6 +42,7 @@ from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
 from matching.program.opcodes import OpCode
 from matching.program.program import Ignore, Program
+from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
@@ -218,8 +218,8 @@ class KernelMatcher:
         """Returns a matcher of another plan that continues with the whole state of this one, over the same rows; this
         one is unusable then. Returns None, without any change, unless both search for the same matches: they may differ
         in measures and their output. read: returns the events with a time from the first to the second, for columns
-        that only the new measures read. If runs carry values, the new measures must read the same ones. purpose: of its
-        matches; their events are kept if those of this matcher are."""
+        that only the new measures read. If runs carry values, the new measures must read the same ones. purpose: the
+        use of its matches; their events are kept if those of this matcher are."""
         was = self._planned
         purpose = purpose if was.purpose.again else was.purpose
         if was.keeps_rows and purpose is Purpose.FOUND_AGAIN:
@@ -749,11 +749,11 @@ class KernelMatcher:
 
     @property
     def purpose(self) -> Purpose:
-        """Returns what its matches are wanted for; LIVE where evidence was to be found again and cannot be."""
+        """Returns the use of its matches; LIVE if evidence should be found again but cannot be."""
         return self._planned.purpose
 
     def _ids(self, out: Decode) -> np.ndarray:
-        """Returns the ids of decoded matches with all their rows, int64 (n, 2)."""
+        """Returns the match ids of decoded matches, int64 (n, 2). out: has all rows of each match."""
         store = self.store
         return id_lanes(
             self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.program.variables,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matching.engines.choose import choose_engine
-from matching.engines.engine import Engine, EnginePlan, Purpose
+from matching.engines.engine import Engine, EnginePlan
 from matching.engines.run_starts import RunStarts
 from matching.matcher import KernelMatcher
 from matching.program.program import Program
 from matching.program.starts import start_table
+from matching.purpose import Purpose
 from query.plan.plan import Plan
 
 

@@ -34,9 +34,9 @@ from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
 from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array, Matches
-from matching.engines.engine import Purpose
 from matching.ipc import from_ipc
 from matching.matcher import make_matcher
+from matching.purpose import Purpose
 from matching.types import arrow_schema, arrow_type
 from query.errors import DataError, QueryError, first_line
 from query.language.ast import Selection

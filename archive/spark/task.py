@@ -21,8 +21,8 @@ from archive.search.slices import SLICE, Slices, only, own, sliced
 from archive.spark.told import say, say_matches
 from matching.batch import EventBatch, Matches
 from matching.drive import run
-from matching.engines.engine import Purpose
 from matching.ipc import to_ipc
+from matching.purpose import Purpose
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan

@@ -28,8 +28,8 @@ from benchmarks import answers
 from benchmarks.archive.events import DAY_US, SCHEMA, START_US, fill, parser, pieces, ticks
 from matching.batch import EventBatch
 from matching.drive import run
-from matching.engines.engine import Purpose
 from matching.matcher import make_matcher
+from matching.purpose import Purpose
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan

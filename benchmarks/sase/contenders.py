@@ -20,7 +20,7 @@ from benchmarks.sase.unshared import Unshared
 from matching.batch import EventBatch, Int64Array
 from matching.decode import Decode
 from matching.engines.choose import RUNS_MAX, choose_engine, merges_runs, shares_paths
-from matching.engines.engine import NONE_BAD, EnginePlan, Purpose
+from matching.engines.engine import NONE_BAD, EnginePlan
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_graph import RunGraph
 from matching.engines.run_lists import RunLists
@@ -28,6 +28,7 @@ from matching.engines.run_merged import RunMerged
 from matching.kernels.layout import Counters
 from matching.matcher import KernelMatcher
 from matching.program.program import Program
+from matching.purpose import Purpose
 from matching.rows import SLACK
 from matching.store import RowStore
 from query.plan.plan import Plan

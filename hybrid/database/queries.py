@@ -159,7 +159,7 @@ class Queries:
         self.share_memory()
 
     def share_memory(self) -> None:
-        """Divides the memory budget among the holders of partial matches, what has been found, and history caches."""
+        """Divides the memory budget among the holders of partial matches, the live queries, and the history caches."""
         feeds = [s.feed for s in self._flow.streams.values() if s.feed is not None]
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         self.memory.share_found([q.alerts for q in self._flow.queries])

@@ -82,7 +82,7 @@ def compress(plan: QueryPlan, relations: Relations) -> Compressed:
 
 def _chosen(factor: FactorPlan, text: str) -> EnginePlan:
     from matching.engines.choose import choose_engine
-    from matching.engines.engine import Purpose
+    from matching.purpose import Purpose
 
     chosen = choose_engine(factor.plan, Purpose.GRAPH)
     if chosen.program is None:

@@ -108,7 +108,7 @@ class _Counting:
 def _counts(plan: Plan) -> bool:
     """True if an engine can count the matches of a plan."""
     from matching.engines.choose import choose_engine
-    from matching.engines.engine import Purpose
+    from matching.purpose import Purpose
 
     try:
         return choose_engine(plan, Purpose.COUNTS).engine is not None
@@ -119,8 +119,8 @@ def _counts(plan: Plan) -> bool:
 def count_matches(factor: FactorPlan, relations: Relations) -> pa.Table:
     """The partition columns, and COUNT: a row for each partition with a match."""
     from matching.engines.choose import choose_engine
-    from matching.engines.engine import Purpose
     from matching.matcher import KernelMatcher
+    from matching.purpose import Purpose
 
     plan = replace(factor.plan, measures=())
     names = [*(c.name for c in plan.partition_by), COUNT]

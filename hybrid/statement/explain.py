@@ -56,7 +56,7 @@ def explain_plan(
 
     def chosen(pattern: Plan) -> EnginePlan:
         from matching.engines.choose import choose_engine  # loads the kernels
-        from matching.engines.engine import Purpose
+        from matching.purpose import Purpose
 
         if running is not None and pattern is plan.factors[0].plan:
             return running

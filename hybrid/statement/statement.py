@@ -50,7 +50,7 @@ def rows_matcher(plan: Plan) -> Matcher:
 
 def live_matcher(plan: Plan, spill: Spill | None = None, purpose: Purpose = Purpose.LIVE) -> Matcher:
     """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
-    the next row. spill: stores partial matches that do not fit in memory. purpose: of its matches."""
+    the next row. spill: stores partial matches that do not fit in memory. purpose: the use of its matches."""
     return make_matcher(plan, purpose, spill)
 
 

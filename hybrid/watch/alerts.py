@@ -26,14 +26,14 @@ from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
-from hybrid.watch.paged import Pages, Piece
+from hybrid.watch.paged import FoundPiece, Pages
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line
 from query.plan.plan import QueryPlan
 
 #: Rows of a live query that may wait to be fetched, unless it is told otherwise.
 UNREAD_MAX = 5_000_000
-#: Lines of evidence that come at a time.
+#: Approximate number of lines of evidence in a part.
 EVIDENCE_LINES = 250_000
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -43,7 +43,7 @@ class _Taken:
 
     __slots__ = ("pieces", "row_count", "whole")
 
-    def __init__(self, pieces: list[Piece], row_count: int) -> None:
+    def __init__(self, pieces: list[FoundPiece], row_count: int) -> None:
         self.pieces = pieces
         self.row_count = row_count
         self.whole = False
@@ -80,15 +80,15 @@ class Alerts:
         self._changed = threading.Condition()
         #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
         self._fetching = threading.Lock()
-        self._pieces: list[Piece] = []  # all with matches, or all with joined rows
-        self._last: list[Piece] = []
+        self._pieces: list[FoundPiece] = []  # all with matches, or all with joined rows
+        self._last: list[FoundPiece] = []
         self._last_sources: Int64Array | None = None
         self._taken = _Taken([], 0)
-        #: So many bytes of rows that wait, and of what `evidence` needs, may be in memory; None: any. The others go to
-        #: `pages`; without them, what waits is bounded as by `unread_max`.
+        #: Maximum bytes in memory of pending rows and of the evidence of the last fetch; None: no limit. The rest goes
+        #: to `pages`; without these, pending rows are bounded as by `unread_max`.
         self.bytes_max: int | None = None
         self.pages: Pages | None = None
-        self.trouble: str | None = None  # why they are in memory nevertheless
+        self.trouble: str | None = None  # the reason why the rest is still in memory
         self._new_trouble: list[str] = []
         self._rows_from = rows_from
         self._catch_up = catch_up
@@ -119,13 +119,13 @@ class Alerts:
         """Matches of a query without history."""
         if found:
             self._match_count += count_matches(found)
-            self._add([Piece(m) for m in found])
+            self._add([FoundPiece(m) for m in found])
 
     def add_answer(self, answer: Answer) -> None:
         """Joined rows of a query with history."""
-        self._add([Piece(answer)])
+        self._add([FoundPiece(answer)])
 
-    def _add(self, pieces: list[Piece]) -> None:
+    def _add(self, pieces: list[FoundPiece]) -> None:
         with self._changed:
             self._pieces += pieces
             self.unread_count += sum(piece.row_count for piece in pieces)
@@ -134,8 +134,8 @@ class Alerts:
         self.keep_within()
 
     def keep_within(self) -> None:
-        """Moves rows that wait, and what `evidence` needs of the last fetch, to files if they are too large. What
-        cannot be written stays in memory."""
+        """Moves pending rows and the evidence of the last fetch to files if they exceed `bytes_max`, after a running
+        fetch. What cannot be written stays in memory."""
         if self.bytes_max is None or self.pages is None or self._unread_bytes + self._last_bytes <= self.bytes_max:
             return
         with self._fetching, self._changed:
@@ -152,13 +152,13 @@ class Alerts:
                     self._new_trouble.append(self.trouble)
 
     def take_trouble(self) -> list[str]:
-        """Returns what has gone wrong with files since this was last asked."""
+        """Returns new warnings about the files."""
         found, self._new_trouble = self._new_trouble, []
         return found
 
     @property
     def full(self) -> bool:
-        """Returns whether more rows wait to be fetched than may."""
+        """True if there are as many pending rows as there may be, or more bytes of them than may be in memory."""
         too_large = self.bytes_max is not None and self._unread_bytes > self.bytes_max
         return self.unread_count >= self.unread_max or too_large
 
@@ -173,8 +173,8 @@ class Alerts:
                         f"{self.unread_count:,} rows of a live query wait to be fetched: nothing was taken",
                         "fetch them before the next push, or let watch(unread_max=...) be larger"
                         if self.unread_count >= self.unread_max else
-                        f"fetch them before the next push, or let memory_limit be larger: they hold "
-                        f"{self._unread_bytes:,} bytes, and {self.trouble or 'there is no place on disk for them'}",
+                        f"fetch them before the next push, or raise memory_limit: they take {self._unread_bytes:,} "
+                        f"bytes, and {self.trouble or 'this database has no disk to spill them to'}",
                     )
                 self._changed.wait(0.5)
 
@@ -214,7 +214,8 @@ class Alerts:
             columns = output_schema(self._factor.plan)
             matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
             self._match_count, self._row_count = saved["match_count"], saved["row_count"]
-            self._pieces = [*map(Piece, matches), *(Piece(fitted_answer(a, self._factor)) for a in saved["answers"])]
+            answers = [fitted_answer(answer, self._factor) for answer in saved["answers"]]
+            self._pieces = [FoundPiece(content) for content in (*matches, *answers)]
             self.unread_count = sum(piece.row_count for piece in self._pieces)
             self._unread_bytes = sum(piece.bytes for piece in self._pieces)
             if self.suppressor is not None:
@@ -336,7 +337,7 @@ class Alerts:
             if table.num_rows:
                 yield table
 
-    def _with_ids(self, table: pa.Table, answer: Answer, pieces: list[Piece]) -> pa.Table:
+    def _with_ids(self, table: pa.Table, answer: Answer, pieces: list[FoundPiece]) -> pa.Table:
         sources = self._outer.sources([answer])
         if sources is None:
             message = "the outer SELECT leaves no match behind its rows to identify"
@@ -355,15 +356,15 @@ class Alerts:
         return self.evidence_batches().read_all()
 
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
-        """The lines of `evidence`, about `lines_max` at a time, in bounded memory. Read while the query goes on or not;
-        a later fetch does not change them."""
+        """Returns a reader of the lines of `evidence`, about `lines_max` at a time, in bounded memory. Events and later
+        fetches do not change them."""
         tables = self._evidence_tables(list(self._last), self._last_sources, lines_max)
         schema = evidence_table(self.plan, [empty_answer(self._factor)], [_NO_ROWS], [self._lookups()]).schema
         batches = (batch for table in tables for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _evidence_tables(
-        self, pieces: list[Piece], sources: Int64Array | None, lines_max: int
+        self, pieces: list[FoundPiece], sources: Int64Array | None, lines_max: int
     ) -> Iterator[pa.Table]:  # fmt: skip
         rows = self._rows_alone(pieces)
         found = [sources] if sources is not None else self._outer.sources([rows])
@@ -372,22 +373,22 @@ class Alerts:
             return evidence_tables(self.plan, parts, None, lookups, lines_max)
         if (np.diff(found[0]) >= 0).all():
             return evidence_tables(self.plan, parts, found[0], lookups, lines_max)
-        # the outer SELECT has changed their order
+        # the outer SELECT reorders the rows
         return iter([evidence_table(self.plan, [self._answer(pieces)], found, [lookups])])
 
-    def _answers(self, pieces: list[Piece]) -> Iterator[Answer]:
+    def _answers(self, pieces: list[FoundPiece]) -> Iterator[Answer]:
         """Yields pieces as answers with their evidence, in parts."""
         yield from (p.content for p in pieces if isinstance(p.content, Answer))
         for m in self._whole([p.content for p in pieces if isinstance(p.content, Matches)]):
             if len(m):
                 yield answer_of(self._factor.plan, [m])
 
-    def _answer(self, pieces: list[Piece]) -> Answer:
-        """Returns pieces as one answer, with their evidence."""
+    def _answer(self, pieces: list[FoundPiece]) -> Answer:
+        """Returns pieces as one answer with their evidence."""
         answers = list(self._answers(pieces))
         return concat_answers(answers) if answers else empty_answer(self._factor)
 
-    def _rows_alone(self, pieces: list[Piece]) -> Answer:
+    def _rows_alone(self, pieces: list[FoundPiece]) -> Answer:
         """Returns pieces as one answer without evidence."""
         parts = [
             replace(c, events=NO_EVIDENCE, sides=tuple(replace(side, evidence=NO_EVIDENCE) for side in c.sides))

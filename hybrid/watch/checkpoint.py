@@ -19,9 +19,9 @@ from query.errors import DataError, HybridWarning, first_line
 
 #: In the directory of a database.
 CHECKPOINTS = "_checkpoint"
-#: The version of the format, in each file. Format 2 is read as it is, although the first of its releases knew no matches
-#: without events. A file of format 1 is read, except for the progress of its matches, which is rebuilt from the events.
-#: A newer format is refused.
+#: The version of the format, in each file. Format 2 is read as is, although its first releases had no matches without
+#: events. A file of format 1 is read, except for the progress of its matches, which is rebuilt from the events. A newer
+#: format is refused.
 VERSION = 3
 #: A file beside the streams that names the queries in the checkpoints, so that a loss of all checkpoints is noticed.
 NAMES = "_queries.json"

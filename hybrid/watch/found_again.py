@@ -18,9 +18,9 @@ from matching.drive import run
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
-#: So many events of matches are found at a time, about.
+#: Approximate number of events that are found at a time.
 EVENTS_MAX = 250_000
-#: The archive is read for so many matches at a time, about.
+#: Approximate number of matches for which the archive is read at a time.
 MATCHES_MAX = 65_536
 
 
@@ -28,8 +28,8 @@ def with_events(
     plan: Plan, found: Sequence[Matches], reader: HistoryReader, since_seq: int, from_us: int | None,
     events_max: int = EVENTS_MAX,
 ) -> Iterator[Matches]:  # fmt: skip
-    """Yields matches of a live query in their order, with their events, in parts of about `events_max` events. Of
-    contiguous matches these are all events of the partition from the first to the last one; others are searched.
+    """Yields matches of a live query in their order, with their events, in parts of about `events_max` events. A
+    contiguous match has all events of the partition from its first to its last one; others are searched.
 
     reader: the events of the stream. since_seq: ingest sequence from which the query reads; from_us: time from which it
     reads, or None. Raises DataError if events were removed, or if the pattern now gives other rows than were emitted.
@@ -55,7 +55,7 @@ def with_events(
 
 
 def _together(found: Sequence[Matches]) -> Iterator[Matches]:
-    """Yields the matches of several pushes as one, about MATCHES_MAX of them; those with events as they are."""
+    """Yields matches of several pushes together, about MATCHES_MAX at a time; those with events as they are."""
     waiting: list[Matches] = []
     for m in found:
         if waiting and (m.ends is None or sum(map(len, waiting)) + len(m) > MATCHES_MAX):
@@ -70,7 +70,7 @@ def _together(found: Sequence[Matches]) -> Iterator[Matches]:
 
 
 def _part_ends(ends: Ends) -> Int64Array:
-    """Returns the numbers of matches at which a part may end: matches with the same ends are searched together."""
+    """Returns the positions at which a part may end: matches with the same ends are searched together."""
     n = len(ends.first_seq)
     order = np.lexsort((ends.last_seq, ends.first_seq))
     differs = np.diff(ends.first_seq[order]) | np.diff(ends.last_seq[order])
@@ -121,8 +121,8 @@ class _Read:
         return self._order[at]
 
     def all_between(self, m: Matches) -> Matches:
-        """Returns contiguous matches, at least one, with their events instead of their ends: they have all events of
-        their partition in between. Only the variables of these are known."""
+        """Returns contiguous matches, at least one, with their events instead of their ends: all events of their
+        partition in between. m: has the variables of these events."""
         assert m.ends is not None
         events = self._events
         by_partition = np.argsort(self._partition, kind="stable")
@@ -197,7 +197,7 @@ def _taken(m: Matches, index: Int64Array) -> Matches:
 
 def _check_same(emitted: pa.Table, found: pa.Table, numbered: Collection[str]) -> None:
     """Raises DataError if the rows differ from the emitted ones: the archive then has other events. numbered: columns
-    that depend on the number of a match, which begins anew with each search."""
+    that depend on MATCH_NUMBER, which restarts with each search."""
     for name in [name for name in emitted.column_names if name not in numbered]:
         mine, theirs = emitted.column(name), found.column(name)
         if not mine.equals(theirs) and repr(mine.to_pylist()) != repr(theirs.to_pylist()):  # NaN equals nothing

@@ -235,7 +235,7 @@ class LiveQuery:
         return watermark_us - lag_us if waiting_us is None else min(watermark_us - lag_us, waiting_us)
 
     def whole(self, found: list[Matches]) -> Iterable[Matches]:
-        """Returns matches with their events, in parts if they were not kept and are found again."""
+        """Returns matches with their events, in parts if they are found again."""
         if all(m.ends is None for m in found):
             return found
         (stream,) = self.events.streams

@@ -1,5 +1,5 @@
-"""The memory limit of partial matches, pending rows and evidence, divided among their holders; memory of history caches;
-the spill store."""
+"""The memory limit for partial matches, pending rows, evidence and history caches, divided among their holders, and the
+spill store."""
 
 from __future__ import annotations
 

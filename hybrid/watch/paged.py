@@ -1,4 +1,4 @@
-"""Rows of live queries that wait to be fetched, and evidence that may be asked for, in files instead of memory."""
+"""Pending rows of live queries, and the evidence of the last fetch, in files instead of memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from matching.batch import Matches
 #: Directory of the files, in the directory of a database.
 PAGES = "_pages"
 SUFFIX = ".page"
-#: Bytes of the objects around the arrays of one Matches or Answer, about.
+#: Approximate bytes of the objects around the arrays of one Matches or Answer.
 OBJECT_BYTES = 4096
 ALIGNED = 64
 
 
-class Piece:
-    """Matches or joined rows of a live query. bytes: what they hold of memory, about; 0: they are in a file."""
+class FoundPiece:
+    """Matches or joined rows of a live query. bytes: approximate memory; 0 if they are in a file."""
 
     __slots__ = ("bytes", "content")
 
@@ -53,27 +53,26 @@ def size_of(value: Any) -> int:
 
 
 class Pages:
-    """The files of one database. A file loses its name as soon as it is written, and its space with its last piece."""
+    """The files of one database. A file is unlinked once it is written; its space is free after its last piece."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Reads and writes nothing until first use."""
         self._directory = Path(directory)
         self._begun = False
 
-    def moved(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Returns the pieces with those that are in memory in a file, neighbours as one piece. Raises OSError; no piece
-        has changed then."""
-        found: list[Piece] = []
+    def moved(self, pieces: Sequence[FoundPiece]) -> list[FoundPiece]:
+        """Returns the pieces after moving those in memory to files, neighbours as one piece. Raises OSError and then
+        changes nothing."""
+        found: list[FoundPiece] = []
         for (in_memory, *_), group in groupby(pieces, _kind):
             some = list(group)
-            found += [Piece(self._in_file(_joined(some)), in_file=True)] if in_memory else some
+            found += [FoundPiece(self._in_file(_joined(some)), in_file=True)] if in_memory else some
         return found
 
     def _in_file(self, content: Matches | Answer) -> Matches | Answer:
         head, arrays = taken_apart(content)
         begin = {}
-        if not self._begun:
-            self._begin()
+        self._prepare()
         descriptor, path = tempfile.mkstemp(SUFFIX, dir=self._directory)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -81,7 +80,7 @@ class Pages:
                     file.write(bytes(-file.tell() % ALIGNED))
                     begin[name] = file.tell()
                     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                file.write(bytes(ALIGNED))  # an empty file has no memory
+                file.write(bytes(ALIGNED))  # an empty file cannot be mapped
             with pa.memory_map(path) as mapped:
                 buffer = mapped.read_buffer()  # outlives the file object and its descriptor
         finally:
@@ -89,27 +88,28 @@ class Pages:
         found: Matches | Answer = put_together(head, _views(buffer, arrays, begin))
         return found
 
-    def _begin(self) -> None:
-        """Makes the directory, and removes what a killed process has left there."""
+    def _prepare(self) -> None:
+        """Creates the directory if it is missing, and the first time removes the files of a killed process."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        for left in self._directory.glob(f"*{SUFFIX}"):
-            left.unlink()
-        self._begun = True
+        if not self._begun:
+            for left in self._directory.glob(f"*{SUFFIX}"):
+                left.unlink()
+            self._begun = True
 
 
-def _kind(piece: Piece) -> tuple[bool, bool]:
-    """Pieces of one kind can be joined: in memory or not, with ends or with events."""
+def _kind(piece: FoundPiece) -> tuple[bool, bool]:
+    """Returns whether a piece is in memory and has ends; pieces that agree in both can be joined."""
     return piece.bytes > 0, isinstance(piece.content, Matches) and piece.content.ends is not None
 
 
-def _joined(pieces: Sequence[Piece]) -> Matches | Answer:
+def _joined(pieces: Sequence[FoundPiece]) -> Matches | Answer:
     contents = [piece.content for piece in pieces]
     matches = [c for c in contents if isinstance(c, Matches)]
     return concat_matches(matches) if matches else concat_answers([c for c in contents if isinstance(c, Answer)])
 
 
 def _views(buffer: pa.Buffer, arrays: Mapping[str, np.ndarray], begin: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Returns arrays of the same shapes over the bytes of a file."""
+    """Returns arrays of the same types and shapes over the bytes of a file."""
     return {
         name: np.frombuffer(buffer, array.dtype, array.size, begin[name]).reshape(array.shape)
         for name, array in arrays.items()

@@ -68,13 +68,13 @@ def load(data: bytes) -> Any:
 
 
 def taken_apart(value: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Returns plain values, and arrays by name, of which `put_together` makes the value again; arrays are not copied."""
+    """Returns plain values, and arrays by name, from which `put_together` restores the value. Copies no array."""
     arrays: dict[str, np.ndarray] = {}
     return _put(value, arrays), arrays
 
 
 def put_together(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns the value that `taken_apart` divided; it shares the memory of the arrays."""
+    """Returns the value from the result of `taken_apart`. It shares the memory of the arrays."""
     return _get(plain, arrays)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matching.engines.engine import Engine, EnginePlan, Purpose, WantedRows, spills
+from matching.engines.engine import Engine, EnginePlan, WantedRows, spills
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
@@ -17,6 +17,7 @@ from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
+from matching.purpose import Purpose
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 

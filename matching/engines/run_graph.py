@@ -6,9 +6,10 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget, Purpose
+from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget
 from matching.kernels import graph, layout
 from matching.kernels.graph import GraphCounters, Kept, Lists, Narrow
+from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, one_each, owners
 from matching.store import RowStore
 

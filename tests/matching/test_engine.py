@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 import hybrid
 from matching.batch import Matches
 from matching.engines import choose
-from matching.engines.engine import EnginePlan, Purpose, WantedRows
+from matching.engines.engine import EnginePlan, WantedRows
 from matching.engines.run_lists import RunLists
 from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher
+from matching.purpose import Purpose
 from matching.spill import Spill
 from query.errors import DataError
 from query.language.parse import parse

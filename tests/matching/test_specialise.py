@@ -11,9 +11,9 @@ import pytest
 import hybrid
 from hybrid.statement import background_compile as kernels
 from matching.engines.choose import RUNS_MAX
-from matching.engines.engine import Purpose
 from matching.engines.run_blocks import RunBlocks
 from matching.kernels.jit import built, module_of
+from matching.purpose import Purpose
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema

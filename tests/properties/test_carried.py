@@ -12,11 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
-from matching.engines.engine import Purpose
 from matching.engines.run_blocks import RunBlocks
 from matching.matcher import KernelMatcher
 from matching.program.carried import carry
 from matching.program.program import Program, assemble
+from matching.purpose import Purpose
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Aggregate, Call, Expression, Logical, MatchNumber, Navigation
 from query.plan.pattern import Sequence as Concatenation

@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.engines.choose import choose_engine
-from matching.engines.engine import Purpose
 from matching.engines.run_merged import RunMerged
 from matching.match_graph import MatchGraph
 from matching.program.program import Program
+from matching.purpose import Purpose
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan

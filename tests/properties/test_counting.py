@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from matching.batch import Matches
 from matching.engines.choose import choose_engine
-from matching.engines.engine import Purpose
 from matching.matcher import KernelMatcher
+from matching.purpose import Purpose
 from query.errors import DataError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.language.parse import parse

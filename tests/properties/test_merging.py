@@ -13,12 +13,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.engines.choose import choose_engine, merges_runs
-from matching.engines.engine import Purpose
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_merged import RunMerged
 from matching.matcher import KernelMatcher
 from matching.program.live import count_caps, live_registers, merges
 from matching.program.program import Program, assemble
+from matching.purpose import Purpose
 from query.language.ast import AfterMatchKind
 from query.language.parse import parse
 from query.plan.bind import bind

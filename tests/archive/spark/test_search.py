@@ -26,7 +26,7 @@ from archive.spark.task import search as run_task
 from archive.spark.told import hear_matches
 from hybrid.cli import app
 from hybrid.database.database import Database
-from matching.engines.engine import Purpose
+from matching.purpose import Purpose
 from matching.types import arrow_schema
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse

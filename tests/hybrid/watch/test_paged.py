@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.watch.paged import PAGES, Pages, Piece, size_of
+from hybrid.watch.paged import PAGES, FoundPiece, Pages, size_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed
 from tests.hybrid.watch.test_checkpoint import ABSENT, COLUMNS, FALLS, JOINED, JOINED_ONCE, ONCE, PASSING
@@ -151,7 +151,7 @@ def test_without_a_place_on_disk_a_push_is_refused() -> None:
         for end in (30, 40, 60):
             db.push("ticks", rows[begin:end], "x", begin)
             begin = end
-            with pytest.raises(DataError, match=r"nothing was taken(.|\n)*there is no place on disk"):
+            with pytest.raises(DataError, match=r"nothing was taken(.|\n)*this database has no disk"):
                 db.push("ticks", rows[end:], "x", end)
             found.append(alerts.fetch())
         assert pa.concat_tables(found).equals(wanted.fetch())
@@ -168,4 +168,4 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
         assert (moved.bytes, moved.row_count) == (0, piece.row_count)
         assert size_of(moved.content) == size_of(piece.content) > 0
         assert Pages(tmp_path).moved([moved, moved]) == [moved, moved]
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, FoundPiece)
