@@ -39,13 +39,14 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 class _Taken:
-    """What a fetch has taken out of alerts, to be put back if it fails. whole: whether it is all there."""
+    """What a fetch has taken out of alerts, to be put back if it fails. row_count: number of rows that it returns.
+    whole: True if it is all there, and has not been put back."""
 
     __slots__ = ("pieces", "row_count", "whole")
 
-    def __init__(self, pieces: list[FoundPiece], row_count: int) -> None:
-        self.pieces = pieces
-        self.row_count = row_count
+    def __init__(self) -> None:
+        self.pieces: list[FoundPiece] = []
+        self.row_count = 0
         self.whole = False
 
 
@@ -83,7 +84,7 @@ class Alerts:
         self._pieces: list[FoundPiece] = []  # all with matches, or all with joined rows
         self._last: list[FoundPiece] = []
         self._last_sources: Int64Array | None = None
-        self._taken = _Taken([], 0)
+        self._taken = _Taken()  # by the last fetch
         #: Maximum bytes in memory of pending rows and of the evidence of the last fetch; None: no limit. The rest goes
         #: to `pages`; without these, pending rows are bounded as by `unread_max`.
         self.bytes_max: int | None = None
@@ -118,15 +119,15 @@ class Alerts:
     def add(self, found: list[Matches]) -> None:
         """Matches of a query without history."""
         if found:
-            self._match_count += count_matches(found)
-            self._add([FoundPiece(m) for m in found])
+            self._add([FoundPiece(m) for m in found], count_matches(found))
 
     def add_answer(self, answer: Answer) -> None:
         """Joined rows of a query with history."""
         self._add([FoundPiece(answer)])
 
-    def _add(self, pieces: list[FoundPiece]) -> None:
+    def _add(self, pieces: list[FoundPiece], match_count: int = 0) -> None:
         with self._changed:
+            self._match_count += match_count
             self._pieces += pieces
             self.unread_count += sum(piece.row_count for piece in pieces)
             self._unread_bytes += sum(piece.bytes for piece in pieces)
@@ -138,7 +139,7 @@ class Alerts:
         fetch. What cannot be written stays in memory."""
         if self.bytes_max is None or self.pages is None or self._unread_bytes + self._last_bytes <= self.bytes_max:
             return
-        with self._fetching, self._changed:
+        with self._fetching, Deferred(), self._changed:
             try:
                 self._last[:] = self.pages.moved(self._last)
                 self._last_bytes = 0
@@ -165,6 +166,7 @@ class Alerts:
     def make_room(self) -> None:
         """Returns when fewer rows wait than may. Raises DataError where nobody is there who would fetch them: the
         caller itself is the one who did, or the thread that did has ended."""
+        self.keep_within()  # there may be space on disk by now
         with self._changed:
             while self.full and not self._done and self._failure is None:
                 alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
@@ -265,20 +267,26 @@ class Alerts:
         if wait:
             self._catch_up(None if wait is True else wait)
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
-        taken = self._taken = _Taken([], self._row_count)
+        taken = _Taken()
         try:
             with self._fetching:
-                return self._fetch(bound_us, taken)
+                self._taken = taken
+                try:
+                    return self._fetch(bound_us, taken)
+                except BaseException as error:
+                    if not isinstance(error, QueryError):
+                        self._put_back(taken)  # before another thread fetches
+                    raise
         except BaseException as error:
-            if not isinstance(error, QueryError):
-                self.put_back()
+            if taken.whole and not isinstance(error, QueryError):  # an interrupt after the fetch
+                with Deferred(), self._fetching:
+                    self._put_back(taken)
             raise
 
     def _fetch(self, bound_us: int | None, taken: _Taken) -> pa.Table:
         if self.suppressor is not None:
             self.suppressor.begin()
-        taken.row_count = self._row_count
-        with self._changed:
+        with Deferred(), self._changed:
             taken.pieces, taken.whole = self._pieces, True
             taken_bytes, self._unread_bytes = self._unread_bytes, 0
             self._pieces, self.unread_count = [], 0
@@ -308,20 +316,25 @@ class Alerts:
         except (QueryError, DataError) as error:
             self.fail(error)
             raise
-        self._row_count += table.num_rows
+        taken.row_count, self._row_count = table.num_rows, self._row_count + table.num_rows
         return table
 
     def put_back(self) -> None:
         """Undoes the last fetch, whose rows nobody has got: they come with the next one."""
-        with Deferred(), self._fetching, self._changed:
-            taken, self._taken = self._taken, _Taken([], 0)
+        with Deferred(), self._fetching:
+            self._put_back(self._taken)
+
+    def _put_back(self, taken: _Taken) -> None:
+        """Undoes a fetch, once. Called with `_fetching`."""
+        with Deferred(), self._changed:
             if not taken.whole:
                 return
+            taken.whole = False
             self._pieces = [*taken.pieces, *self._pieces]
             self.unread_count += sum(piece.row_count for piece in taken.pieces)
             self._unread_bytes += sum(piece.bytes for piece in taken.pieces)
-            self._row_count = taken.row_count
-            if self.suppressor is not None:
+            self._row_count -= taken.row_count
+            if self.suppressor is not None and taken is self._taken:
                 self.suppressor.take_back()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -358,7 +371,9 @@ class Alerts:
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
         """Returns a reader of the lines of `evidence`, about `lines_max` at a time, in bounded memory. Events and later
         fetches do not change them."""
-        tables = self._evidence_tables(list(self._last), self._last_sources, lines_max)
+        with self._fetching:
+            pieces, sources = list(self._last), self._last_sources
+        tables = self._evidence_tables(pieces, sources, lines_max)
         schema = evidence_table(self.plan, [empty_answer(self._factor)], [_NO_ROWS], [self._lookups()]).schema
         batches = (batch for table in tables for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)

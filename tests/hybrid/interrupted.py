@@ -134,7 +134,7 @@ STEPS: dict[str, Callable[[Session], None]] = {
 
 #: Lines that begin with these are no points: Python raises nothing there, neither of a signal nor for want of memory,
 #: and where a block begins with `try:` or is left, it compiles them outside of the `with` around it.
-QUIET = {dis.opmap["NOP"], dis.opmap["LOAD_CONST"]}
+QUIET = {dis.opmap["NOP"], dis.opmap["LOAD_CONST"], dis.opmap["SWAP"]}
 
 
 class Disturbance:
