@@ -19,11 +19,17 @@ class Proxy:
         self.hangs = False
         self.requests = 0
         self._server_port = server_port
+        self._ends: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        # Before: connections that a client kept for later kept their threads, and tests of iterations over alerts,
+        # which wait while another thread may push, hung after them.
+        for end in (self._listener, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # unlike close, wakes a thread that waits
         self._listener.close()
 
     def _accept(self) -> None:
@@ -34,6 +40,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError), client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
+            self._ends += client, server
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             asks = threading.Event()  # the last bytes came from the client
