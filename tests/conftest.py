@@ -20,7 +20,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...).
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
-settings.register_profile("suite", _COMMON, max_examples=500, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=250, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
