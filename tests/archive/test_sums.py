@@ -120,6 +120,7 @@ def test_groups_that_may_hold_what_is_wanted(tmp_path, small_groups):
     assert groups(span=KeyRange("_seq", 94, None)) == [3, 5]
 
 
+@pytest.mark.slow
 def test_files_without_checksums_stay_readable(tmp_path):
     history, file = filled(tmp_path)
     table = Table.open(tmp_path)

@@ -36,6 +36,7 @@ CONSTRAINTS = dict(
 S3 = "http://s3:8333"
 
 
+@pytest.mark.slow
 def test_it_is_what_compose_reads() -> None:
     if importlib.util.find_spec("check_jsonschema") is None and not os.environ.get("CI"):
         pytest.skip("check-jsonschema is not installed")

@@ -557,6 +557,7 @@ def test_sql_mode_takes_the_preferred_word(record_property: Callable[[str, objec
         assert counts[f"came: {what}"] > 0, what
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=7, keys=("p", None)),
     plan=plans((*SQL_SELECTIONS, Selection.SKIP_TILL_ANY), after=False, opaque=False, negations=True),
@@ -626,6 +627,7 @@ def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
     return replace(plan, after=AfterMatch(kind), defines=defines, rows=rows, timeout_rows=timeouts)
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=10),
     plan=plans(tuple(Selection), opaque=False, negations=True),
@@ -646,6 +648,7 @@ def test_what_is_decided_stays(rows: list[Row], plan: Plan, cut: int, step: int)
         assert of_whole[: len(of_begun)] == of_begun
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=8),
     plan=plans(SQL_SELECTIONS, after=False, opaque=False, no_skip=False, unmatched=False, timeouts=False),

@@ -269,6 +269,7 @@ def test_a_new_version_goes_on_with_what_is_out(record_property: Callable[[str, 
     assert seen["read back"] > 0
 
 
+@pytest.mark.slow
 def test_small_blocks_of_rows_and_idle_keys(record_property: Callable[[str, object], None]) -> None:
     """As above, with compaction behind every batch."""
     tally = Tally()

@@ -98,6 +98,7 @@ def test_shop(seed):
     assert expected == alarms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_security(seed):
     scenario = security(seed)

@@ -64,6 +64,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     option = f"t={table}"
     shown = run("sql", QUERY, "-t", option)
@@ -94,6 +95,7 @@ def test_exit_codes(table: Path) -> None:
     assert run("backtest", QUERY, "-d", "nowhere", "--from", "2020-01-01").returncode == 1
 
 
+@pytest.mark.slow
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
@@ -125,6 +127,7 @@ def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     assert (tested.returncode, tested.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
@@ -144,6 +147,7 @@ def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     assert run("backtest", QUERY, "--diff", "SELECT", *period).returncode == 1
 
 
+@pytest.mark.slow
 def test_demo_stock(tmp_path: Path) -> None:
     done = run("demo", "stock", "--picture", str(tmp_path / "stock.png"))
     assert done.returncode == 0, done.stderr
@@ -177,6 +181,7 @@ def test_demo_flights(tmp_path: Path) -> None:
     assert (tmp_path / "flights.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_simulate_is_seeded() -> None:
     first, again, other = (run("simulate", "stock", "--seed", s, "--events", "5").stdout for s in ("1", "1", "2"))
     assert first == again != other
@@ -191,6 +196,7 @@ def test_doctor() -> None:
     assert "one match           found" in done.stdout
 
 
+@pytest.mark.slow
 def test_help_and_import_load_nothing_heavy() -> None:
     heavy = "{'pyarrow', 'duckdb', 'numba', 'numpy', 'pandas', 'polars', 'deltalake', 'matplotlib'}"
     for code in ("import hybrid", "import hybrid.cli"):

@@ -127,6 +127,7 @@ def test_equal_ranges_are_searched_once(tmp_path: Path) -> None:
         assert alerts.stats()["history_by_spark"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_statements_backtests_and_merged_inputs(tmp_path: Path) -> None:
     """Those that read what was kept, and patterns over several streams."""

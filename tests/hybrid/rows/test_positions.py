@@ -121,6 +121,7 @@ X = TICKS.column("x").to_numpy()
 K = TICKS.column("k").to_numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -156,6 +157,7 @@ def test_a_path_given_as_a_table(files: Path) -> None:
         assert rows(IN_ORDER.format("t"), t=files / name) == [(X.tolist(),)]
 
 
+@pytest.mark.slow
 def test_hybrid_sql_over_a_file(files: Path) -> None:
     text = f"SELECT md5(v::VARCHAR) AS v FROM '{files}/ticks.csv' MATCH_RECOGNIZE "
     text += "(ORDER BY ts MEASURES list(x) AS v PATTERN (A+))"
@@ -185,6 +187,7 @@ def test_derived_relations_go_by_content(source: str) -> None:
         assert rows(VALUES.format(source, "ORDER BY ts"), connection) == [([1, 2, 3, 4, 5],)]
 
 
+@pytest.mark.slow
 def test_a_long_list_behind_in_is_told() -> None:
     """DuckDB makes a join of it, which gives rows in no order."""
     t = pa.table({"ts": [NOON] * 4, "x": [4, 2, 3, 1]})
@@ -195,6 +198,7 @@ def test_a_long_list_behind_in_is_told() -> None:
     assert rows(VALUES.format(many, "ORDER BY ts, x DESC"), t=t) == [([4, 3, 2, 1],)], "nothing to tell"
 
 
+@pytest.mark.slow
 def test_derived_relations_that_are_given_go_by_content() -> None:
     with duckdb.connect() as connection:
         connection.register("u", pa.table({"ts": [NOON] * 3, "x": [3, 1, 2]}))
@@ -305,6 +309,7 @@ def standing_by_key(seed: int, n: int = 3_000) -> pa.Table:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["", "WITHIN INTERVAL '5' SECOND", "WITHIN 3 ROWS"])
 @pytest.mark.parametrize("rows_per_match", ["", "ALL ROWS PER MATCH WITH UNMATCHED ROWS", "AFTER MATCH NO SKIP"])
 def test_a_table_by_key_is_matched_as_it_stands(

@@ -53,6 +53,7 @@ def edit(bench: Bench, text: str) -> None:
 # ---- a file that is being written
 
 
+@pytest.mark.slow
 def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
     # Before: run as it is: cut at the end of a table it was taken, the query was closed, and (5, 7) was not found.
     source = bench.start()
@@ -90,6 +91,7 @@ def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> 
     assert bench.status()["removed"] == {}
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
     # Before: run without `removed`: begun anew, (5, 7) was not found.
     source = bench.start()
@@ -317,6 +319,7 @@ def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatc
 # ---- a query that is interrupted
 
 
+@pytest.mark.slow
 def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: it stayed failed, and (5, 7) was not found.
     source = bench.start()
@@ -348,6 +351,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: the query stayed among the live ones, and with it no checkpoint was taken any more, which
     # trouble said.
@@ -412,6 +416,7 @@ def test_figures_that_are_old_say_so(tmp_path: Path) -> None:
     assert [k for k in old if k != "trouble" and old[k] != told[k]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "emptied", "made by another"])
 def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> None:
     # Before: run as it is: nothing was said of it. By a script: gone, it stayed away and (5, 3) was lost with the

@@ -155,6 +155,7 @@ def test_a_dead_letter_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_for_long_makes_no_file_of_each_row(tmp_path: Path) -> None:
     """A checkpoint writes the rows of a query as one, and the next start hands them over in their order."""
     # Before: a file, and a sync of it, for each fetch: 100 files here, at each checkpoint.

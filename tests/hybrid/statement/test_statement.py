@@ -108,6 +108,7 @@ def test_every_kind_of_table(ticks: Any) -> None:
     assert sorted(rows(hybrid.sql(QUERY, ticks=ticks))) == ANSWER
 
 
+@pytest.mark.slow
 def test_a_relation_of_a_connection_of_ones_own() -> None:
     connection = duckdb.connect()
     connection.register("frame", TICKS)
@@ -258,6 +259,7 @@ def test_faults_of_data(ticks: Any) -> None:
         hybrid.sql(QUERY, ticks=ticks)
 
 
+@pytest.mark.slow
 def test_a_plot_of_a_match(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "match.png"

@@ -42,6 +42,7 @@ def declare(db: Database) -> None:
     db.create_stream("exit", {"ts": "TIMESTAMP", "tag_id": "INTEGER"}, time="ts")
 
 
+@pytest.mark.slow
 def test_types_are_tables() -> None:
     tables = {"shelf": SHELF, "register": REGISTER, "exit": pd.DataFrame(EXIT)}
     assert hybrid.sql(THEFT, **tables).arrow().to_pylist() == STOLEN
@@ -376,6 +377,7 @@ VERSIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [None, "2024-03-01 00:00:08"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
@@ -425,6 +427,7 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
         assert len(found) > 0
 
 
+@pytest.mark.slow
 def test_a_new_version_of_a_query_over_several_streams_needs_the_events(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path) as db:
         for name in "ef":

@@ -160,6 +160,7 @@ def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> 
         assert bare.evidence().equals(identified.evidence())  # asked twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_evidence_is_found_after_a_restart(name: str, tmp_path: Path) -> None:
     events = rows(3, 400)
@@ -215,6 +216,7 @@ def test_a_query_that_begins_in_the_past_finds_its_evidence(tmp_path: Path) -> N
         assert shown(mine) == shown(theirs)
 
 
+@pytest.mark.slow
 def test_a_new_version_finds_its_evidence(tmp_path: Path) -> None:
     events = rows(5, 300)
     other = text("next").replace("C.v AS y", "max(v) AS y")

@@ -78,6 +78,7 @@ def test_doubles_are_exact(values: list[float]) -> None:
     assert [json.loads(line)["v"] for line in json_lines(pa.table({"v": values}))] == values
 
 
+@pytest.mark.slow
 def test_many_rows_keep_their_order() -> None:
     n = 300_000
     lines = json_lines(pa.table({"n": np.arange(n), 'a "b"': np.arange(n) % 2}))
