@@ -109,6 +109,7 @@ def test_a_full_disk(tmp_path):
         subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
+@pytest.mark.slow
 def test_no_permission(tmp_path):
     if os.geteuid() == 0:
         # Root may write anywhere; a directory that even root may not change does instead.

@@ -130,6 +130,7 @@ def test_a_database_takes_columns(tmp_path):
         assert found.arrow().to_pylist() == [{"first": None, "last": 1.5}]
 
 
+@pytest.mark.slow
 def test_a_database_goes_on_where_a_crash_left_the_declaration(tmp_path):
     columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR"}
     with hybrid.connect(tmp_path) as db:

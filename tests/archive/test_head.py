@@ -51,6 +51,7 @@ def test_the_last_commit_is_missed(tmp_path, how):
         assert "hybrid archive repair" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     # Before: 10 of 20 events, no word: nothing but the log says that there were more.
     first = History(TICKS, tmp_path, log="os")

@@ -512,6 +512,7 @@ def test_files_without_a_column_have_nulls_in_it(tmp_path):
         assert found == [{k: row[k] for k in ("small", "tags", "ts")} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_range_of_a_column_that_older_files_lack(tmp_path):
     """The row groups of one file have bounds, those of the other have no such column."""
     wide = Schema("ticks", (*TICKS.fields, Field("level", "INTEGER")), "ts", TICKS.keys, TICKS.order, TICKS.lateness_us)
@@ -528,6 +529,7 @@ def test_a_range_of_a_column_that_older_files_lack(tmp_path):
         assert [offset for batch in found for offset in batch.offset.tolist()] == [13, 14]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(-40, 40), st.sampled_from("ab")), max_size=30),
     st.lists(st.tuples(st.integers(-60, 60), st.sampled_from("abc")), max_size=8),

@@ -232,6 +232,7 @@ def test_forms_of_times(tmp_path, form, text):
     assert bad(tmp_path / "t")[0][1] == "ts: 'x' is no TIMESTAMP"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -339,6 +340,7 @@ def test_columns_in_the_path(tmp_path):
     assert run(tmp_path / "t", tmp_path / "in").known == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["error", "null"])
 def test_columns_in_the_path_of_json(tmp_path, missing):
     lines = (
@@ -440,6 +442,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
     assert run(tmp_path / "t", other).rows == 100
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path, monkeypatch):
     """The disk runs full in the middle of the second file of the table."""
     path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
@@ -518,6 +521,7 @@ def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkey
     assert len(rows(tmp_path / "t")) == 100
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_noticed(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)

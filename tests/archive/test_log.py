@@ -544,6 +544,7 @@ def test_rows_logged_before_a_column_was_added(tmp_path):
 # ---- beside the process that writes
 
 
+@pytest.mark.slow
 def test_a_reader_sees_what_is_in_the_log_once(tmp_path):
     # Before: a second opening took the log for its own.
     writer = History(TICKS, tmp_path, log="os")

@@ -221,6 +221,7 @@ def test_units(tmp_path, partition, keys):
         assert report.units == 1 if not cut else report.units >= 2
 
 
+@pytest.mark.slow
 def test_strict_is_one_unit(tmp_path):
     snapshot = history_of(tmp_path / "t", ("a", "b"), 2, 30).snapshot()
     plan = replace(PAIR, selection=Selection.STRICT)

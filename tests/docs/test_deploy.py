@@ -127,6 +127,7 @@ def test_metrics_reach_prometheus() -> None:
     assert SERVICES["spark-worker"]["entrypoint"][-1] == "spark://spark-master:7077"
 
 
+@pytest.mark.slow
 def test_the_image_has_what_the_tests_have_run_with() -> None:
     """Pins lie in the ranges of pyproject.toml, and the jar of s3a belongs to the Hadoop of that Spark."""
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]

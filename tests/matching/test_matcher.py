@@ -264,6 +264,7 @@ def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
     assert len(matcher.advance(None)) == 0  # the last row's NEXT is null
 
 
+@pytest.mark.slow
 def test_next_in_a_measure_holds_the_match_not_the_matching() -> None:
     after = Navigation(V, ("B",), Logical.LAST, 0, 1, False, V.type)
     plan = plan_of(Sequence((A, B)), {"B": compare(">", V, previous())}, measures=(Measure("after", after),))

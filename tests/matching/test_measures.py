@@ -236,6 +236,7 @@ def test_aggregates(rows_per_match: str, seed: int) -> None:
     assert not empty
 
 
+@pytest.mark.slow
 def test_prefixes_in_several_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "PREFIX_ROWS", 7)
     rows = rows_of(3, 30)
@@ -384,6 +385,7 @@ def test_a_text_that_cannot_be_computed_fails_where_it_is_read(
         assert [name for name, ok in zip(names, there) if ok] == [s.upper() for s in here if s is not None]
 
 
+@pytest.mark.slow
 def test_a_running_aggregate_is_linear_in_the_rows() -> None:
     n = 20_000
     rows: list[Row] = [{"k": "a", "ts": i, "s": str(i % 7), "v": i % 5, "x": i / 8, "i": i} for i in range(n)]

@@ -263,6 +263,7 @@ def constant_rows(count: int) -> EventBatch:
     return replace(batch, ts_us=np.arange(count, dtype=np.int64))
 
 
+@pytest.mark.slow
 def test_time_is_linear_in_rows_that_all_start_and_never_match() -> None:
     """300,000 starts, each alive for 100,000 rows: 3e10 steps if starts were taken one by one."""
     never = {"B": larger.compare("<", larger.V, larger.number(-1))}

@@ -418,6 +418,7 @@ def chain_plans(draw: st.DrawFn) -> Plan:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(rows=events(max_size=9), plan=chain_plans())
 def test_the_formulas_find_what_the_reference_finds(rows: list[Row], plan: Plan) -> None:
     ts_us = [int(str(row["ts"])) for row in rows]

@@ -81,6 +81,7 @@ def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["variable"] for line in evidence] == ["A", "B"]
 
 
+@pytest.mark.slow
 def test_exit_codes(table: Path) -> None:
     bad = run("sql", QUERY.replace("PREV", "PERV"), "-t", f"t={table}")
     assert (bad.returncode, bad.stdout) == (1, "")
@@ -117,6 +118,7 @@ def test_explain_shows_the_query_of_a_demo(name: str, stream: str) -> None:
     assert f"HISTORY OF {stream} AS " in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")

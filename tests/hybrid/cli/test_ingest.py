@@ -36,6 +36,7 @@ def test_a_new_stream_is_declared_as_its_file_looks(tmp_path):
         assert db.streams()["ticks"]["keys"] == ["symbol"]
 
 
+@pytest.mark.slow
 def test_bad_rows_and_columns_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LINES.replace("price", "price;more").replace("1.5", "x;1").replace("B;2", "B;2;"))
@@ -96,6 +97,7 @@ def test_the_time_must_be_clear(tmp_path):
         run("t", tmp_path / "b.csv", "-d", tmp_path / "db")
 
 
+@pytest.mark.slow
 def test_options_that_do_not_fit(tmp_path):
     assert run("s", tmp_path, "-d", tmp_path / "db", "--format", "xml")[0] == 2
     assert run("s", tmp_path, "-d", tmp_path / "db", "--max-bad", "-1")[0] == 2

@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 # Before: "there is no database s3:/bucket/db" of the first four; the demo was kept in a local directory s3:.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -62,6 +63,7 @@ def test_files_into_a_store_and_what_they_give(tmp_path: Path) -> None:
     assert json.loads(found.stdout) == {"a": 7, "b": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["sql", "explain", "check"])
 def test_no_database_in_a_store(command: str) -> None:
     done = run(command, QUERY, "-d", "s3://bucket/nowhere")

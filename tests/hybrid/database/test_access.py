@@ -309,6 +309,7 @@ def test_no_scalar_function_of_duckdb_gives_a_file_away(folder: Path) -> None:
 
 
 # Before: a service read whatever file a query named.
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ['files = "ref.csv"', 'files = ["ref.csv"]', 'files = ["."]'])
 def test_a_service_reads_what_its_file_names(tmp_path: Path, files: str) -> None:
     assert Service(load(app_at(tmp_path, files)), print).run() == 0

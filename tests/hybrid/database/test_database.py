@@ -595,6 +595,7 @@ def test_names_of_columns_reach_the_history_of_a_watch(db: Database) -> None:
     assert values(db.backtest(text, 0).arrow())[0] == ("a", 5)
 
 
+@pytest.mark.slow
 def test_nested_patterns_over_streams(db: Database) -> None:
     for event in FALLING:
         db.push("e", rows_of(event))
@@ -609,6 +610,7 @@ def test_nested_patterns_over_streams(db: Database) -> None:
         db.watch(text)
 
 
+@pytest.mark.slow
 def test_sql_over_streams_in_every_place(db: Database) -> None:
     db.push("e", rows_of((1, "a", 5), (2, "b", 7), (3, "a", 4), (4, "b", 9)))
     inner = PAIR.replace("FROM e", "FROM (SELECT * FROM e WHERE k = 'a')")

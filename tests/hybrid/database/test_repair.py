@@ -56,6 +56,7 @@ def test_a_damaged_declaration(database):
         assert db.streams()["t"]["watermark"] == "2024-01-02 23:59:58"
 
 
+@pytest.mark.slow
 def test_a_declaration_that_is_gone(database):
     # Before: there was no stream, and no word.
     (database / "t" / "stream.json").unlink()

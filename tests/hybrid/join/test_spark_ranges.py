@@ -89,6 +89,7 @@ def tied(rows: Sequence[tuple[int, int, str]]) -> pa.Table:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(("order", "expected"), [
     ((), [0, 1, 2, 3, 4]),  # by the place in the source

@@ -146,12 +146,14 @@ def test_a_file_is_read_in_its_order(files: Path, threads: int, source: str, exp
     assert found == expected.tolist()
 
 
+@pytest.mark.slow
 def test_files_in_the_order_given(files: Path) -> None:
     both = pa.concat_tables([TICKS.slice(N // 2), TICKS.slice(0, N // 2)]).column("x").to_pylist()
     text = f"SELECT v FROM read_parquet(['{files}/b.parquet', '{files}/a.parquet']) MATCH_RECOGNIZE "
     assert rows(text + "(MEASURES list(x) AS v PATTERN (A+))") == [(both,)]
 
 
+@pytest.mark.slow
 def test_a_path_given_as_a_table(files: Path) -> None:
     for name in ("ticks.parquet", "ticks.csv"):
         assert rows(IN_ORDER.format("t"), t=files / name) == [(X.tolist(),)]
@@ -167,6 +169,7 @@ def test_hybrid_sql_over_a_file(files: Path) -> None:
     assert wanted in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

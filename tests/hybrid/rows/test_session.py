@@ -140,6 +140,7 @@ def test_variables() -> None:
     assert [row[0] for row in told(connection, text)] == ["7"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     ["1.5", "1e-300::DOUBLE", "'nan'::DOUBLE", "true", "'it''s'", "DATE '2024-01-01'",
@@ -254,6 +255,7 @@ ANY = "SELECT * FROM {} MATCH_RECOGNIZE ({} ORDER BY i MEASURES {} PATTERN (A+) 
 
 
 # Before: computed as if the setting were not there.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "named"),
     [

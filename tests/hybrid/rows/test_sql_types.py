@@ -140,6 +140,7 @@ def test_rows_without_a_time_have_their_place() -> None:
         hybrid.sql(text.format(" WITHIN INTERVAL '1' SECOND"), t=table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type", "value"),
     [

@@ -142,6 +142,7 @@ def test_finished_files_stop_counting(bench: Files, between: str) -> None:
     assert bench.service.status()["streams"]["ticks"]["late"] == 0
 
 
+@pytest.mark.slow
 def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
     """Neither of them is over: no event of one is late because the other was read first."""
     # Before: run as it is: passes. It guards what held.

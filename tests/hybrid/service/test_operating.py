@@ -73,6 +73,7 @@ def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
     assert not [said for said in bench.said if "rises" in said]
 
 
+@pytest.mark.slow
 def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> None:
     # Before: run without `removed`: the query was closed at once and begun anew: (5, 7) was not found, nothing was
     # said.
@@ -214,6 +215,7 @@ def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: the ValueError came out of `reload`, which ends a service.
     source = bench.start()
@@ -240,6 +242,7 @@ def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, m
     assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
 
 
+@pytest.mark.slow
 def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     """At once where it has never been read, and else when it has failed again and again."""
     # Before: run as it is: it ended after 0.2 s, "every source has ended", at the first fault.
@@ -505,6 +508,7 @@ def test_a_service_on_another_host(tmp_path: Path) -> None:
     assert headline(silent, 1060.0) == said
 
 
+@pytest.mark.slow
 def test_live_and_ready(tmp_path: Path) -> None:
     # Before: run as it is: there were no such flags, exit code 2 for each.
     told = {

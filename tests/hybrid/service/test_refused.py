@@ -94,6 +94,7 @@ def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path: Path) -> None:
     # Before: run as it is: dead letters 0, 1, 0, 1, 0, 1.
     bench = Bench(tmp_path)

@@ -96,6 +96,7 @@ def test_a_query_of_the_file_that_changed_while_it_was_stopped(bench: Bench) -> 
     assert bench.sinks["alerts"].pairs() == [(50, 3)]
 
 
+@pytest.mark.slow
 def test_a_query_that_was_over_begins_anew(bench: Bench) -> None:
     source = bench.start()
     source.given.append(piece(5, 3))
@@ -161,6 +162,7 @@ def test_what_is_no_event_is_quarantined(bench: Bench) -> None:
     assert (status["accepted"], status["bad"]) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_sink_that_fails_is_tried_again_in_growing_pauses(bench: Bench) -> None:
     source, sink = bench.start(), bench.sinks["alerts"]
     sink.broken = OSError("no route to host")
@@ -519,6 +521,7 @@ def test_cursors_that_cannot_be_read(bench: Bench) -> None:
 # ---- reload
 
 
+@pytest.mark.slow
 def test_reload_keeps_what_is_unchanged(tmp_path: Path) -> None:
     """A match in progress of an unchanged query comes out; new ones start, removed ones stop."""
     bench = Bench(tmp_path, APP, ("alerts", "other"))
@@ -623,6 +626,7 @@ def test_reload_of_sources_sinks_and_streams(bench: Bench) -> None:
     assert list(bench.status()["streams"]) == ["ticks", "trades"]
 
 
+@pytest.mark.slow
 def test_a_query_that_cannot_be_replaced_goes_on(bench: Bench) -> None:
     """The new version reads another stream."""
     trades = APP.replace("[sources.feed]", '[streams.trades]\ncolumns = { ts = "TIMESTAMP", name = "VARCHAR", price = "BIGINT" }\ntime = "ts"\n[sources.feed]')  # noqa: E501

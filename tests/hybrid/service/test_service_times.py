@@ -62,6 +62,7 @@ def test_events_far_ahead_are_quarantined_and_the_others_taken(bench: Bench) -> 
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_what_was_refused_last_is_acknowledged_and_does_not_come_again(bench: Bench) -> None:
     # Before: run as it is: nothing was refused.
     source = bench.start()
@@ -191,6 +192,7 @@ def test_changed_settings_at_a_restart(bench: Bench) -> None:
     assert flow_of(bench.service.db).streams["ticks"].pace.idle_us is None
 
 
+@pytest.mark.slow
 def test_changed_settings_at_a_reload(bench: Bench) -> None:
     """Before: `streams.ticks.lateness cannot change while the service runs`."""
     source = bench.start()

@@ -186,6 +186,7 @@ def test_parquet_is_tried_again_behind_a_full_disk(tmp_path: Path, monkeypatch: 
     bench.stop()
 
 
+@pytest.mark.slow
 def test_what_a_disk_has_refused_comes_again_without_a_new_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +258,7 @@ class Faulty:
         self.sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["fails", "says it failed"])
 @pytest.mark.parametrize("kind", ["lines", "parts"])
 @pytest.mark.parametrize("at", range(6))
@@ -310,6 +312,7 @@ def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> N
     bench.stop()
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_sink_that_is_not_there_is_bounded(tmp_path: Path) -> None:
     """`unread_rows`: the sources wait then, which is said; the events before are archived, and nothing is dropped, over
     a stop as well."""
@@ -555,6 +558,7 @@ def test_a_sink_that_is_slower_than_its_rows_is_told(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_two_services_with_one_file_of_rows(tmp_path: Path) -> None:
     # Before: they wrote into each other's lines.
     (tmp_path / "a").mkdir()

@@ -291,6 +291,7 @@ def rows_of(result: hybrid.Result) -> list[tuple[Any, ...]]:
     return sorted(tuple(r.values()) for r in result.arrow().to_pylist())
 
 
+@pytest.mark.slow
 def test_in_other_statements() -> None:
     rise = RISE.format("partition_contiguity") + " RETURN a.price AS low, b[b.LEN].price AS high"
     assert rows_of(hybrid.sql(rise, ticks=TICKS)) == RISES

@@ -61,6 +61,7 @@ def fault_of(text: str, connection: duckdb.DuckDBPyConnection | None = None) -> 
 # ---- several patterns ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -86,6 +87,7 @@ def test_a_pattern_over_one_is_that_over_its_table() -> None:
     assert ask(f"SELECT * FROM (SELECT * FROM ticks {FALLS}) {LOWER} AS z") == two_steps == [PAIR]
 
 
+@pytest.mark.slow
 def test_patterns_in_every_place_of_a_select() -> None:
     assert ask(f"SELECT max(top) FROM ticks {FALLS} AS m UNION ALL SELECT min(top) FROM ticks {FALLS} AS m") == [
         (10.0,), (6.0,),
@@ -173,6 +175,7 @@ def test_history_sees_the_new_names(kind: str) -> None:
     assert sorted(ask(text)) == [("a",), ("b",)]
 
 
+@pytest.mark.slow
 def test_names_that_have_to_be_quoted() -> None:
     odd = TICKS.rename_columns(["the symbol", "select", 'pr"ice'])
     text = (
@@ -207,6 +210,7 @@ def test_relations_of_every_kind(tmp_path: Path) -> None:
     assert ask(counted) == [(2,), (2,)]
 
 
+@pytest.mark.slow
 def test_the_connections_own_names_may_stand_anywhere() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE SCHEMA s; CREATE TABLE s.names AS SELECT 'a' AS symbol, 'Alpha' AS name")

@@ -41,6 +41,7 @@ def rows(result: Any) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in result.arrow().columns)))  # names may repeat
 
 
+@pytest.mark.slow
 def test_an_input_may_be_named_in_the_with_list() -> None:
     falls = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3), "
@@ -142,6 +143,7 @@ def test_parquet_and_csv_files(tmp_path: Path) -> None:
         assert sorted(rows(hybrid.sql(QUERY.replace("ticks", reader, 1)))) == ANSWER
 
 
+@pytest.mark.slow
 def test_the_outer_select_is_duckdbs() -> None:
     names = pa.table({"symbol": ["a", "b"], "name": ["Alpha", "Beta"]})
     text = f"SELECT name, top - bottom AS fall FROM ticks {PATTERN} AS m JOIN names USING (symbol) ORDER BY fall"

@@ -108,6 +108,7 @@ def test_types_that_fit(left: str, right: str, type: str | None) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_silent_stream_holds_the_others_back(db: Database) -> None:
     alerts = db.watch(THEFT)
     db.push("exit", EXIT)
@@ -301,6 +302,7 @@ def test_a_query_that_fails_feeds_no_more(db: Database) -> None:
     assert db.streams()["pairs"]["events"] == 1
 
 
+@pytest.mark.slow
 def test_a_stream_of_rows_is_kept(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path) as db:
         declare(db)
@@ -347,6 +349,7 @@ def test_a_row_before_the_watermark(db: Database) -> None:
         alerts.fetch()
 
 
+@pytest.mark.slow
 def test_rows_that_are_waited_for_come_in_order(db: Database) -> None:
     text = """WITH visits AS (SELECT * FROM shelf MATCH_RECOGNIZE (PARTITION BY tag_id ORDER BY ts
             MEASURES A.ts AS t, count(*) AS n PATTERN (A B*) WITHIN INTERVAL 2 HOUR) AS v WHERE n > 1)

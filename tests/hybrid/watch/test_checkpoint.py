@@ -157,6 +157,7 @@ def test_matches_are_those_of_a_run_without_end(log: Any, steps: list[Step], dat
         shutil.rmtree(root)
 
 
+@pytest.mark.slow
 def test_a_query_that_goes_on_has_its_name(tmp_path):
     with opened(tmp_path, None) as db:
         alerts = begun(db, {"falls": FALLS})

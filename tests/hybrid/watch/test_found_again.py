@@ -116,6 +116,7 @@ def declare(db: hybrid.Database, lateness: str = "0s") -> None:
     db.create_stream("e", COLUMNS, time="ts", key=["k"], lateness=lateness)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("memory_limit", [None, "50MB"])
 def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: Path) -> None:

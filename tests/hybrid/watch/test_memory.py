@@ -288,6 +288,7 @@ def test_keys_that_never_come_again_are_forgotten_on_disk_too(names: tuple[str, 
             assert found > keys - 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["4MB", "300KB", "0MB"])
 def test_too_little_memory_for_a_statement_is_said_as_that(limit: str) -> None:
     """Before: HQ100, the text is not a query of this language, under the whole text."""

@@ -96,6 +96,7 @@ def test_a_source_that_had_fallen_silent_holds_nothing_back(tmp_path: Path) -> N
         assert set(whole) <= {row["match_id"] for row in [*before, *again]}
 
 
+@pytest.mark.slow
 def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
     # Before: there was no rewind.
     with opened(tmp_path) as db:

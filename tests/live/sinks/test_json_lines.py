@@ -62,6 +62,7 @@ def test_every_type_has_its_json_alone_and_beside_nulls(sql: str, text: str) -> 
     assert all(json.loads(line) for line in lines)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_decimals_of_any_width_are_exact(data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 38))

@@ -101,6 +101,7 @@ def test_messages_that_the_client_gave_up_are_an_error_and_stay(cluster: Cluster
         sink.close()
 
 
+@pytest.mark.slow
 def test_pending_messages_are_an_error_and_stay(cluster: Cluster) -> None:
     sink = KafkaSink(cluster.servers, "alerts", {"linger.ms": 0}, seconds=0.3)
     sink.open(None)

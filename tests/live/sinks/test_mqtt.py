@@ -225,6 +225,7 @@ def test_no_more_rows_wait_than_agreed(broker: Callable[[Script], Broker], monke
     assert [m.payload["n"] for m in server.script.messages] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_refused_connection_says_why(broker: Callable[[Script], Broker]) -> None:
     server = broker(Script(connect=NOT_AUTHORISED))
     sink = MqttSink("127.0.0.1", "alerts", server.port, user="me", password="wrong")
