@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Kept bytecode: tests start hundreds of processes, and each would compile all modules anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 WORKERS ?= 2

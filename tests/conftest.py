@@ -14,14 +14,19 @@ from hypothesis import HealthCheck, settings
 # A failed assertion in these says what was compared, as in a test.
 pytest.register_assert_rewrite("tests.properties.comparing", "tests.query.mutations")
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
 # A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...).
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
-settings.register_profile("suite", _COMMON, max_examples=500, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=250, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
+
+# Spark's Java lives for seconds here: its second compiler and its parallel collector cost more than they save.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 # The quick suite keeps its files in memory where Linux has a place for that: half of the time of the tests of the
 # archive is waiting for fsync, and only the full suite waits.

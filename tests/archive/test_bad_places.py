@@ -32,6 +32,7 @@ def filled(directory: Path) -> History:
     return history
 
 
+@pytest.mark.slow
 def test_a_day_removed_by_hand(tmp_path):
     history = filled(tmp_path)
     count = len(history.table_snapshot.paths)
@@ -48,6 +49,7 @@ def test_a_day_removed_by_hand(tmp_path):
     assert len(Table.open(tmp_path).snapshot().paths) == count + 1
 
 
+@pytest.mark.slow
 def test_a_file_cut_short(tmp_path):
     history = filled(tmp_path)
     path = history.table_snapshot.paths[0]
@@ -64,6 +66,7 @@ def test_a_file_cut_short(tmp_path):
     assert len(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == 60_000
 
 
+@pytest.mark.slow
 def test_a_file_with_another_schema(tmp_path):
     history = filled(tmp_path)
     path = history.table_snapshot.paths[0]
@@ -79,6 +82,7 @@ def test_a_file_with_another_schema(tmp_path):
         History(TICKS, tmp_path).snapshot().read(RangeRequest())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a file system of a given size")
 def test_a_full_disk(tmp_path):
     mount = tmp_path / "small"
@@ -105,6 +109,7 @@ def test_a_full_disk(tmp_path):
         subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
+@pytest.mark.slow
 def test_no_permission(tmp_path):
     if os.geteuid() == 0:
         # Root may write anywhere; a directory that even root may not change does instead.

@@ -78,6 +78,7 @@ def test_each_bit_and_each_length_of_a_table(tmp_path, record_property):
     assert kinds >= {"_delta_log", "_head", "_ingest", "2024-01-01", "2024-01-02", "2024-01-03"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["copy", "names"])
 def test_a_table_in_another_place_is_the_same(tmp_path, what):
     make(tmp_path / "intact")

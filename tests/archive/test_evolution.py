@@ -77,6 +77,7 @@ def test_rows_of_before_have_nulls(tmp_path, place):
     assert before.read(RangeRequest()).columns.num_columns == 4
 
 
+@pytest.mark.slow
 def test_compaction_and_other_readers_see_the_columns(tmp_path):
     table = Table.create(tmp_path, TICKS)
     table.append(*batch_of(run_of(10)))
@@ -129,6 +130,7 @@ def test_a_database_takes_columns(tmp_path):
         assert found.arrow().to_pylist() == [{"first": None, "last": 1.5}]
 
 
+@pytest.mark.slow
 def test_a_database_goes_on_where_a_crash_left_the_declaration(tmp_path):
     columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR"}
     with hybrid.connect(tmp_path) as db:

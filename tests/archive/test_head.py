@@ -51,6 +51,7 @@ def test_the_last_commit_is_missed(tmp_path, how):
         assert "hybrid archive repair" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     # Before: 10 of 20 events, no word: nothing but the log says that there were more.
     first = History(TICKS, tmp_path, log="os")
@@ -68,6 +69,7 @@ def test_the_last_commit_and_its_head_are_missed_by_the_log(tmp_path):
     assert events_of(History(TICKS, tmp_path, log="os").snapshot().read(RangeRequest())) == run_of(20)
 
 
+@pytest.mark.slow
 def test_an_entry_in_the_middle_and_a_checkpoint(tmp_path):
     # Before: the entry took 10 events with it; a checkpoint with another number of rows was read as it was.
     filled(tmp_path / "whole", 14)
@@ -83,6 +85,7 @@ def test_an_entry_in_the_middle_and_a_checkpoint(tmp_path):
         shutil.rmtree(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_the_hint_of_a_checkpoint(tmp_path):
     """One that names no checkpoint is a fault, for Delta reads no further; all else is as good as none."""
     filled(tmp_path, 14)
@@ -157,6 +160,7 @@ def test_a_head_only_goes_up(tmp_path, monkeypatch):
     assert not list((tmp_path / "_head").glob("*.part"))
 
 
+@pytest.mark.slow
 def test_heads_do_not_pile_up(tmp_path):
     filled(tmp_path, 30)
     names = sorted(path.name for path in (tmp_path / "_head").iterdir())
@@ -200,6 +204,7 @@ def test_a_table_of_an_earlier_release_gets_a_head(tmp_path):
     assert layout.FORMAT_VERSION == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_a_loss_of_power_has_torn(tmp_path, monkeypatch):
     # Before: the table could not be opened any more, and why was said by Delta alone.
     with monkeypatch.context() as patch:

@@ -89,6 +89,7 @@ def ask(snapshot, question: tuple) -> list[Event]:
     return events_of(snapshot.read(RangeRequest(low, high, closed=closed, keys=keys, late=late)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_files", [False, True])
 @settings(max_examples=max(20, settings().max_examples // 4))
 @given(steps(), st.lists(questions, min_size=1, max_size=4), st.sampled_from((2, 7, 99)))
@@ -140,6 +141,7 @@ SPANS = (
 COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_files", [False, True])
 @settings(max_examples=max(20, settings().max_examples // 4))
 @given(
@@ -288,6 +290,7 @@ def test_redelivered_events_are_left_out(tmp_path):
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == events
 
 
+@pytest.mark.slow
 def test_one_event_at_a_time_leaves_few_pieces():
     history = History(TICKS, None)
     for event in run_of(3_000):
@@ -422,6 +425,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(21)
 
 
+@pytest.mark.slow
 def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
     """Files that overlap in time and memory behind them, far more than one batch: each event once and in order, and
     what an iterator holds goes with it."""
@@ -472,6 +476,7 @@ def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
     assert snapshot.read_ranges([], []) == []
 
 
+@pytest.mark.slow
 def test_files_without_a_column_have_nulls_in_it(tmp_path):
     """Older files lack two columns that were added since: one of a type that is stored otherwise, one nested."""
     added = (Field("small", "UTINYINT"), Field("tags", "VARCHAR[]"))
@@ -507,6 +512,7 @@ def test_files_without_a_column_have_nulls_in_it(tmp_path):
         assert found == [{k: row[k] for k in ("small", "tags", "ts")} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_range_of_a_column_that_older_files_lack(tmp_path):
     """The row groups of one file have bounds, those of the other have no such column."""
     wide = Schema("ticks", (*TICKS.fields, Field("level", "INTEGER")), "ts", TICKS.keys, TICKS.order, TICKS.lateness_us)
@@ -523,6 +529,7 @@ def test_a_range_of_a_column_that_older_files_lack(tmp_path):
         assert [offset for batch in found for offset in batch.offset.tolist()] == [13, 14]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(-40, 40), st.sampled_from("ab")), max_size=30),
     st.lists(st.tuples(st.integers(-60, 60), st.sampled_from("abc")), max_size=8),
@@ -544,6 +551,7 @@ def test_rows_are_in_the_windows_around_others(events, anchors, reach_us, keyed)
     assert history.snapshot().count_in(windows) == len(wanted)
 
 
+@pytest.mark.slow
 def test_marks_of_late_events_are_read_where_there_may_be_some(tmp_path: Path, monkeypatch) -> None:
     events = run_of(40_000)
     for name, late_at in (("none", ()), ("some", (39_999,))):

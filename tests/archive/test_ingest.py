@@ -132,6 +132,7 @@ def test_members_of_ndjson_that_stand_twice(tmp_path):
     assert bad(tmp_path / "t")[0][2] == text.splitlines()[1]
 
 
+@pytest.mark.slow
 def test_bad_rows_of_ndjson(tmp_path):
     text = (
         '{"ts":"2024-01-03","symbol":"A","price":"2","rank":null}\n'
@@ -161,6 +162,7 @@ def test_bad_rows_of_ndjson(tmp_path):
     assert bad(tmp_path / "t")[3][2] == '{"ts":null}'
 
 
+@pytest.mark.slow
 def test_bad_rows_of_parquet(tmp_path):
     berlin = pa.timestamp("ns", "Europe/Berlin")
     table = pa.table(
@@ -230,6 +232,7 @@ def test_forms_of_times(tmp_path, form, text):
     assert bad(tmp_path / "t")[0][1] == "ts: 'x' is no TIMESTAMP"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -268,6 +271,7 @@ def test_what_is_no_utf8(tmp_path):
     assert bad(tmp_path / "t") == [(2, "the row is not UTF-8", "2024-01-01,A\\xff,1,1")]
 
 
+@pytest.mark.slow
 def test_a_huge_row(tmp_path):
     big = "x" * 5_000_000
     run(tmp_path / "t", write(tmp_path / "a.csv", HEADER + f'2024-01-01,"{big}",1,1\n2024-01-02,A,{big},1\n'))
@@ -288,6 +292,7 @@ def test_an_open_quote(tmp_path, monkeypatch):
     assert bad(tmp_path / "t") == [(2, TOO_LONG, '2024-01-01,"A,1,1')]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "ndjson"])
 def test_a_record_of_more_than_16_mb(tmp_path, suffix):
     # Before: DataError, and nothing of the file was archived.
@@ -310,6 +315,7 @@ def test_files_with_nothing_in_them(tmp_path, text):
 # ---- which files
 
 
+@pytest.mark.slow
 def test_directories_globs_and_compression(tmp_path):
     text = (HEADER + LINES).encode()
     write(tmp_path / "in/a.csv", text)
@@ -334,6 +340,7 @@ def test_columns_in_the_path(tmp_path):
     assert run(tmp_path / "t", tmp_path / "in").known == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["error", "null"])
 def test_columns_in_the_path_of_json(tmp_path, missing):
     lines = (
@@ -435,6 +442,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
     assert run(tmp_path / "t", other).rows == 100
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path, monkeypatch):
     """The disk runs full in the middle of the second file of the table."""
     path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
@@ -460,6 +468,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 # ---- once
 
 
+@pytest.mark.slow
 def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
     write(tmp_path / "in/a.csv", HEADER + LINES + "x,A,1,1\n")
     run(tmp_path / "t", tmp_path / "in")
@@ -488,6 +497,7 @@ def test_a_lost_list_is_no_empty_one(tmp_path):
     assert len(rows(tmp_path / "t")) == 100
 
 
+@pytest.mark.slow
 def test_no_room_for_sorting(tmp_path, monkeypatch):
     table = pa.table({"ts": pa.array(START_US + np.arange(400_000), pa.timestamp("us")), "symbol": ["A"] * 400_000})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -511,6 +521,7 @@ def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkey
     assert len(rows(tmp_path / "t")) == 100
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_noticed(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)
@@ -536,6 +547,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     assert rows(tmp_path / "t") == []
 
 
+@pytest.mark.slow
 def test_what_is_left_behind_goes_in_time(tmp_path):
     for year in (2020, 2021):
         path = write(tmp_path / f"{year}.csv", HEADER + LINES.replace("2024", str(year)) + "x,A,1,1\n")
@@ -553,6 +565,7 @@ def test_what_is_left_behind_goes_in_time(tmp_path):
     assert run(tmp_path / "t", path, tmp_path / "2020.csv").known == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
     """While the first job writes, a second one archives one of its two files and a third one."""
     a, b = write(tmp_path / "a.csv", HEADER + LINES), write(tmp_path / "b.csv", HEADER + LINES.replace("2024", "2023"))
@@ -591,6 +604,7 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
         assert ingested_files(place_of(table)).num_rows == 1
 
 
+@pytest.mark.slow
 def test_without_the_list_of_archived_files_nothing_is_archived_twice(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)
@@ -610,6 +624,7 @@ def test_without_the_list_of_archived_files_nothing_is_archived_twice(tmp_path):
 # ---- beside the events
 
 
+@pytest.mark.slow
 def test_writers_of_events_are_not_disturbed(tmp_path):
     """Events in the memory of a process that knows nothing of the files, written before and after them."""
     live = History(TICKS, tmp_path / "t")
@@ -630,6 +645,7 @@ def test_writers_of_events_are_not_disturbed(tmp_path):
     assert (again.last_seq, again.offsets) == (29, {"default": 30})
 
 
+@pytest.mark.slow
 def test_a_database_sees_the_rows_and_its_live_queries_do_not(tmp_path):
     text = """SELECT symbol, p FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts
         MEASURES B.price AS p PATTERN (A B) DEFINE B AS price > PREV(price)) AS m"""
@@ -680,6 +696,7 @@ def test_upkeep_leaves_lists_and_quarantine_alone(tmp_path):
     assert run(tmp_path / "t", tmp_path / "in").known == 12  # what retention took out does not come back
 
 
+@pytest.mark.slow
 def test_columns_that_were_added(tmp_path):
     first = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", first)
@@ -819,6 +836,7 @@ _line = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(_line, max_size=30), st.integers(3, 40))
 def test_parts_have_the_records_of_the_whole(tmp_path_factory, lines, chunk):
     path = write(tmp_path_factory.mktemp("files") / "a.csv", "ts,s\n" + "".join(lines))

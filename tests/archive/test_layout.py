@@ -165,6 +165,7 @@ def test_rows_are_cut_by_the_finest_period_that_fills_a_row_group():
     assert periods(np.array([-1, -DAY_US])) == {"1969-12-31": 2}
 
 
+@pytest.mark.slow
 def test_rows_stand_by_bucket_key_and_time():
     """Dense rows: 5-minute buckets, in each the keys (nulls last), for each key its times; ties as they came."""
     rng = np.random.default_rng(7)

@@ -191,6 +191,7 @@ def test_wherever_a_file_ends(tmp_path_factory, data):
     assert read(directory, TICKS).dropped == [], "it is said once"
 
 
+@pytest.mark.slow
 def test_an_append_that_was_not_finished_is_passed_over(tmp_path, monkeypatch):
     """A crash in the middle of a write leaves that: nobody was answered for it."""
     history = History(TICKS, tmp_path, log="os")
@@ -295,6 +296,7 @@ def damages(data: bytes, rng: random.Random, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_no_damage_is_silent(tmp_path_factory):
     """Each damage of each segment either changes no answer, or is said; repair keeps all that can be read. Before:
     flips in lengths and tags, and all cuts, were silent. NIGHTLY_DAMAGE=1 flips each bit and cuts at each length."""
@@ -542,6 +544,7 @@ def test_rows_logged_before_a_column_was_added(tmp_path):
 # ---- beside the process that writes
 
 
+@pytest.mark.slow
 def test_a_reader_sees_what_is_in_the_log_once(tmp_path):
     # Before: a second opening took the log for its own.
     writer = History(TICKS, tmp_path, log="os")

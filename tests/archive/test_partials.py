@@ -38,6 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partials, "SEGMENT_BYTES", 1)
 
 
+@pytest.mark.slow
 def test_records_are_read_in_the_order_asked_for(tmp_path: Path) -> None:
     store, rng = PartialStore(tmp_path), np.random.default_rng(1)
     places, lengths, wanted = [], [], []

@@ -79,6 +79,7 @@ def partition_of(batch: EventBatch, keys: tuple[str, ...]) -> list[tuple[object,
     ]
 
 
+@pytest.mark.slow
 @given(
     batch=wide_events(), keys=st.sampled_from((("k",), ("f",), ("k", "f"), ())),
     sizes=st.lists(st.integers(0, 12), max_size=12), together=st.integers(1, 70),
@@ -124,6 +125,7 @@ def _read(parts: list[EventBatch], keys: tuple[str, ...]) -> None:
         list(given_rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selections", [SKIP_TILL, SQL_SELECTIONS[1:]])
 def test_matchers_find_what_one_finds(selections: tuple[Selection, ...]) -> None:
     seen: Counter[str] = Counter()

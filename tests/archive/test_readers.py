@@ -35,6 +35,7 @@ def table(request, tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_deltalake_and_pyarrow(table):
     delta = DeltaTable(str(table))
     assert delta.count() == len(EVENTS)
@@ -48,6 +49,7 @@ def test_deltalake_and_pyarrow(table):
     assert pc.sum(found.column("price")).as_py() == WANTED
 
 
+@pytest.mark.slow
 def test_duckdb_without_extensions(table):
     files = {"files": DeltaTable(str(table)).file_uris()}
     text = """SELECT count(*), sum(price) FROM read_parquet($files)
@@ -58,6 +60,7 @@ def test_duckdb_without_extensions(table):
     assert duckdb.sql(text, params=files).fetchall() == [(len(EVENTS), len(EVENTS) - 1, False)]
 
 
+@pytest.mark.slow
 def test_polars(table):
     before = pl.datetime(2024, 1, 2, time_zone="UTC")
     frame = pl.scan_delta(str(table)).filter((pl.col("symbol") == "B") & (pl.col("ts") < before))
@@ -65,6 +68,7 @@ def test_polars(table):
     assert pl.scan_delta(str(table)).select(pl.len()).collect().item() == len(EVENTS)
 
 
+@pytest.mark.slow
 def test_an_older_version_is_still_there(table):
     version = DeltaTable(str(table)).version()
     assert DeltaTable(str(table), version=version - 1).version() == version - 1

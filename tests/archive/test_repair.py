@@ -51,12 +51,14 @@ def aside(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "_aside").iterdir())
 
 
+@pytest.mark.slow
 def test_nothing_to_repair(tmp_path):
     filled(tmp_path)
     assert mend(tmp_path) == []
     assert not (tmp_path / "_aside").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["last", "checkpoint", "all"])
 def test_the_log_is_put_back(tmp_path, name):
     filled(tmp_path, 12)
@@ -76,6 +78,7 @@ def test_the_log_is_put_back(tmp_path, name):
         assert (tmp_path / moved).read_bytes() == before[:-1]
 
 
+@pytest.mark.slow
 def test_a_row_group_is_lost_and_the_others_are_kept(tmp_path, small_groups):
     history = filled(tmp_path, 1, 96)
     list(upkeep.compact(Table.open(tmp_path), closed_us=START_US + 86_400_000_000))
@@ -96,6 +99,7 @@ def test_a_row_group_is_lost_and_the_others_are_kept(tmp_path, small_groups):
     assert (tmp_path / moved).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "footer", "short"])
 def test_a_file_is_lost(tmp_path, how):
     path = filled(tmp_path).table_snapshot.paths[-1]
@@ -116,6 +120,7 @@ def test_a_file_is_lost(tmp_path, how):
     assert len(events(tmp_path)) == 45
 
 
+@pytest.mark.slow
 def test_what_an_older_file_still_has_is_taken_from_there(tmp_path, small_groups):
     history = filled(tmp_path, 4, 24)
     list(upkeep.compact(Table.open(tmp_path), closed_us=START_US + 86_400_000_000))
@@ -129,6 +134,7 @@ def test_what_an_older_file_still_has_is_taken_from_there(tmp_path, small_groups
     assert events(tmp_path) == run_of(96)
 
 
+@pytest.mark.slow
 def test_a_lost_commit_of_a_table_without_heads(tmp_path):
     # Before: verify --deep said 0 faults, and the file was deleted a day later.
     filled(tmp_path)
@@ -144,6 +150,7 @@ def test_a_lost_commit_of_a_table_without_heads(tmp_path):
     assert History(TICKS, tmp_path).last_seq == 59
 
 
+@pytest.mark.slow
 def test_no_log_at_all(tmp_path):
     given = tmp_path / "given.csv"
     given.write_text("ts,symbol,price,rank\n2023-12-31,A,1,1\n")
@@ -160,6 +167,7 @@ def test_no_log_at_all(tmp_path):
     assert ingest(Job(TICKS, place_of(where), (str(given),))).known == 1
 
 
+@pytest.mark.slow
 def test_input_files_are_archived_again(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text(f"ts,symbol,price,rank\n2023-12-31,{name},1,1\n2023-12-30,{name},1,1\n")
@@ -177,6 +185,7 @@ def test_input_files_are_archived_again(tmp_path):
     assert mend(tmp_path / "t") == []
 
 
+@pytest.mark.slow
 def test_the_list_of_input_files(tmp_path):
     (tmp_path / "a.csv").write_text("ts,symbol,price,rank\n2023-12-31,A,1,1\n")
     job = Job(TICKS, place_of(tmp_path / "t"), (str(tmp_path / "a.csv"),))
@@ -189,6 +198,7 @@ def test_the_list_of_input_files(tmp_path):
     assert ingest(job).known == 1
 
 
+@pytest.mark.slow
 def test_copies_beside_the_head(tmp_path):
     filled(tmp_path, 12)
     copy = max((tmp_path / "_head").glob("*.checkpoint.parquet"))

@@ -64,6 +64,7 @@ def lenient(plan: Plan):
     return make_matcher(plan, lenient=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selections", [SQL_SELECTIONS, SKIP_TILL])
 @FEWER
 @given(rows=events(max_size=24), data=st.data())
@@ -182,6 +183,7 @@ def history_of(root: Path, keys: Sequence[str | None], files: int, each: int) ->
     return history
 
 
+@pytest.mark.slow
 def test_partial_matches_are_carried_over_files(tmp_path):
     """Each key's match begins in the first file and ends in the last: between them one row a file."""
     keys = [f"k{i:03}" for i in range(200)]
@@ -219,6 +221,7 @@ def test_units(tmp_path, partition, keys):
         assert report.units == 1 if not cut else report.units >= 2
 
 
+@pytest.mark.slow
 def test_strict_is_one_unit(tmp_path):
     snapshot = history_of(tmp_path / "t", ("a", "b"), 2, 30).snapshot()
     plan = replace(PAIR, selection=Selection.STRICT)
@@ -235,6 +238,7 @@ def test_units_cover_all_values():
     assert units_of("k", ["b"])[-1].null == "k"
 
 
+@pytest.mark.slow
 def test_a_search_is_read_as_it_goes_and_may_be_left(tmp_path):
     snapshot = history_of(tmp_path / "t", [f"k{i}" for i in range(50)], 10, 200).snapshot()
     before = _searching()
@@ -245,6 +249,7 @@ def test_a_search_is_read_as_it_goes_and_may_be_left(tmp_path):
         assert _searching() == before
 
 
+@pytest.mark.slow
 def test_errors_end_the_search(tmp_path):
     """The error of a condition, and a file that is gone, wherever they come up."""
     snapshot = history_of(tmp_path / "t", ("a", "b", "c"), 4, 40).snapshot()
@@ -261,6 +266,7 @@ def test_errors_end_the_search(tmp_path):
             list(search(snapshot, PAIR, workers=workers))
 
 
+@pytest.mark.slow
 def test_the_prefilter_is_used_where_it_is_worth_it(tmp_path, monkeypatch):
     monkeypatch.setattr("archive.search.prefilter.ROWS_MIN", 100)
     snapshot = history_of(tmp_path / "t", ("a", "b"), 10, 300).snapshot()

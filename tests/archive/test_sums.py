@@ -85,6 +85,7 @@ def test_the_footer_is_known_by_the_name(tmp_path, small_groups, at):
         history.snapshot().read(RangeRequest(keys={"symbol": ["A"]}))
 
 
+@pytest.mark.slow
 def test_each_row_group_is_read_once(tmp_path, small_groups, monkeypatch):
     history, _ = filled(tmp_path)
     checked = []
@@ -97,6 +98,7 @@ def test_each_row_group_is_read_once(tmp_path, small_groups, monkeypatch):
     assert checked == [[0, 1], [2, 3, 4, 5]]
 
 
+@pytest.mark.slow
 def test_groups_that_may_hold_what_is_wanted(tmp_path, small_groups):
     _, file = filled(tmp_path)
     found, damaged = inspect(place_of(tmp_path), f"{file.parent.name}/{file.name}", file.stat().st_size)
@@ -120,6 +122,7 @@ def test_groups_that_may_hold_what_is_wanted(tmp_path, small_groups):
     assert groups(span=KeyRange("_seq", 94, None)) == [3, 5]
 
 
+@pytest.mark.slow
 def test_files_without_checksums_stay_readable(tmp_path):
     history, file = filled(tmp_path)
     table = Table.open(tmp_path)

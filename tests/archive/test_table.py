@@ -85,6 +85,7 @@ class Blind(Table):
         """Would look, too."""
 
 
+@pytest.mark.slow
 def test_the_loser_of_an_append_race_is_refused_by_the_log(tmp_path):
     """The very commit that would double rows, made on a version that has been overtaken; from the same source, and
     from another one (whose sequence numbers would be given twice)."""
@@ -143,6 +144,7 @@ def test_retention_takes_whole_files_and_remembers_offsets(tmp_path):
     assert all((tmp_path / path).exists() for path in old.paths)  # for snapshots that still read them
 
 
+@pytest.mark.slow
 def test_many_commits_leave_a_short_log_and_all_offsets(tmp_path):
     table = Table.create(tmp_path, TICKS)
     for i in range(25):
@@ -375,6 +377,7 @@ def answers_lost(monkeypatch, error: Exception):
     monkeypatch.setattr(DeltaTable, "create_write_transaction", landed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [CommitFailedError("somebody was faster"), OSError("no answer"), DeltaError("gone")])
 def test_a_commit_whose_answer_was_lost_stays(tmp_path, monkeypatch, error):
     """A request to a store is sent again when no answer comes, and is then refused: the entry is there already."""

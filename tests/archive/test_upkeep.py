@@ -146,6 +146,7 @@ def small_files(monkeypatch):
     monkeypatch.setattr(layout, "_ENOUGH", {"h": 10**9, "D": 16, "M": 16, "Y": 16})
 
 
+@pytest.mark.slow
 def test_compaction_changes_nothing_that_is_read(tmp_path, small_files):
     events = days(1000)
     history = history_of(tmp_path, events, 40)
@@ -172,6 +173,7 @@ def test_compaction_changes_nothing_that_is_read(tmp_path, small_files):
         assert len(keys) <= 64
 
 
+@pytest.mark.slow
 def test_one_key_reads_few_row_groups_of_a_closed_day(tmp_path, small_files):
     history_of(tmp_path, days(2000), 100)
     table = Table.open(tmp_path)
@@ -182,6 +184,7 @@ def test_one_key_reads_few_row_groups_of_a_closed_day(tmp_path, small_files):
     assert 0 < len(some) < len(first_day) / 3
 
 
+@pytest.mark.slow
 def test_compaction_loses_a_race_and_goes_on(tmp_path, small_files, monkeypatch):
     events = days(300)
     history_of(tmp_path, events, 30)
@@ -195,6 +198,7 @@ def test_compaction_loses_a_race_and_goes_on(tmp_path, small_files, monkeypatch)
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == in_order(events)
 
 
+@pytest.mark.slow
 def test_a_stopped_compaction_leaves_nothing(tmp_path, small_files):
     history_of(tmp_path, days(300), 30)
     before = files_on_disk(tmp_path)
@@ -204,6 +208,7 @@ def test_a_stopped_compaction_leaves_nothing(tmp_path, small_files):
     assert files_on_disk(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_retention_and_vacuum(tmp_path, small_files):
     events = days(1000)
     history_of(tmp_path, events, 40)
@@ -225,6 +230,7 @@ def test_retention_and_vacuum(tmp_path, small_files):
         reader.read(RangeRequest())
 
 
+@pytest.mark.slow
 def test_vacuum_finds_orphans_and_leaves_young_ones(tmp_path):
     history_of(tmp_path, run_of(10), 10)
     table = Table.open(tmp_path)
@@ -246,6 +252,7 @@ def broken(directory: Path, deep: bool = False) -> list[tuple[str, str]]:
     return [(f.path, f.message) for f in verify(Table.open(directory), deep) if f.kind == "broken"]
 
 
+@pytest.mark.slow
 def test_verify_says_what_is_wrong(tmp_path):
     history = history_of(tmp_path, days(1000), 500)
     table = Table.open(tmp_path)
@@ -271,6 +278,7 @@ def test_verify_says_what_is_wrong(tmp_path):
     assert broken(tmp_path)[0][1].startswith(f"has {(tmp_path / first).stat().st_size:,} bytes, not {sizes[0]:,}")
 
 
+@pytest.mark.slow
 def test_verify_counts_each_event_once(tmp_path):
     history_of(tmp_path, run_of(20), 20)
     table = Table.open(tmp_path)
@@ -337,6 +345,7 @@ def test_flush_by_bytes_and_by_age(tmp_path):
     assert history.table_snapshot.rows.sum() == 61
 
 
+@pytest.mark.slow
 def test_a_day_of_a_stream_without_keys(tmp_path, small_files):
     schema = replace(TICKS, keys=())
     history = History(schema, tmp_path, memory_rows_max=10**9)
@@ -348,6 +357,7 @@ def test_a_day_of_a_stream_without_keys(tmp_path, small_files):
     assert {f.kind for f in verify(Table.open(tmp_path), deep=True)} == {"waiting"}
 
 
+@pytest.mark.slow
 def test_row_groups_and_files_are_of_the_stated_sizes(tmp_path):
     n = ROW_GROUP_ROWS * 3 + 7
     events = run_of(n, step_us=1_000)

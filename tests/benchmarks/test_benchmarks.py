@@ -55,6 +55,7 @@ def test_all_rows_agrees_with_code_by_hand() -> None:
     assert result["ratio"] > 0
 
 
+@pytest.mark.slow
 def test_live_queries_give_the_rows_of_statements() -> None:
     result = printed("benchmarks.watch", "--rows", "20_000", "--repeat", "1")
     assert set(result["cases"]) == {"q1", "q2", "q3", "q4", "long matches"}

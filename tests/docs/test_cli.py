@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.docs.cli_help import DOCUMENT, MARKER, commands, rendered
 
 
+@pytest.mark.slow
 def test_help_texts_are_the_programs() -> None:
     _, marker, below = DOCUMENT.read_text(encoding="utf-8").partition(MARKER)
     assert marker, f"{DOCUMENT.name} has no line {MARKER!r}"

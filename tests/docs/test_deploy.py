@@ -36,6 +36,7 @@ CONSTRAINTS = dict(
 S3 = "http://s3:8333"
 
 
+@pytest.mark.slow
 def test_it_is_what_compose_reads() -> None:
     if importlib.util.find_spec("check_jsonschema") is None and not os.environ.get("CI"):
         pytest.skip("check-jsonschema is not installed")
@@ -126,6 +127,7 @@ def test_metrics_reach_prometheus() -> None:
     assert SERVICES["spark-worker"]["entrypoint"][-1] == "spark://spark-master:7077"
 
 
+@pytest.mark.slow
 def test_the_image_has_what_the_tests_have_run_with() -> None:
     """Pins lie in the ranges of pyproject.toml, and the jar of s3a belongs to the Hadoop of that Spark."""
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("query", "matching", "live", "archive", "simulator", "hybrid")
 
@@ -46,6 +48,7 @@ def circle(root: Path) -> list[str] | None:
     return None
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_by_others() -> None:
     assert circle(ROOT) is None
     assert len(modules(ROOT)) > 200

@@ -21,6 +21,7 @@ def defined_twice(root: Path) -> dict[str, list[str]]:
     return {name: places for name, places in found.items() if len(places) > 1}
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name() -> None:
     # Before: four classes Counters, three Found, four Table; a reader had to look up the import of each.
     assert defined_twice(ROOT) == {}

@@ -107,6 +107,7 @@ def by_regular_expression(path: Path) -> list[stock_check.Row]:
     return sorted(result)
 
 
+@pytest.mark.slow
 def test_two_ways_agree_on_the_data_of_the_demo():
     answer = stock_check.answer()
     assert answer == by_regular_expression(stock_check.STOCKS)

@@ -57,6 +57,7 @@ def same(a: Answer, b: Answer) -> bool:
     return repr(a) == repr(b)  # NaN equals itself
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=12),
     plan=plans(tuple(Selection), negations=True),
@@ -87,6 +88,7 @@ def test_cutting_saving_and_time_change_nothing(
     assert matcher.stuck == stuck
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=10),
     plan=plans(raising=True, negations=True),

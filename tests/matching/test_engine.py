@@ -124,6 +124,7 @@ def fed(
     return rows_of(found + member.take_found())
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=2), data=st.data())
 def test_a_row_per_window_is_what_python_counts(rows: list[Row], data: st.DataObject) -> None:
@@ -136,6 +137,7 @@ def test_a_row_per_window_is_what_python_counts(rows: list[Row], data: st.DataOb
         assert fed(plan, SCHEMA, rows, cuts, spill, restarts) == sorted(in_windows(rows), key=repr), limit
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=with_ends(), data=st.data())
 def test_overlapping_intervals_are_what_python_finds(rows: list[Row], data: st.DataObject) -> None:

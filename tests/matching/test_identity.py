@@ -39,6 +39,7 @@ def ids_of(fingerprint: str, matches: list[list[tuple[int, int, int]]]) -> list[
     return match_ids(fingerprint, bounds, variable, source, events[:, 2], NAMES, SOURCES)
 
 
+@pytest.mark.slow
 @given(
     st.binary(min_size=16, max_size=16),
     st.lists(st.lists(

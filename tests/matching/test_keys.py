@@ -26,6 +26,7 @@ OTHERS = [(pa.string(), st.text(max_size=3)), (pa.float64(), st.floats()), (pa.b
 CASES = INTEGERS + UNSIGNED + TIMES + OTHERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type", "values"), CASES, ids=[str(t) for t, _ in CASES])
 def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
     few = st.lists(values, min_size=1, max_size=5)
@@ -51,6 +52,7 @@ def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.Sear
     check()
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from("ab")), max_size=30))
 def test_several_columns_together(rows: list[tuple[int | None, str | None]]) -> None:
     keys = Keys([pa.int64(), pa.string()])
@@ -82,6 +84,7 @@ FORGETFUL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type", "values"), FORGETFUL, ids=[str(t) for t, _ in FORGETFUL])
 def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
     @given(data=st.data())
@@ -105,6 +108,7 @@ def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, value
     check()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_keys_of_several_columns_that_were_forgotten(data: st.DataObject) -> None:
     keys, known = Keys([pa.int64(), pa.string()]), dict[tuple[object, ...], int]()

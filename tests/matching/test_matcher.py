@@ -113,6 +113,7 @@ def test_table_and_lists_agree_through_growth_and_compaction(selection: Selectio
     assert table.store.count < 2 * SLACK + 20_000
 
 
+@pytest.mark.slow
 def test_many_keys_grow_every_array() -> None:
     batch = events(60_000, 9_000)
     plan = plan_of(V_SHAPE, FALL_RISE, within=Within(interval_us=20_000))
@@ -139,6 +140,7 @@ def seconds_for(plan: Plan, batch: EventBatch, matches: int) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.slow
 def test_a_nested_quantifier_over_a_million_equal_rows_is_linear() -> None:
     never = {"B": compare(">", V, number(1))}
     nested = plan_of(Sequence((plus(plus(A)), B)), never)
@@ -262,6 +264,7 @@ def test_next_holds_a_row_back_until_its_neighbour_is_there() -> None:
     assert len(matcher.advance(None)) == 0  # the last row's NEXT is null
 
 
+@pytest.mark.slow
 def test_next_in_a_measure_holds_the_match_not_the_matching() -> None:
     after = Navigation(V, ("B",), Logical.LAST, 0, 1, False, V.type)
     plan = plan_of(Sequence((A, B)), {"B": compare(">", V, previous())}, measures=(Measure("after", after),))

@@ -172,6 +172,7 @@ ROWS = ("ONE ROW PER MATCH", ALL, f"{ALL} OMIT EMPTY MATCHES")
 EVERYTHING = (Outcome.MATCH, Outcome.MATCH, Outcome.TIMEOUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_match", ROWS[:2])
 def test_every_type_as_a_measure(rows_per_match: str) -> None:
     rows = rows_of(1)
@@ -185,6 +186,7 @@ def test_every_type_as_a_measure(rows_per_match: str) -> None:
     assert len(table.columns) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("rows_per_match", ROWS)
 def test_measures_of_all_kinds(rows_per_match: str, seed: int) -> None:
@@ -234,6 +236,7 @@ def test_aggregates(rows_per_match: str, seed: int) -> None:
     assert not empty
 
 
+@pytest.mark.slow
 def test_prefixes_in_several_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "PREFIX_ROWS", 7)
     rows = rows_of(3, 30)
@@ -294,6 +297,7 @@ def test_an_error_in_a_branch_that_is_not_taken_does_not_count() -> None:
     assert same(plan_of("sum(B.s::INT) AS n", ALL), rows, found).column("n").to_pylist() == [None, 4]
 
 
+@pytest.mark.slow
 def test_attempt_marks_what_cannot_be_computed() -> None:
     rows = rows_of(7, 40)
     listed = "v + 1 AS a, s::INT AS b_, 9223372036854775806 + v AS c, h + 1 AS d_, i // i AS e_, 1 // PREV(i) AS f_"
@@ -381,6 +385,7 @@ def test_a_text_that_cannot_be_computed_fails_where_it_is_read(
         assert [name for name, ok in zip(names, there) if ok] == [s.upper() for s in here if s is not None]
 
 
+@pytest.mark.slow
 def test_a_running_aggregate_is_linear_in_the_rows() -> None:
     n = 20_000
     rows: list[Row] = [{"k": "a", "ts": i, "s": str(i % 7), "v": i % 5, "x": i / 8, "i": i} for i in range(n)]

@@ -78,6 +78,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tie_type", TIES)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
@@ -230,6 +231,7 @@ def test_without_a_watermark_nothing_is_released() -> None:
     assert shown(ordering.advance(None)) == [(-(10**15), "default", 0)]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 120), rows_max=st.sampled_from([1, 1, 3, 40]))
 def test_released_as_soon_as_possible_and_in_order_over_snapshots(seed: int, n: int, rows_max: int) -> None:
     """After each push exactly the events before the watermark are out, in the total order; a snapshot and restore

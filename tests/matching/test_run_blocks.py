@@ -104,6 +104,7 @@ def test_a_match_waits_before_a_run_of_its_start_that_the_row_passes_by() -> Non
     assert pairs([*found, matcher.advance(None)]) == [(1, 2)]
 
 
+@pytest.mark.slow
 def test_many_partitions_end_at_once() -> None:
     keys = [chr(ord("a") + i) for i in range(20)]
     matcher = matcher_of(plan_of("NO SKIP"))

@@ -120,6 +120,7 @@ def row_local_plans(draw: st.DrawFn) -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_starts_equal_the_reference(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
     skips = [kind.value for kind in AfterMatchKind if kind is not AfterMatchKind.NO_SKIP]
@@ -145,6 +146,7 @@ def test_starts_equal_the_reference(record_property: Callable[[str, object], Non
             assert seen[what] > 0, what
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=5, max_size=10), plan=row_local_plans(), data=st.data())
 def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject
@@ -161,6 +163,7 @@ def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
     assert sorted(matcher.found) == expected_of(plan, rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=max(20, settings().max_examples // 4))
 @given(rows=events(max_size=20), plan=row_local_plans(), data=st.data())
 def test_cuts_snapshots_and_compaction_change_nothing(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
@@ -260,6 +263,7 @@ def constant_rows(count: int) -> EventBatch:
     return replace(batch, ts_us=np.arange(count, dtype=np.int64))
 
 
+@pytest.mark.slow
 def test_time_is_linear_in_rows_that_all_start_and_never_match() -> None:
     """300,000 starts, each alive for 100,000 rows: 3e10 steps if starts were taken one by one."""
     never = {"B": larger.compare("<", larger.V, larger.number(-1))}

@@ -103,6 +103,7 @@ def test_a_child_compiles_while_the_query_runs(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist()))
 
 
+@pytest.mark.slow
 def test_the_kernel_can_be_read() -> None:
     shown = hybrid.sql(query(TEXTS["sums"]), e=events(10)).explain("kernel")
     assert shown.endswith(engine_of(query(TEXTS["sums"]), Purpose.ROWS).source)

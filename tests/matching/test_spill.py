@@ -206,6 +206,7 @@ def test_a_column_of_lists_keeps_rows_in_memory() -> None:
     assert matcher.spill.out == 0
 
 
+@pytest.mark.slow
 def test_values_of_all_types_come_back_as_they_were() -> None:
     types = {
         "VARCHAR": "tête-à-tête", "BLOB": b"\\0\\1", "HUGEINT": 2**100, "DOUBLE": 0.1, "BOOLEAN": True,

@@ -106,6 +106,7 @@ def positive(plan: Plan) -> Concatenation:
     return Concatenation(tuple(part for part in plan.pattern.parts if not isinstance(part, Negation)))
 
 
+@pytest.mark.slow
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
@@ -120,6 +121,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
     tally.report(record_property)
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=5, max_size=10), plan=absences(), data=st.data())
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject
@@ -127,6 +129,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     compare_at_every_step(kernel_of(plan), rows, data)
 
 
+@pytest.mark.slow
 @given(rows=events(), plan=absences(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     plan: Plan, rows: list[Row], data: st.DataObject
@@ -134,6 +137,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     restored_equals_reference(plan, kernels_of(plan), rows, data, variants(0, 3, 1 << 15))
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=5), plan=absences(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     plan: Plan, rows: list[Row], size: int

@@ -62,6 +62,7 @@ class Shared:
         self.matchers, self.of = matchers, np.array(of, np.int64)
 
 
+@pytest.mark.slow
 def test_parts_go_on_as_the_whole_would(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 
@@ -97,6 +98,7 @@ def test_parts_go_on_as_the_whole_would(record_property: Callable[[str, object],
 ROWS: list[Row] = [{"ts": i, "k": "pqr"[i % 3], "s": "a", "v": i, "x": 0.0} for i in range(9)]
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=6, keys=KEYS), cut=st.integers(1, 5), limit=st.sampled_from((None, 0, 600)))
 def test_queries_that_share_rows_are_dealt_together(rows: list[Row], cut: int, limit: int | None) -> None:

@@ -76,6 +76,7 @@ def reference_rows(plan: Plan, rows: list[Row]) -> list[tuple[object, ...]]:
     return rows_of([by_reference(plan, rows)])
 
 
+@pytest.mark.slow
 def test_runs_that_carry_what_measures_read_equal_the_reference(
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -120,6 +121,7 @@ def test_so_do_those_of_a_kernel_written_for_the_program() -> None:
     assert counts["a match"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*would not move on:query.errors.HybridWarning")
 @FEWER
 @given(rows=events(), plan=plans(SQL_SELECTIONS) | skipping(), size=st.sampled_from((1, 4, 100)))

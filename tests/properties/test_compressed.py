@@ -41,6 +41,7 @@ def without_numbers(answer: Answer) -> list[tuple[object, ...]]:
     return sorted(((outcome, *times, found) for outcome, _, *times, found, _ in answer), key=repr)
 
 
+@pytest.mark.slow
 def test_a_graph_decoded_equals_the_reference() -> None:
     examples: Counter[str] = Counter()
 

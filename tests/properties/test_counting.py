@@ -82,6 +82,7 @@ def counts_in(found: Sequence[Matches]) -> Counts:
     return dict(counts)
 
 
+@pytest.mark.slow
 def test_counts_equal_the_reference() -> None:
     examples: Counter[str] = Counter()
 
@@ -103,6 +104,7 @@ def test_counts_equal_the_reference() -> None:
     assert 4 * examples["within"] >= examples["all"]
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(), plan=counted(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_rows_change_nothing(
@@ -122,6 +124,7 @@ def test_restoring_a_snapshot_and_dropping_rows_change_nothing(
     assert counts_of(counter) == counts_in([by_reference(plan, rows)])
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=4), plan=counted(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
@@ -140,6 +143,7 @@ def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_rea
 CHAINS = ("A B C", "A+ B", "A B+ C", "(A | B) C?", "A B* A", "A (B C)+ A", "A B? C D")
 
 
+@pytest.mark.slow
 @given(
     words=st.lists(st.sampled_from("abcd"), min_size=20, max_size=60),
     gaps=st.lists(st.integers(0, 3), min_size=60, max_size=60),

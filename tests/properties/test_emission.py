@@ -58,6 +58,7 @@ def cut(
     return [*found, matcher.advance(None)], by_watermark
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(), plan=plans(), data=st.data())
 def test_matches_of_a_partition_come_in_one_order_and_those_with_their_last_event_all_do(
@@ -83,6 +84,7 @@ def test_matches_of_a_partition_come_in_one_order_and_those_with_their_last_even
             assert [last for _, last, _, _ in order] == sorted(last for _, last, _, _ in order)
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(), plan=plans(), data=st.data())
 def test_no_last_event_is_further_behind_the_watermark_than_the_plan_says(

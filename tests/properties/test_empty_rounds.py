@@ -193,6 +193,7 @@ patterns = st.builds(lambda loop, last: Concatenation((loop, last)), loop_of(nul
 words = st.text("abcxx", min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @FEWER
 @given(letters=words, pattern=patterns)
 def test_a_round_without_a_row_is_the_last_one(letters: str, pattern: RowPattern) -> None:
@@ -211,6 +212,7 @@ def test_a_round_without_a_row_is_the_last_one(letters: str, pattern: RowPattern
             assert answer_of(run(matcher, rows, size)) == wanted
 
 
+@pytest.mark.slow
 @given(letters=words, pattern=patterns.filter(means_the_same_in_python))
 def test_matches_lie_where_python_finds_them(letters: str, pattern: RowPattern) -> None:
     rows = rows_of(letters)

@@ -100,6 +100,7 @@ def pieces(rows: list[Row], order: list[int], cuts: list[int]) -> list[tuple[Eve
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_each_query_gets_what_it_would_get_alone(
     late: bool, record_property: Callable[[str, object], None]
@@ -207,6 +208,7 @@ def versions(draw: st.DrawFn) -> tuple[Plan, Plan]:
     return old, new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
     late: bool, record_property: Callable[[str, object], None]

@@ -39,6 +39,7 @@ class Kept:
         return self.events.slice(*positions_in(self.events.ts_us, request))
 
 
+@pytest.mark.slow
 def test_events_that_are_found_again_equal_the_reference(record_property: Callable[[str, object], None]) -> None:
     """All at once, as after one fetch, the matches of each batch alone, and in parts of a few events; with ids that are
     those of the events, where they are asked for."""

@@ -1,4 +1,5 @@
-"""The kernel gives what the reference gives, on examples that no run before has seen.
+"""The kernel gives what the reference gives, on examples that no run before has seen: as a whole, cut into batches, and
+restored from snapshots.
 
 All other properties of the suite draw the same examples each time. FRESH_SECONDS: the processor time after which this
 one starts no further seed, 10 s if not set, 30 s in CI. FRESH_SEED: the first seed, to repeat a run; random if not set.
@@ -9,16 +10,21 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 
+from query.language.ast import Selection
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.properties.comparing import answer_of, reference_of
+from tests.properties.comparing import answer_of, answer_of_restored, reference_of, run, steps_for
+from tests.properties.test_absence import absences
 from tests.properties.test_kernel import kernel_of
+from tests.properties.test_merging import reading
+from tests.properties.test_skip_till import skipping, waiting
 from tests.strategies import SCHEMA, Row, events, plans
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
@@ -30,24 +36,43 @@ EXAMPLES = 100
 MATCHES_MAX = 5_000
 
 
+@st.composite
+def plans_of_every_kind(draw: st.DrawFn) -> tuple[Plan, bool]:
+    """A plan that one of the other properties draws, and whether the run lists find it, which can run what tables do:
+    neighbouring rows, negations at the edges, rows passed over, matches that wait, merged runs."""
+    plan = draw(st.one_of(plans(), absences(), skipping(), waiting(), reading()))
+    return plan, plan.selection is Selection.STRICT and draw(st.booleans())
+
+
 @pytest.mark.slow
 def test_kernel_equals_reference_on_fresh_examples(record_property: Callable[[str, object], None]) -> None:
     first = int(os.environ.get("FRESH_SEED") or secrets.randbelow(10**9))
     end = time.process_time() + float(os.environ.get("FRESH_SECONDS") or 10)
-    compared, number = 0, first
+    compared: Counter[str] = Counter()
+    number = first
     while number == first or time.process_time() < end:
         print(f"FRESH_SEED={number}")  # noqa: T201 (of a run that hangs, pytest shows it with the stack)
 
         @seed(number)
         @settings(max_examples=EXAMPLES, derandomize=False, database=None, print_blob=True)
-        @given(rows=events(min_size=5), plan=plans(), general=st.booleans())
-        def check(plan: Plan, rows: list[Row], general: bool) -> None:
-            nonlocal compared
-            kernel = kernel_of(plan, general)()
+        @given(
+            rows=events(min_size=5), of=plans_of_every_kind(), size=st.sampled_from((1, 3)), restored=st.booleans(),
+            data=st.data(),
+        )  # fmt: skip
+        def check(rows: list[Row], of: tuple[Plan, bool], size: int, restored: bool, data: st.DataObject) -> None:
+            plan, general = of
+            make = kernel_of(plan, general)
+            kernel = make()
             found = [kernel.push(batch_of(SCHEMA, rows)), kernel.advance(None)]
             assume(sum(map(len, found)) <= MATCHES_MAX)
-            assert answer_of(found) == reference_of(plan, rows)
-            compared += 1
+            expected = reference_of(plan, rows)
+            assert answer_of(found) == expected
+            if restored:
+                assert answer_of_restored(make, rows, steps_for(rows, data)) == expected
+            else:
+                assert answer_of(run(make(), rows, size)) == expected
+            compared["compared"] += 1
+            compared[type(kernel.engine).__name__] += 1
 
         try:
             check()
@@ -55,5 +80,6 @@ def test_kernel_equals_reference_on_fresh_examples(record_property: Callable[[st
             error.add_note(f"repeat this with FRESH_SEED={number}")
             raise
         number += 1
-    record_property("examples", f"{compared:,} compared, FRESH_SEED={first} to {number - 1}")
-    assert compared * 4 >= (number - first) * EXAMPLES
+    shown = ", ".join(f"{what} {count:,}" for what, count in compared.items())
+    record_property("examples", f"{shown}, FRESH_SEED={first} to {number - 1}")
+    assert compared["compared"] * 4 >= (number - first) * EXAMPLES

@@ -69,7 +69,7 @@ def test_forgetting_idle_keys_changes_nothing(
     monkeypatch.setattr(Keys, "forget", counted)
 
     @drawn_alike  # Before: a renamed attribute changed the examples, and one engine was met too seldom.
-    @settings(max_examples=max(60, settings().max_examples))
+    @settings(max_examples=max(60, 2 * settings().max_examples))
     @given(rows=events(min_size=10, max_size=14, keys=KEYS), plan=forgetful(), data=st.data())
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel

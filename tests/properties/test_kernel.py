@@ -105,6 +105,7 @@ class Tally:
             assert len(self.counts) == 3, "an engine was never used"
 
 
+@pytest.mark.slow
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
@@ -124,6 +125,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
     tally.report(record_property)
 
 
+@pytest.mark.slow
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     tally.report(record_property)
 
 
+@pytest.mark.slow
 @given(rows=events(), plan=plans(), general=st.booleans(), data=st.data())
 def test_cutting_the_input_into_batches_changes_nothing(
     plan: Plan, rows: list[Row], general: bool, data: st.DataObject
@@ -162,6 +165,7 @@ def test_cutting_the_input_into_batches_changes_nothing(
     assert answer_of(found) == expected
 
 
+@pytest.mark.slow
 @given(rows=events(), plan=plans(), general=st.booleans(), data=st.data())
 def test_restoring_a_snapshot_changes_nothing(
     plan: Plan, rows: list[Row], general: bool, data: st.DataObject
@@ -178,6 +182,7 @@ def test_restoring_a_snapshot_changes_nothing(
     assert second.stuck == whole.stuck
 
 
+@pytest.mark.slow
 @given(rows=events(), plan=plans(), general=st.booleans())
 def test_dropping_what_no_run_needs_changes_nothing(plan: Plan, rows: list[Row], general: bool) -> None:
     make = kernel_of(plan, general)
@@ -187,6 +192,7 @@ def test_dropping_what_no_run_needs_changes_nothing(plan: Plan, rows: list[Row],
             assert answer_of(run(make(), rows, 1)) == expected, f"SLACK {slack}"
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=5), plan=plans(no_skip=False), first=st.booleans(), general=st.booleans())
 def test_skip_that_would_not_move_on_is_an_error_unless_lenient(
     plan: Plan, rows: list[Row], first: bool, general: bool
@@ -207,6 +213,7 @@ def test_skip_that_would_not_move_on_is_an_error_unless_lenient(
     assert said == ("HQ601" if lenient.stuck else "")
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=5), plan=plans(raising=True), general=st.booleans(), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(
     plan: Plan, rows: list[Row], general: bool, size: int

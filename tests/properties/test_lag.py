@@ -62,6 +62,7 @@ def steps(matcher: Matcher, rows: list[Row], size: int, ahead_us: int) -> list[t
     return found
 
 
+@pytest.mark.slow
 def test_no_row_is_later_than_its_plan_says(record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
 

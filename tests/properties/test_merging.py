@@ -51,6 +51,7 @@ def merged_of(plan: Plan) -> Callable[..., KernelMatcher]:
     return partial(matcher_by, plan, engine=RunMerged)
 
 
+@pytest.mark.slow
 def test_merged_runs_equal_the_reference() -> None:
     examples: Counter[str] = Counter()
 
@@ -73,6 +74,7 @@ def test_merged_runs_equal_the_reference() -> None:
     assert 8 * examples["by default"] >= examples["all"]
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(), plan=reading(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(

@@ -535,6 +535,7 @@ def check(plan: Plan, rows: Sequence[Row], expected: Callable[[Plan, Definition]
     return found
 
 
+@pytest.mark.slow
 def test_sql_mode_takes_the_preferred_word(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
 
@@ -557,6 +558,7 @@ def test_sql_mode_takes_the_preferred_word(record_property: Callable[[str, objec
         assert counts[f"came: {what}"] > 0, what
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=7, keys=("p", None)),
     plan=plans((*SQL_SELECTIONS, Selection.SKIP_TILL_ANY), after=False, opaque=False, negations=True),
@@ -571,6 +573,7 @@ def test_all_matches_of_any_pattern(rows: list[Row], plan: Plan) -> None:
         assert excluded == any_matches(plan, Definition(plan, rows, index))
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=7, keys=("p", None)),
     plan=plans(tuple(Selection), chains, after=False, opaque=False, negations=True, anchored=False, exclusions=False),
@@ -586,6 +589,7 @@ def test_chains_under_every_strategy(rows: list[Row], plan: Plan) -> None:
     check(plan, rows, expected)
 
 
+@pytest.mark.slow
 @given(rows=events(max_size=8), plan=plans(exclusions=True, after=False))
 def test_all_rows_show_what_is_not_excluded(rows: list[Row], plan: Plan) -> None:
     """Which rows come out, by their times; and that each says the rest of its row."""
@@ -626,6 +630,7 @@ def with_after(plan: Plan, kind: AfterMatchKind) -> Plan:
     return replace(plan, after=AfterMatch(kind), defines=defines, rows=rows, timeout_rows=timeouts)
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=10),
     plan=plans(tuple(Selection), opaque=False, negations=True),
@@ -646,6 +651,7 @@ def test_what_is_decided_stays(rows: list[Row], plan: Plan, cut: int, step: int)
         assert of_whole[: len(of_begun)] == of_begun
 
 
+@pytest.mark.slow
 @given(
     rows=events(max_size=8),
     plan=plans(SQL_SELECTIONS, after=False, opaque=False, no_skip=False, unmatched=False, timeouts=False),

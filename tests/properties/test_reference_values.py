@@ -190,6 +190,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @given(text=st.sampled_from(CALLS), rows=st.lists(rows(), max_size=6))
 def test_aggregate_calls_are_duckdbs(text: str, rows: list[dict[str, object]]) -> None:
     query = f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES {text} AS x PATTERN (A*))"

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ def key_of(plan: Plan, partitions: pa.Table, count: int) -> np.ndarray:
     return np.array([KEYS.index(k) for k in partitions.column(0).to_pylist()], np.int64)
 
 
+@pytest.mark.slow
 def test_what_is_found_once_answers_every_range() -> None:
     examples: Counter[str] = Counter()
 

@@ -42,6 +42,7 @@ def shown(member: Member) -> list[tuple[object, str]]:
     return [(row["k"], repr(row)) for matches in member.take_found() for row in matches.rows.to_pylist()]
 
 
+@pytest.mark.slow
 @given(
     rows=events(min_size=5, keys=KEYS), plan=shed(), size=st.sampled_from((1, 3, 100)), at=st.integers(0, 8),
     share=st.sampled_from((1, BUCKETS // 4, BUCKETS // 2, 3 * BUCKETS // 4)), restored=st.booleans(),

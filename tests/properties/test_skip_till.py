@@ -136,6 +136,7 @@ class Tally:
             assert few * self.counts[what] >= self.counts["examples"], what
 
 
+@pytest.mark.slow
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
@@ -152,11 +153,13 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
     tally.report(record_property)
 
 
+@pytest.mark.slow
 @given(rows=events(min_size=6), plan=waiting(), size=st.sampled_from((1, 4, 100)))
 def test_matches_that_wait_come_out_in_the_order_of_the_reference(plan: Plan, rows: list[Row], size: int) -> None:
     assert answer_of(run(kernel_of(plan), rows, size)) == reference_of(plan, rows)
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=4, max_size=10), plan=waiting(), data=st.data())
 def test_a_match_that_waits_comes_out_with_the_event_or_watermark_that_decides_it(
@@ -173,6 +176,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     compare_at_every_step(kernel_of(plan), rows, data)
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(), plan=skipping(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
@@ -181,6 +185,7 @@ def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     restored_equals_reference(plan, kernels_of(plan), rows, data, variants(0, 1 << 15))
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=4), plan=skipping(raising=True), size=st.sampled_from((1, 3, 100)))
 def test_a_condition_that_cannot_be_computed_is_an_error_where_the_reference_reads_it(

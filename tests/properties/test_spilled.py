@@ -89,7 +89,7 @@ def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, obje
     tally = Tally()
 
     @drawn_alike  # Before: a renamed attribute changed the examples, and one engine was met too seldom.
-    @settings(max_examples=max(60, settings().max_examples))
+    @settings(max_examples=max(60, 2 * settings().max_examples))
     @given(rows=events(min_size=8, max_size=14, keys=KEYS), plan=staying(), spill=spills(), data=st.data())
     def check(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
         matcher, expected = spilling(plan, spill), reference_of(plan, rows)
@@ -269,6 +269,7 @@ def test_a_new_version_goes_on_with_what_is_out(record_property: Callable[[str, 
     assert seen["read back"] > 0
 
 
+@pytest.mark.slow
 def test_small_blocks_of_rows_and_idle_keys(record_property: Callable[[str, object], None]) -> None:
     """As above, with compaction behind every batch."""
     tally = Tally()

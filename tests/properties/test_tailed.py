@@ -203,6 +203,7 @@ def test_records_that_were_read_in_two_ways(tmp_path: Path, suffix: str, type: s
     assert (len(found.rows), len(found.bad)) == (kept, not kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "ndjson", "ndjson.gz", "parquet"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=EXAMPLES // 5, deadline=None, derandomize="FUZZ" not in os.environ)
@@ -235,6 +236,7 @@ def long_records(rng: random.Random, csv: bool) -> bytes:
     return data.rstrip(b"\n") if rng.random() < 0.3 else data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "ndjson", "ndjson.gz"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=EXAMPLES // 5, deadline=None, derandomize="FUZZ" not in os.environ)

@@ -354,6 +354,7 @@ def test_permute_is_all_orders_in_the_order_of_the_list() -> None:
     assert str(pattern) == " | ".join(" ".join(order) for order in permutations(names))
 
 
+@pytest.mark.slow
 def test_a_large_permute_is_refused_before_it_is_written_out() -> None:
     names = ", ".join(f"V{i}" for i in range(500))
     with pytest.raises(QueryError, match=r"HQ600.* orders of 500 elements") as caught:

@@ -45,5 +45,6 @@ def test_bad_expressions_are_query_errors(expression: str) -> None:
     rendered(f"SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES 1 AS one, {expression} AS m PATTERN (A B))")
 
 
+@pytest.mark.slow
 def test_mutated_queries_fail_as_query_errors_only() -> None:
     assert count_failed(plan_of, [query for _, query, _ in read_cases("plans.case")], 20) > 200

@@ -40,6 +40,7 @@ def test_a_directory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 # Before: what lay in a directory of somebody else was unpickled.
+@pytest.mark.slow
 def test_a_grammar_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parser_of(TEXT, tmp_path)
     (file,) = tmp_path.iterdir()

@@ -260,6 +260,7 @@ def counts(plan: Plan, other: Plan) -> bool:
     return bare(plan) != bare(other)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_every_change_of_a_plan_changes_it(data: st.DataObject) -> None:
     plan = data.draw(plans(opaque=True, timeouts=True, anchored=True, exclusions=True, skip_to=True, negations=True))
@@ -268,6 +269,7 @@ def test_every_change_of_a_plan_changes_it(data: st.DataObject) -> None:
         assert not counts(plan, other) or fingerprint(other) != fingerprint(plan)
 
 
+@pytest.mark.slow
 def test_every_change_of_a_rich_plan_changes_it() -> None:
     for text in PINNED.values():
         plan = plan_of(text).factors[-1].plan

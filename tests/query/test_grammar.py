@@ -13,6 +13,7 @@ from query.language.read import parser_of
 TEXT = (Path(parse.__file__).parent / "match_recognize.lark").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_it_is_built_once_and_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = parser_of(TEXT, tmp_path / "new")
     (file,) = (tmp_path / "new").iterdir()
@@ -23,6 +24,7 @@ def test_it_is_built_once_and_then_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert again.options.start == built.options.start
 
 
+@pytest.mark.slow
 def test_a_text_is_read_the_same_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k PATTERN (A B+) WITHIN 3 ROWS DEFINE B AS v > A.v) AS m"
     queries = []
@@ -34,6 +36,7 @@ def test_a_text_is_read_the_same_by_both(tmp_path: Path, monkeypatch: pytest.Mon
     assert queries[0] == queries[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stands_there", [b"", b"no pickle", b"\x80\x05}\x94."])
 def test_what_cannot_be_read_is_built(tmp_path: Path, stands_there: bytes) -> None:
     parser_of(TEXT, tmp_path)
@@ -44,12 +47,14 @@ def test_what_cannot_be_read_is_built(tmp_path: Path, stands_there: bytes) -> No
         assert lark.Lark.load(kept).terminals
 
 
+@pytest.mark.slow
 def test_another_grammar_is_another_file(tmp_path: Path) -> None:
     parser_of(TEXT, tmp_path)
     parser_of(TEXT + "\n// more\n", tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_built(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert parser_of(TEXT, tmp_path / "file" / "cache").terminals

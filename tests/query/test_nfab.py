@@ -95,6 +95,7 @@ B     begin   -> F     ({SAME} AND {FALLS} AND {HOUR})
 F"""
 
 
+@pytest.mark.slow
 def test_query_3_of_the_paper_is_its_figure_2() -> None:
     plan = plan_of(QUERY_3.format(selection="SELECTION SKIP TILL NEXT MATCH"))
     assert explain_nfab(plan) == FIGURE_2
@@ -241,6 +242,7 @@ def test_a_large_automaton_is_not_written_out() -> None:
     assert explain(text, "nfab", lambda name: STOCKS) == "-- m\nnone: the pattern expands to more than 30,000 nodes"
 
 
+@pytest.mark.slow
 @given(plan=plans(selections=tuple(Selection), negations=True))
 def test_every_plan_can_be_shown(plan: Plan) -> None:
     lines = explain_nfab(plan).splitlines()
@@ -345,6 +347,7 @@ def test_the_matches_of_figure_3_need_a_proceed_that_peeks() -> None:
     assert len(by_formulas(plan, rows, after=False)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")  # negations that cannot act
 def test_worked_examples_of_chains_by_their_formulas() -> None:
     tried = 0
@@ -415,6 +418,7 @@ def chain_plans(draw: st.DrawFn) -> Plan:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(rows=events(max_size=9), plan=chain_plans())
 def test_the_formulas_find_what_the_reference_finds(rows: list[Row], plan: Plan) -> None:
     ts_us = [int(str(row["ts"])) for row in rows]

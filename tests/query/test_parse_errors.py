@@ -524,6 +524,7 @@ def mutated(text: str, draw: random.Random) -> str:
     return "".join(pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", VALID)
 def test_mutations(text: str) -> None:
     assert survives(text)
@@ -532,6 +533,7 @@ def test_mutations(text: str) -> None:
     assert 40 < read < 300
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([p for t in VALID for p in PIECES.findall(t)] + ODD), max_size=30).map(" ".join)
     | st.text()

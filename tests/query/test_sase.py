@@ -131,5 +131,6 @@ def test_types_are_streams_without_from() -> None:
         parse(text, ["exit", "shelf", "names"])
 
 
+@pytest.mark.slow
 def test_mutated_statements_fail_as_query_errors_only() -> None:
     assert count_failed(plan_of, [query for _, query, _ in read_cases("sase_plans.case")], 21) > 150

@@ -102,6 +102,7 @@ def test_nothing_is_sent_again_with_probability_zero():
     assert [a[:3] for a in redelivered(arrivals, 0.0, generator(2))] == [a[:3] for a in arrivals]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [shop, highway])
 @pytest.mark.parametrize("seed", [0, 9])
 def test_scenarios_are_delivered_within_their_lateness(make, seed):

@@ -98,6 +98,7 @@ def test_shop(seed):
     assert expected == alarms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_security(seed):
     scenario = security(seed)
@@ -174,6 +175,7 @@ def test_edges_are_on_the_side_they_should_be(make, kind, expected):
     assert {row["expected"] for row in rows} == {expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [shop, highway, security, lambda seed: supply_chain(seed, 300)])
 def test_same_seed_same_bytes(make):
     one, again, other = make(5), make(5), make(6)

@@ -44,6 +44,7 @@ def test_spark_is_started_and_started_again_where_java_is_killed(tmp_path: Path)
     assert "Java has ended" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("address", "env", "says"), [
     ("local[2]", {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}, "found none; install it"),
     ("spark://127.0.0.1:9", {}, "spark://127.0.0.1:9 does not answer"),

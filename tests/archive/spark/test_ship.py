@@ -54,6 +54,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> str:
     return "query.echo:echo"
 
 
+@pytest.mark.slow
 def test_code_is_unpacked(tmp_path: Path, echo: str) -> None:
     home = tmp_path / "cache" / "hybrid" / f"code-{ship.sources()[1]}"
     for _ in range(2):
@@ -65,6 +66,7 @@ def test_code_is_unpacked(tmp_path: Path, echo: str) -> None:
     assert not [path for path in home.parent.iterdir() if path != home]
 
 
+@pytest.mark.slow
 def test_another_version_makes_way(tmp_path: Path, echo: str) -> None:
     old = tmp_path / "old"
     for package in ship.PACKAGES:
@@ -76,6 +78,7 @@ def test_another_version_makes_way(tmp_path: Path, echo: str) -> None:
     assert "code-" in where
 
 
+@pytest.mark.slow
 def test_the_same_version_is_used_as_it_is(tmp_path: Path) -> None:
     """With all that compiled kernels and grammars are looked for."""
     home = tmp_path / "here"

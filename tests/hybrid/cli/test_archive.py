@@ -42,6 +42,7 @@ def rows(market) -> list[dict]:
     return [json.loads(line) for line in run("stat", "-d", market, "--format", "json")[1].splitlines()]
 
 
+@pytest.mark.slow
 def test_stat_compact_expire_verify(market):
     ticks = {row["stream"]: row for row in rows(market)}["ticks"]
     assert (ticks["files"], ticks["by_key"], ticks["rows"]) == (ticks["files"], 0, 1620)
@@ -63,6 +64,7 @@ def test_stat_compact_expire_verify(market):
     assert run("verify", "-d", market, "--deep")[0] == 0
 
 
+@pytest.mark.slow
 def test_verify_fails_where_something_is_wrong(market):
     table = market / "ticks" / "table"
     path = sorted(table.glob("2024*/*.parquet"))[0]
@@ -80,6 +82,7 @@ def test_verify_fails_where_something_is_wrong(market):
         run("stat", "-d", market)
 
 
+@pytest.mark.slow
 def test_names_that_stand_for_nothing(market, tmp_path):
     with pytest.raises(DataError, match="market has no stream tick"):
         run("stat", "-d", market, "tick")
@@ -94,6 +97,7 @@ V = (
 )
 
 
+@pytest.mark.slow
 def test_search(market, tmp_path):
     """Day after day prices rise once: the last minute of a day, and the first of the next."""
 

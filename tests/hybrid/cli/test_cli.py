@@ -64,6 +64,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     option = f"t={table}"
     shown = run("sql", QUERY, "-t", option)
@@ -80,6 +81,7 @@ def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["variable"] for line in evidence] == ["A", "B"]
 
 
+@pytest.mark.slow
 def test_exit_codes(table: Path) -> None:
     bad = run("sql", QUERY.replace("PREV", "PERV"), "-t", f"t={table}")
     assert (bad.returncode, bad.stdout) == (1, "")
@@ -94,6 +96,7 @@ def test_exit_codes(table: Path) -> None:
     assert run("backtest", QUERY, "-d", "nowhere", "--from", "2020-01-01").returncode == 1
 
 
+@pytest.mark.slow
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
@@ -115,6 +118,7 @@ def test_explain_shows_the_query_of_a_demo(name: str, stream: str) -> None:
     assert f"HISTORY OF {stream} AS " in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
@@ -125,6 +129,7 @@ def test_a_database_on_the_command_line(tmp_path: Path) -> None:
     assert (tested.returncode, tested.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
@@ -144,6 +149,7 @@ def test_two_versions_of_a_query_on_the_command_line(tmp_path: Path) -> None:
     assert run("backtest", QUERY, "--diff", "SELECT", *period).returncode == 1
 
 
+@pytest.mark.slow
 def test_demo_stock(tmp_path: Path) -> None:
     done = run("demo", "stock", "--picture", str(tmp_path / "stock.png"))
     assert done.returncode == 0, done.stderr
@@ -177,6 +183,7 @@ def test_demo_flights(tmp_path: Path) -> None:
     assert (tmp_path / "flights.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_simulate_is_seeded() -> None:
     first, again, other = (run("simulate", "stock", "--seed", s, "--events", "5").stdout for s in ("1", "1", "2"))
     assert first == again != other
@@ -191,6 +198,7 @@ def test_doctor() -> None:
     assert "one match           found" in done.stdout
 
 
+@pytest.mark.slow
 def test_help_and_import_load_nothing_heavy() -> None:
     heavy = "{'pyarrow', 'duckdb', 'numba', 'numpy', 'pandas', 'polars', 'deltalake', 'matplotlib'}"
     for code in ("import hybrid", "import hybrid.cli"):

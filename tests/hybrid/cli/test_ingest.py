@@ -20,6 +20,7 @@ def run(*words: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_a_new_stream_is_declared_as_its_file_looks(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LINES)
@@ -35,6 +36,7 @@ def test_a_new_stream_is_declared_as_its_file_looks(tmp_path):
         assert db.streams()["ticks"]["keys"] == ["symbol"]
 
 
+@pytest.mark.slow
 def test_bad_rows_and_columns_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LINES.replace("price", "price;more").replace("1.5", "x;1").replace("B;2", "B;2;"))
@@ -45,6 +47,7 @@ def test_bad_rows_and_columns_are_said(tmp_path):
     assert said == "skipped columns that are not declared: more\n"
 
 
+@pytest.mark.slow
 def test_the_same_command_may_be_repeated(tmp_path):
     """Before: exit code 1, "declared already"."""
     path = tmp_path / "a.csv"
@@ -62,6 +65,7 @@ def test_the_same_command_may_be_repeated(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_no_stream_behind(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LINES)
@@ -80,6 +84,7 @@ def test_a_failure_leaves_no_stream_behind(tmp_path):
         assert db.sql("SELECT count(*) AS n FROM ticks").arrow().to_pylist() == [{"n": 2}]
 
 
+@pytest.mark.slow
 def test_the_time_must_be_clear(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_text('{"start":"2024-01-01 10:00:00","stop":"2024-01-01 11:00:00","x":{"y":[1]}}\n')
@@ -92,6 +97,7 @@ def test_the_time_must_be_clear(tmp_path):
         run("t", tmp_path / "b.csv", "-d", tmp_path / "db")
 
 
+@pytest.mark.slow
 def test_options_that_do_not_fit(tmp_path):
     assert run("s", tmp_path, "-d", tmp_path / "db", "--format", "xml")[0] == 2
     assert run("s", tmp_path, "-d", tmp_path / "db", "--max-bad", "-1")[0] == 2

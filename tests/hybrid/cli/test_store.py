@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 # Before: "there is no database s3:/bucket/db" of the first four; the demo was kept in a local directory s3:.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -53,6 +54,7 @@ def test_a_database_in_a_store(words: tuple[str, ...], expected: str) -> None:
     assert expected in done.stdout
 
 
+@pytest.mark.slow
 def test_files_into_a_store_and_what_they_give(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("ts,v\n2024-01-01 00:00:00,7\n2024-01-01 00:00:01,5\n")
     done = run("archive", "ingest", "t", str(tmp_path / "t.csv"), "-d", "s3://bucket/files", "--time", "ts")
@@ -61,12 +63,14 @@ def test_files_into_a_store_and_what_they_give(tmp_path: Path) -> None:
     assert json.loads(found.stdout) == {"a": 7, "b": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["sql", "explain", "check"])
 def test_no_database_in_a_store(command: str) -> None:
     done = run(command, QUERY, "-d", "s3://bucket/nowhere")
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: database s3://bucket/nowhere does not exist")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_none() -> None:
     done = run("sql", QUERY, "-d", "gs://bucket/db")
     assert (done.returncode, "neither a directory nor an s3:// address" in done.stderr) == (1, True)

@@ -195,6 +195,7 @@ def test_what_we_evaluate_ourselves_has_no_files(folder: Path) -> None:
                 connection.sql(text)
 
 
+@pytest.mark.slow
 def test_spilling_still_works_and_its_place_is_nobody_elses() -> None:
     connection = duck.cursor("60MB")
     (count,) = connection.sql("SELECT count(*) FROM (FROM range(3_000_000) ORDER BY hash(range))").fetchall()[0]
@@ -205,6 +206,7 @@ def test_spilling_still_works_and_its_place_is_nobody_elses() -> None:
     assert place != other
 
 
+@pytest.mark.slow
 def test_large_streams_are_read_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB selects from the archive's files by itself: these may be read, others may not, and none is written."""
     monkeypatch.setattr("hybrid.statement.relations.WHOLE_ROWS_MAX", 3)
@@ -244,6 +246,7 @@ def test_files_that_were_named(folder: Path, tmp_path: Path) -> None:
         hybrid.connect(files=[folder])
 
 
+@pytest.mark.slow
 def test_a_connection_whose_configuration_is_locked(folder: Path) -> None:
     """The other way to forbid it. Before: every statement on such a connection was refused."""
     connection = duckdb.connect()
@@ -286,6 +289,7 @@ def app_at(directory: Path, files: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_no_scalar_function_of_duckdb_gives_a_file_away(folder: Path) -> None:
     """These stand in DEFINE and MEASURES, too."""
     connection = duck.cursor()
@@ -305,6 +309,7 @@ def test_no_scalar_function_of_duckdb_gives_a_file_away(folder: Path) -> None:
 
 
 # Before: a service read whatever file a query named.
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ['files = "ref.csv"', 'files = ["ref.csv"]', 'files = ["."]'])
 def test_a_service_reads_what_its_file_names(tmp_path: Path, files: str) -> None:
     assert Service(load(app_at(tmp_path, files)), print).run() == 0

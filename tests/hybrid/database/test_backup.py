@@ -45,6 +45,7 @@ def wanted(count: int) -> list[float]:
     return [float(row["v"]) for row in rows(0, count)]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_running_database(tmp_path):
     # Before: cp -r, of which 2 of 4 could not be opened: the checkpoint had matched what was not in the archive.
     db = filled(tmp_path / "db", 0)
@@ -82,6 +83,7 @@ def test_a_copy_of_a_running_database(tmp_path):
         db.close()
 
 
+@pytest.mark.slow
 def test_a_restored_copy_goes_on_without_a_double(tmp_path):
     db = filled(tmp_path / "db", 30)
     db.flush()
@@ -99,6 +101,7 @@ def test_a_restored_copy_goes_on_without_a_double(tmp_path):
     assert events(tmp_path / "elsewhere") == wanted(50)
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_copied(tmp_path):
     db = filled(tmp_path / "db")
     db.flush()
@@ -113,6 +116,7 @@ def test_only_what_is_new_is_copied(tmp_path):
     assert events(tmp_path / "copy") == wanted(45)
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_not_finished_is_refused_and_finished(tmp_path, monkeypatch):
     db = filled(tmp_path / "db")
     db.flush()
@@ -128,6 +132,7 @@ def test_a_copy_that_was_not_finished_is_refused_and_finished(tmp_path, monkeypa
     db.close()
 
 
+@pytest.mark.slow
 def test_what_is_no_copy_of_it_is_left_alone(tmp_path):
     db = filled(tmp_path / "db")
     db.flush()
@@ -150,6 +155,7 @@ def test_what_is_no_copy_of_it_is_left_alone(tmp_path):
         db.snapshot(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_nothing_damaged_is_copied(tmp_path):
     with filled(tmp_path / "db") as db:
         db.flush()

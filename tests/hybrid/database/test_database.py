@@ -176,6 +176,7 @@ def test_rows_with_their_identity(db: Database) -> None:
     assert table.column("match_id").to_pylist() == [alerts.evidence().column("match_id")[0].as_py()]
 
 
+@pytest.mark.slow
 def test_identity_does_not_depend_on_batches_or_restarts(tmp_path: Path) -> None:
     events = rows_of(*[(i, "ab"[i % 2], (i * 7) % 5) for i in range(40)])
     found = []
@@ -239,6 +240,7 @@ def test_an_equal_declaration_is_none_and_another_is_told_apart_field_by_field(t
         assert db._flow.streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
 
 
+@pytest.mark.slow
 def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
     names = ("e", "delta_log_", "table", "stream", "x_")
     for turn in range(2):
@@ -253,6 +255,7 @@ def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
             assert values(db.sql(f'SELECT v FROM "{name}"').arrow()) == [(number,), (number,)]
 
 
+@pytest.mark.slow
 def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts", lateness="1s")
@@ -264,6 +267,7 @@ def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
         assert again.streams()["e"]["events"] == 2
 
 
+@pytest.mark.slow
 def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts")
@@ -591,6 +595,7 @@ def test_names_of_columns_reach_the_history_of_a_watch(db: Database) -> None:
     assert values(db.backtest(text, 0).arrow())[0] == ("a", 5)
 
 
+@pytest.mark.slow
 def test_nested_patterns_over_streams(db: Database) -> None:
     for event in FALLING:
         db.push("e", rows_of(event))
@@ -605,6 +610,7 @@ def test_nested_patterns_over_streams(db: Database) -> None:
         db.watch(text)
 
 
+@pytest.mark.slow
 def test_sql_over_streams_in_every_place(db: Database) -> None:
     db.push("e", rows_of((1, "a", 5), (2, "b", 7), (3, "a", 4), (4, "b", 9)))
     inner = PAIR.replace("FROM e", "FROM (SELECT * FROM e WHERE k = 'a')")
@@ -700,6 +706,7 @@ def test_memory_limit_is_checked() -> None:
         assert len(db.sql("SELECT 1")) == 1
 
 
+@pytest.mark.slow
 def test_rows_that_nobody_fetches_are_bounded():
     """A push is refused where the caller is the only reader, and waits for another thread that reads."""
     with hybrid.connect() as db:

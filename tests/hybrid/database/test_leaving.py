@@ -34,6 +34,7 @@ def values(directory: Path) -> list[int]:
         return db.sql("SELECT v FROM ticks ORDER BY v").arrow().column("v").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "exit", "raise", "gc"])
 def test_without_close_events_go_into_files(tmp_path, how):
     """Also without a log. Before: 10 of 10 rows gone, rc 0, nothing said."""
@@ -47,6 +48,7 @@ def test_without_close_events_go_into_files(tmp_path, how):
     assert values(tmp_path) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_database_on_disk_has_its_log(tmp_path):
     # Before: 10 of 10 rows gone.
     process = start(tmp_path, "_exit", maintenance=False)
@@ -56,6 +58,7 @@ def test_a_database_on_disk_has_its_log(tmp_path):
     assert values(tmp_path) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_child_after_a_fork(tmp_path):
     process = start(tmp_path, "fork")
     out, error = process.communicate(timeout=120)
@@ -66,6 +69,7 @@ def test_a_child_after_a_fork(tmp_path):
     assert values(tmp_path) == list(range(12))
 
 
+@pytest.mark.slow
 def test_threads_that_wait_for_a_database_do_not_hold_up_the_end(tmp_path):
     """A ticker, a keeper, and a thread of the user's that never stops pushing."""
     text = """if True:
@@ -89,6 +93,7 @@ def test_threads_that_wait_for_a_database_do_not_hold_up_the_end(tmp_path):
     assert len(found) >= int(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_database_that_nobody_has_any_more(tmp_path):
     db = hybrid.connect(tmp_path, log=None)
     db.create_stream("ticks", COLUMNS, time="ts", idle="30s")  # with a keeper and a ticker
@@ -166,6 +171,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.4, 0.9])
 def test_a_ctrl_c_ends_a_long_statement_whenever_it_comes(after_s: float) -> None:
     # Before: DuckDB dropped it where it came while the statement was planned, and the statement ran on for minutes.

@@ -37,6 +37,7 @@ def values(database) -> list[float]:
         return [row["v"] for row in db.sql("SELECT v FROM t ORDER BY ts").arrow().to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_damaged_declaration(database):
     # Before: lateness 2,000,001 us, and no word.
     file = database / "t" / "stream.json"
@@ -55,6 +56,7 @@ def test_a_damaged_declaration(database):
         assert db.streams()["t"]["watermark"] == "2024-01-02 23:59:58"
 
 
+@pytest.mark.slow
 def test_a_declaration_that_is_gone(database):
     # Before: there was no stream, and no word.
     (database / "t" / "stream.json").unlink()
@@ -71,6 +73,7 @@ def test_a_declaration_of_an_earlier_release(database):
     assert values(database) == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_taken_in_again_from_a_file(database, tmp_path):
     # Before: an error that named no event, and nothing to do about it.
     table = database / "t" / "table"
@@ -90,6 +93,7 @@ def test_what_is_lost_is_taken_in_again_from_a_file(database, tmp_path):
     assert run("repair", "-d", database) == (0, "")
 
 
+@pytest.mark.slow
 def test_what_was_taken_out_for_its_age_stays_out(database):
     with hybrid.connect(database, maintenance=False) as db:
         db.create_stream("t", COLUMNS, time="ts", key="k", lateness="2s", heartbeat="1h")
@@ -103,6 +107,7 @@ def test_what_was_taken_out_for_its_age_stays_out(database):
     assert values(database) == [2.0]
 
 
+@pytest.mark.slow
 def test_a_damaged_log_and_a_database_that_is_open(tmp_path):
     with hybrid.connect(tmp_path / "work", maintenance=False, log="os") as db:
         db.create_stream("t", COLUMNS, time="ts", key="k")
@@ -129,6 +134,7 @@ def test_a_damaged_log_and_a_database_that_is_open(tmp_path):
     assert run("repair", "-d", tmp_path / "db") == (0, "")
 
 
+@pytest.mark.slow
 def test_verify_and_snapshot_look_at_the_log(database, tmp_path):
     # Before: 0 faults of a database that cannot be opened, and a copy of it that cannot be opened either.
     shutil.rmtree(database / "t" / "table" / "_log")
@@ -143,6 +149,7 @@ def test_verify_and_snapshot_look_at_the_log(database, tmp_path):
         hybrid.connect(tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_what_only_a_lost_commit_had_is_not_deleted(database):
     # Before: expire deleted the only file with these events, and every command said 0 faults.
     table = database / "t" / "table"

@@ -70,6 +70,7 @@ def test_daemons_run_calls_in_order_and_no_more_than_so_many_at_a_time() -> None
     assert all(thread.daemon for thread in threads)
 
 
+@pytest.mark.slow
 def test_close_and_fetch_wait_as_long_as_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, gate = Driver._answered, threading.Event()
 

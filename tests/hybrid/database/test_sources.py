@@ -198,6 +198,7 @@ def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path
         second.close()
 
 
+@pytest.mark.slow
 def test_a_file_that_grows_and_we_are_restarted(tmp_path):
     count = 2_000
     lines = [json.dumps(event(i)) + "\n" for i in range(count)]

@@ -37,6 +37,7 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_readers_are_not(tmp_path):
     """Before: pushes of both were reported as taken, and ids 2 and 3 of 6 were gone."""
     process = start(tmp_path, "never")
@@ -74,6 +75,7 @@ def test_a_second_process_is_refused_and_readers_are_not(tmp_path):
     assert found == [*range(len(found) - 3), *range(1_000_000, 1_000_003)]
 
 
+@pytest.mark.slow
 def test_two_in_one_process(tmp_path):
     db = made(tmp_path)
     with pytest.raises(DataError, match="is open for writing in this process since 20"):
@@ -149,6 +151,7 @@ def test_what_a_reader_refuses(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_sees_streams_and_columns_that_come_later(tmp_path):
     db = made(tmp_path)
     with hybrid.connect(tmp_path, read_only=True) as reader:

@@ -139,6 +139,7 @@ def test_sql_watch_and_backtest_are_the_brute_force(case: Case) -> None:
     assert watched(case) == (expected, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flush_at", [0, 1, 2])
 def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: Any) -> None:
@@ -151,6 +152,7 @@ def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: A
     assert watched(case, flush_at, tmp_path / "db") == (expected, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "JOIN"])
 def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, monkeypatch: Any) -> None:
     """Files are told apart by milliseconds, by their statistics."""
@@ -214,6 +216,7 @@ def pairs(e: pa.Table, live: str, history: str, measures: str) -> list[tuple[Any
     return rows(hybrid.sql(text, e=e))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "expected"), [("SEMI", ["z1", "z3"]), ("ANTI", ["z2"])])
 def test_what_is_only_looked_for_needs_no_columns(kind: str, expected: list[str]) -> None:
     e = events("a1@1 z1@2 b1@8 z2@9 a2@17 z3@18")

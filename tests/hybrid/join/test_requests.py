@@ -97,6 +97,7 @@ def test_pushes_do_not_wait_for_a_slow_read_and_rows_come_in_order(
         assert alerts.stats()["state"] == "ended"
 
 
+@pytest.mark.slow
 def test_a_slow_answer_reaches_whoever_waits_for_rows(slow: Any) -> None:
     expected = quick_rows(2, 40)
     with hybrid.connect() as db:
@@ -113,6 +114,7 @@ def test_a_slow_answer_reaches_whoever_waits_for_rows(slow: Any) -> None:
         assert rows(found) == expected
 
 
+@pytest.mark.slow
 def test_a_read_that_fails_fails_its_query_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: HistorySnapshot, *arguments: Any, **more: Any) -> Any:
         time.sleep(1.5)
@@ -152,6 +154,7 @@ def test_a_first_look_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert rows([alerts.fetch()]) == [row for row in quick_rows(2, 20) if row[0] >= 20] != []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = quick_rows(4, 20)
     with hybrid.connect(tmp_path / "db") as db:
@@ -180,6 +183,7 @@ def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, mo
         assert rows(found) == expected
 
 
+@pytest.mark.slow
 def test_closing_waits_for_what_is_being_answered(slow: Any) -> None:
     expected = quick_rows(1, 40)
     db = hybrid.connect()

@@ -89,6 +89,7 @@ def tied(rows: Sequence[tuple[int, int, str]]) -> pa.Table:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(("order", "expected"), [
     ((), [0, 1, 2, 3, 4]),  # by the place in the source
@@ -127,6 +128,7 @@ def test_equal_ranges_are_searched_once(tmp_path: Path) -> None:
         assert alerts.stats()["history_by_spark"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_statements_backtests_and_merged_inputs(tmp_path: Path) -> None:
     """Those that read what was kept, and patterns over several streams."""

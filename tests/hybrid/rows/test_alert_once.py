@@ -158,6 +158,7 @@ def test_rows_that_wait_for_history_come_through_in_the_order_of_their_matches(
 SCHEMA = pa.schema({"k": pa.string(), "x": pa.float64(), "n": pa.int64()})
 
 
+@pytest.mark.slow
 @settings(max_examples=max(20, settings().max_examples // 4))
 @given(data=st.data())
 def test_cuts_snapshots_and_forgetting_change_nothing(data: st.DataObject) -> None:

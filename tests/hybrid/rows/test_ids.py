@@ -99,6 +99,7 @@ def test_the_id_of_a_joined_row_is_made_of_those_of_its_matches() -> None:
         assert name in (join_id(match, *both), join_id(match, *both[::-1]))
 
 
+@pytest.mark.slow
 def test_ids_are_the_same_live_and_in_the_archive(tmp_path: Path) -> None:
     text = f"SELECT * FROM one {INPUTS['a stream'].removeprefix('one ')}"
     with hybrid.connect(tmp_path) as db:
@@ -120,6 +121,7 @@ def test_ids_are_the_same_live_and_in_the_archive(tmp_path: Path) -> None:
     assert not other & set(kept)  # the same sources, offsets and pattern, of another stream
 
 
+@pytest.mark.slow
 def test_a_file_may_be_moved(tmp_path: Path) -> None:
     # Before: the path was in the id.
     rows = "ts,v\n" + "".join(f"2024-01-01 00:00:0{i},{v}\n" for i, v in enumerate(VALUES))

@@ -97,6 +97,7 @@ def test_an_offset_beyond_all_rows_reads_null(call: str, n: int) -> None:
     assert compare_with_reference(measures, {"t": FIVE}) == (1, True)
 
 
+@pytest.mark.slow
 def test_last_a_thousand_rows_back_is_answered() -> None:
     table = pa.table({"ts": pa.array(range(1_500), pa.timestamp("us")), "v": range(1_500)})
     text = """SELECT n FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+)

@@ -121,6 +121,7 @@ X = TICKS.column("x").to_numpy()
 K = TICKS.column("k").to_numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -145,17 +146,20 @@ def test_a_file_is_read_in_its_order(files: Path, threads: int, source: str, exp
     assert found == expected.tolist()
 
 
+@pytest.mark.slow
 def test_files_in_the_order_given(files: Path) -> None:
     both = pa.concat_tables([TICKS.slice(N // 2), TICKS.slice(0, N // 2)]).column("x").to_pylist()
     text = f"SELECT v FROM read_parquet(['{files}/b.parquet', '{files}/a.parquet']) MATCH_RECOGNIZE "
     assert rows(text + "(MEASURES list(x) AS v PATTERN (A+))") == [(both,)]
 
 
+@pytest.mark.slow
 def test_a_path_given_as_a_table(files: Path) -> None:
     for name in ("ticks.parquet", "ticks.csv"):
         assert rows(IN_ORDER.format("t"), t=files / name) == [(X.tolist(),)]
 
 
+@pytest.mark.slow
 def test_hybrid_sql_over_a_file(files: Path) -> None:
     text = f"SELECT md5(v::VARCHAR) AS v FROM '{files}/ticks.csv' MATCH_RECOGNIZE "
     text += "(ORDER BY ts MEASURES list(x) AS v PATTERN (A+))"
@@ -165,6 +169,7 @@ def test_hybrid_sql_over_a_file(files: Path) -> None:
     assert wanted in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -185,6 +190,7 @@ def test_derived_relations_go_by_content(source: str) -> None:
         assert rows(VALUES.format(source, "ORDER BY ts"), connection) == [([1, 2, 3, 4, 5],)]
 
 
+@pytest.mark.slow
 def test_a_long_list_behind_in_is_told() -> None:
     """DuckDB makes a join of it, which gives rows in no order."""
     t = pa.table({"ts": [NOON] * 4, "x": [4, 2, 3, 1]})
@@ -195,6 +201,7 @@ def test_a_long_list_behind_in_is_told() -> None:
     assert rows(VALUES.format(many, "ORDER BY ts, x DESC"), t=t) == [([4, 3, 2, 1],)], "nothing to tell"
 
 
+@pytest.mark.slow
 def test_derived_relations_that_are_given_go_by_content() -> None:
     with duckdb.connect() as connection:
         connection.register("u", pa.table({"ts": [NOON] * 3, "x": [3, 1, 2]}))
@@ -305,6 +312,7 @@ def standing_by_key(seed: int, n: int = 3_000) -> pa.Table:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["", "WITHIN INTERVAL '5' SECOND", "WITHIN 3 ROWS"])
 @pytest.mark.parametrize("rows_per_match", ["", "ALL ROWS PER MATCH WITH UNMATCHED ROWS", "AFTER MATCH NO SKIP"])
 def test_a_table_by_key_is_matched_as_it_stands(

@@ -65,6 +65,7 @@ def test_a_long_table_is_cut() -> None:
     assert page.endswith("<p>50 rows, the first 20 shown</p>")
 
 
+@pytest.mark.slow
 def test_a_picture_has_the_series_around_the_match(tmp_path: Path) -> None:
     figure = hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / "match.png")
     (axes,) = figure.axes
@@ -165,6 +166,7 @@ with hybrid.connect(sys.argv[1], log=None) as db:
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "db")], env={"PYTHONPATH": str(Path(__file__).parents[3])},

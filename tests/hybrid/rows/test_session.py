@@ -64,6 +64,7 @@ ROW_LOCAL = (
 
 
 # Before: hour(A.z) was 4 in DEFINE and MEASURES and 23 around the pattern; so were all that read the time zone.
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("reference", [False, True])
 def test_time_zones(zone: str, reference: bool) -> None:
@@ -81,6 +82,7 @@ def test_time_zones(zone: str, reference: bool) -> None:
             assert told(connection, text, reference) == expected, condition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 def test_time_zones_in_conditions_on_the_match(zone: str) -> None:
     """Kernels have a time as microseconds; what a zone means to it they leave to DuckDB."""
@@ -103,6 +105,7 @@ def test_time_zones_in_conditions_on_the_match(zone: str) -> None:
     assert told(connection, text)[0] == expected
 
 
+@pytest.mark.slow
 def test_time_zones_of_a_history() -> None:
     connection = connect("SET TimeZone = 'America/New_York'")
     for column in ("z", "ts"):
@@ -120,6 +123,7 @@ def test_time_zones_of_a_history() -> None:
 
 
 # Before: NULL in DEFINE and MEASURES.
+@pytest.mark.slow
 def test_variables() -> None:
     connection = connect("SET VARIABLE lim = 5", "SET VARIABLE names = ['a', NULL, 'b''c']")
     text = """SELECT *, getvariable('lim') AS outer_lim FROM t MATCH_RECOGNIZE (ORDER BY i
@@ -136,6 +140,7 @@ def test_variables() -> None:
     assert [row[0] for row in told(connection, text)] == ["7"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     ["1.5", "1e-300::DOUBLE", "'nan'::DOUBLE", "true", "'it''s'", "DATE '2024-01-01'",
@@ -149,6 +154,7 @@ def test_a_variable_of_each_type(value: str) -> None:
     assert told(connection, text) == by_duckdb(connection, "SELECT getvariable('x')")
 
 
+@pytest.mark.slow
 def test_what_a_session_says() -> None:
     connection = connect("CREATE SCHEMA other", "USE other")
     calls = (
@@ -165,6 +171,7 @@ def test_what_a_session_says() -> None:
 
 
 # Before: 7 / 2 was 3.5 in a pattern, and 3 around it.
+@pytest.mark.slow
 def test_integer_division() -> None:
     connection = connect("SET integer_division = true")
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v / 2 AS h, sum(A.v) / 2 AS s, 7 / 2 AS c "
@@ -179,6 +186,7 @@ def test_integer_division() -> None:
 
 
 # Before: nulls last, whatever the connection says.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     ["nulls_first", "nulls_last", "nulls_first_on_asc_last_on_desc", "nulls_last_on_asc_first_on_desc", "sqlite"],
@@ -196,6 +204,7 @@ def test_the_place_of_nulls(order: str, way: str) -> None:
 
 
 # Before: sad > ok > happy, as text.
+@pytest.mark.slow
 def test_enums_have_their_order() -> None:
     connection = connect(
         "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')", "CREATE TABLE m(i INTEGER, m mood)",
@@ -230,6 +239,7 @@ def test_enums_have_their_order() -> None:
     assert connection.sql("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
 
 
+@pytest.mark.slow
 def test_enums_meet_in_a_join() -> None:
     connection = connect(
         "CREATE TABLE e AS SELECT i, ts, (['low', 'high'])[i % 2 + 1]::ENUM ('low', 'high') AS e FROM t"
@@ -245,6 +255,7 @@ ANY = "SELECT * FROM {} MATCH_RECOGNIZE ({} ORDER BY i MEASURES {} PATTERN (A+) 
 
 
 # Before: computed as if the setting were not there.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
@@ -276,6 +287,7 @@ def test_every_setting_of_duckdb_is_one_of_ours() -> None:
 
 
 # Before: PARTITION BY split a and A, which GROUP BY merges.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "column"),
     [("n", "name"), ("w", "called"), ("(SELECT * FROM n, frame)", "name"),
@@ -297,6 +309,7 @@ def test_a_column_with_a_collation(relation: str, column: str) -> None:
     assert len(told(connection, ANY.format(taken_off, f"PARTITION BY {column}", "count(*) AS n"))) == 3
 
 
+@pytest.mark.slow
 def test_functions_of_a_connection() -> None:
     connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1", "CREATE MACRO sum(x) AS 7")
     for call in ("lower('A')", "own(A.v)", "upper(lower('A'))", "sum(A.v)"):
@@ -322,6 +335,7 @@ def test_values_that_cannot_be_written_down_are_refused() -> None:
             hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
 
 
+@pytest.mark.slow
 def test_no_connection_has_the_settings_of_another() -> None:
     """Nothing that is remembered of one text, in this thread or another, is used for the other connection."""
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES hour(A.z) AS h, 7 / 2 AS d, "
@@ -344,6 +358,7 @@ def test_no_connection_has_the_settings_of_another() -> None:
     assert hybrid.sql(alone, t=table).arrow().to_pylist() == [{"h": 0, "d": 3.5}]
 
 
+@pytest.mark.slow
 def test_settings_stand_in_the_plan() -> None:
     connection = connect("SET TimeZone = 'Asia/Kolkata'")
     plan = hybrid.sql(ANY.format("t", "", "count(*) AS n"), connection).plan
@@ -352,6 +367,7 @@ def test_settings_stand_in_the_plan() -> None:
     assert hybrid.sql(ANY.format("t", "", "count(*) AS n"), connect()).plan.factors[0].plan.settings == ()
 
 
+@pytest.mark.slow
 def test_types_do_not_depend_on_the_shape_of_the_outer_select() -> None:
     # Before: UTC and text where it only picked columns, the connection's zone and its ENUM elsewhere.
     connection = connect(

@@ -83,6 +83,7 @@ def match(measures: str, rest: str, order: str = "i") -> str:
 Typed = tuple[str, duckdb.DuckDBPyConnection]
 
 
+@pytest.mark.slow
 def test_measures(typed: Typed) -> None:
     type, connection = typed
     each = match("A.i AS i, A.x AS x, PREV(A.x) AS p", "PATTERN (A)")
@@ -101,6 +102,7 @@ def test_measures(typed: Typed) -> None:
     same(connection, all_rows, "SELECT i, x FROM t")
 
 
+@pytest.mark.slow
 def test_partition_keys(typed: Typed) -> None:
     _, connection = typed
     text = "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY x ORDER BY i MEASURES list(A.i) AS l PATTERN (A+))"
@@ -109,6 +111,7 @@ def test_partition_keys(typed: Typed) -> None:
     same(connection, text, "SELECT i, x, 1 FROM t")
 
 
+@pytest.mark.slow
 def test_order_keys(typed: Typed) -> None:
     type, connection = typed
     for order in ("NULLS LAST", "DESC NULLS FIRST"):
@@ -116,6 +119,7 @@ def test_order_keys(typed: Typed) -> None:
         same(connection, by, f"SELECT list(i ORDER BY x::{type} {order}, i) FROM t")
 
 
+@pytest.mark.slow
 def test_conditions(typed: Typed) -> None:
     type, connection = typed
     same(connection, match("A.i AS i", "PATTERN (A) DEFINE A AS x IS NOT NULL"), "SELECT i FROM t WHERE x IS NOT NULL")
@@ -136,6 +140,7 @@ def test_rows_without_a_time_have_their_place() -> None:
         hybrid.sql(text.format(" WITHIN INTERVAL '1' SECOND"), t=table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type", "value"),
     [

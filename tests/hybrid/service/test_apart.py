@@ -68,6 +68,7 @@ def test_a_file_may_go_into_two_streams(tmp_path: Path) -> None:
     assert load(tmp_path / "app.toml").sources.keys() == {"feed", "more"}
 
 
+@pytest.mark.slow
 def test_a_link_that_comes_later_doubles_nothing(tmp_path: Path) -> None:
     """The source that reads a file by a second path is stopped, and named; the other goes on."""
     # Before: 4 events, each of the file twice.

@@ -211,6 +211,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "ticks" in load(file).streams
 
 
+@pytest.mark.slow
 def test_check_on_the_command_line(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     for arguments in (("check", str(file)), ("run", str(file), "--check")):

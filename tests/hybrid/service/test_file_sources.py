@@ -73,6 +73,7 @@ def accepted(bench: Files) -> int:
     return int(bench.service.db.streams()["ticks"]["events"])
 
 
+@pytest.mark.slow
 def test_a_file_replaced_while_the_service_is_down(bench: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: the first 200 records of the new file were skipped, trouble {}."""
     path = bench.file.parent / "in" / "a.ndjson"
@@ -97,6 +98,7 @@ def test_a_file_replaced_while_the_service_is_down(bench: Files, monkeypatch: py
     assert bench.archived == sorted(prices(0, 200) + prices(1000, 2200))
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_moved_with_its_app(bench: Files, tmp_path: Path) -> None:
     """Before: every record was archived again."""
     for k in range(3):
@@ -118,6 +120,7 @@ def test_a_directory_that_is_moved_with_its_app(bench: Files, tmp_path: Path) ->
     assert bench.archived == prices(0, 310)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["running", "down"])
 def test_finished_files_stop_counting(bench: Files, between: str) -> None:
     """Before: the first file held the watermark for ever: no rows from the second one on, after a restart neither."""
@@ -139,6 +142,7 @@ def test_finished_files_stop_counting(bench: Files, between: str) -> None:
     assert bench.service.status()["streams"]["ticks"]["late"] == 0
 
 
+@pytest.mark.slow
 def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
     """Neither of them is over: no event of one is late because the other was read first."""
     # Before: run as it is: passes. It guards what held.
@@ -156,6 +160,7 @@ def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
     assert bench.status()["streams"]["ticks"]["late"] == 0
 
 
+@pytest.mark.slow
 def test_who_holds_the_watermark_is_named(tmp_path: Path) -> None:
     """Before: status "running", no trouble, and no word of who it is."""
     bench = Bench(tmp_path)

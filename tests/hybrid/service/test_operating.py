@@ -53,6 +53,7 @@ def edit(bench: Bench, text: str) -> None:
 # ---- a file that is being written
 
 
+@pytest.mark.slow
 def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
     # Before: run as it is: cut at the end of a table it was taken, the query was closed, and (5, 7) was not found.
     source = bench.start()
@@ -72,6 +73,7 @@ def test_a_file_that_is_being_written_is_not_read(bench: Bench) -> None:
     assert not [said for said in bench.said if "rises" in said]
 
 
+@pytest.mark.slow
 def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> None:
     # Before: run without `removed`: the query was closed at once and begun anew: (5, 7) was not found, nothing was
     # said.
@@ -90,6 +92,7 @@ def test_a_query_that_is_gone_for_a_while_goes_on_where_it_was(bench: Bench) -> 
     assert bench.status()["removed"] == {}
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
     # Before: run without `removed`: begun anew, (5, 7) was not found.
     source = bench.start()
@@ -212,6 +215,7 @@ def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: the ValueError came out of `reload`, which ends a service.
     source = bench.start()
@@ -238,6 +242,7 @@ def test_a_changed_source_that_cannot_be_made_leaves_the_old_one(bench: Bench, m
     assert bench.sinks["alerts"].pairs() == [(5, 3), (4, 2)]
 
 
+@pytest.mark.slow
 def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     """At once where it has never been read, and else when it has failed again and again."""
     # Before: run as it is: it ended after 0.2 s, "every source has ended", at the first fault.
@@ -317,6 +322,7 @@ def test_a_stream_whose_end_cannot_be_kept_ends_later(tmp_path: Path, monkeypatc
 # ---- a query that is interrupted
 
 
+@pytest.mark.slow
 def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: it stayed failed, and (5, 7) was not found.
     source = bench.start()
@@ -348,6 +354,7 @@ def test_a_query_without_memory_goes_back_to_the_checkpoint(bench: Bench, monkey
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_a_query_that_never_has_memory_is_left_out_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run as it is: the query stayed among the live ones, and with it no checkpoint was taken any more, which
     # trouble said.
@@ -412,6 +419,7 @@ def test_figures_that_are_old_say_so(tmp_path: Path) -> None:
     assert [k for k in old if k != "trouble" and old[k] != told[k]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "emptied", "made by another"])
 def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> None:
     # Before: run as it is: nothing was said of it. By a script: gone, it stayed away and (5, 3) was lost with the
@@ -500,6 +508,7 @@ def test_a_service_on_another_host(tmp_path: Path) -> None:
     assert headline(silent, 1060.0) == said
 
 
+@pytest.mark.slow
 def test_live_and_ready(tmp_path: Path) -> None:
     # Before: run as it is: there were no such flags, exit code 2 for each.
     told = {

@@ -49,6 +49,7 @@ def dead_letters(directory: Path) -> list[int]:
     return [json.loads(line)["offset"] for line in lines]
 
 
+@pytest.mark.slow
 def test_refused_payloads_behind_the_last_event_are_passed(tmp_path: Path) -> None:
     # Before: run as it is: {'feed/0': 2} was acknowledged; and, where the source gives 2 to 4 again, each of two starts
     # was opened at 2, and dead letters 2, 3, 4 were there three times.
@@ -93,6 +94,7 @@ def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path: Path) -> None:
     # Before: run as it is: dead letters 0, 1, 0, 1, 0, 1.
     bench = Bench(tmp_path)
@@ -183,6 +185,7 @@ def test_lags_are_in_the_status_and_in_what_it_shows(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_lags_are_in_the_metrics() -> None:
     # Before: run as it is: no such line.
     pytest.importorskip("prometheus_client")

@@ -120,6 +120,7 @@ def test_a_row_that_a_sink_refuses_is_set_aside_and_the_others_go_on(tmp_path: P
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_refused_row_that_cannot_be_kept_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

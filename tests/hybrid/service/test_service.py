@@ -55,6 +55,7 @@ def test_events_in_rows_out(bench: Bench) -> None:
     assert bench.said[0] == "running app.toml: 1 sources, 1 queries, 1 sinks"
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was(bench: Bench) -> None:
     """Positions are those of the archive, whether or not the source was told, and cursors those of the checkpoint."""
     source = bench.start()
@@ -75,6 +76,7 @@ def test_it_goes_on_where_it_was(bench: Bench) -> None:
         assert db.sql("SELECT count(*) AS n FROM ticks").arrow().to_pylist() == [{"n": 6}]
 
 
+@pytest.mark.slow
 def test_a_query_of_the_file_that_changed_while_it_was_stopped(bench: Bench) -> None:
     """It is replaced; one that is no longer there ends, in a while."""
     bench.file.write_text(APP + RISES)
@@ -94,6 +96,7 @@ def test_a_query_of_the_file_that_changed_while_it_was_stopped(bench: Bench) -> 
     assert bench.sinks["alerts"].pairs() == [(50, 3)]
 
 
+@pytest.mark.slow
 def test_a_query_that_was_over_begins_anew(bench: Bench) -> None:
     source = bench.start()
     source.given.append(piece(5, 3))
@@ -108,6 +111,7 @@ def test_a_query_that_was_over_begins_anew(bench: Bench) -> None:
     assert bench.sinks["alerts"].pairs() == [(5, 3), (6, 4)]
 
 
+@pytest.mark.slow
 def test_a_query_that_begins_in_the_past_reads_it_once(bench: Bench) -> None:
     source = bench.start()
     source.given += [piece(5, 3, 4)]
@@ -158,6 +162,7 @@ def test_what_is_no_event_is_quarantined(bench: Bench) -> None:
     assert (status["accepted"], status["bad"]) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_sink_that_fails_is_tried_again_in_growing_pauses(bench: Bench) -> None:
     source, sink = bench.start(), bench.sinks["alerts"]
     sink.broken = OSError("no route to host")
@@ -177,6 +182,7 @@ def test_a_sink_that_fails_is_tried_again_in_growing_pauses(bench: Bench) -> Non
     assert "sink alerts: recovered" in bench.said
 
 
+@pytest.mark.slow
 def test_too_many_unread_rows_stop_the_sources_of_that_query_only(tmp_path: Path) -> None:
     second = """
 [limits]
@@ -216,6 +222,7 @@ path = "x"
     bench.stop()
 
 
+@pytest.mark.slow
 def test_what_a_sink_has_not_taken_is_kept_for_the_next_start(bench: Bench) -> None:
     source = bench.start()
     source.given.append(piece(5, 3))
@@ -239,6 +246,7 @@ def test_what_a_sink_has_not_taken_is_kept_for_the_next_start(bench: Bench) -> N
     assert not list(bench.service.app.state.glob("undelivered-*"))
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     failing = RISES.replace("A.price AS high", "CAST(A.name AS INTEGER) AS high")
     bench = Bench(tmp_path, APP + failing, ("alerts", "other"))
@@ -513,6 +521,7 @@ def test_cursors_that_cannot_be_read(bench: Bench) -> None:
 # ---- reload
 
 
+@pytest.mark.slow
 def test_reload_keeps_what_is_unchanged(tmp_path: Path) -> None:
     """A match in progress of an unchanged query comes out; new ones start, removed ones stop."""
     bench = Bench(tmp_path, APP, ("alerts", "other"))
@@ -617,6 +626,7 @@ def test_reload_of_sources_sinks_and_streams(bench: Bench) -> None:
     assert list(bench.status()["streams"]) == ["ticks", "trades"]
 
 
+@pytest.mark.slow
 def test_a_query_that_cannot_be_replaced_goes_on(bench: Bench) -> None:
     """The new version reads another stream."""
     trades = APP.replace("[sources.feed]", '[streams.trades]\ncolumns = { ts = "TIMESTAMP", name = "VARCHAR", price = "BIGINT" }\ntime = "ts"\n[sources.feed]')  # noqa: E501
@@ -685,6 +695,7 @@ def test_fakes_are_sources_and_sinks() -> None:
     assert sink.cursor() == "0"
 
 
+@pytest.mark.slow
 def test_a_query_may_shed_and_says_so(bench: Bench) -> None:
     """The events are of 2024: by the clock they come years too late."""
     shed = 'shed = { lag = "10s", after = "0s", least = 0.5 }'

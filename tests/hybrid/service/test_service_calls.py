@@ -421,6 +421,7 @@ def quick() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS + 120)
 @pytest.mark.parametrize("text", [FILES, ENDS, BROKERS, GROUP], ids=["files", "ends", "brokers", "group"])
 def test_calls_that_fail(tmp_path: Path, text: str) -> None:
@@ -530,6 +531,7 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
 # ---- what was lost, or ended the service, when this was first tried
 
 
+@pytest.mark.slow
 def test_a_lease_is_given_back_where_a_database_cannot_be_opened(tmp_path: Path) -> None:
     """A store that does not answer in the middle of it keeps nobody out for longer than that."""
     # Before: "is open for writing in this process", until the lease ran out.
@@ -549,6 +551,7 @@ def test_a_lease_is_given_back_where_a_database_cannot_be_opened(tmp_path: Path)
 LAST = -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "name", "number", "what", "kill"),
     [

@@ -73,6 +73,7 @@ def test_a_dead_letter_file_of_an_older_release_becomes_its_owners(tmp_path: Pat
 # ---- a directory of somebody else
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o733])
 def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be closed, readable, or writable and not readable: its path is named, and what to do."""
@@ -155,6 +156,7 @@ def test_a_dead_letter_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_for_long_makes_no_file_of_each_row(tmp_path: Path) -> None:
     """A checkpoint writes the rows of a query as one, and the next start hands them over in their order."""
     # Before: a file, and a sync of it, for each fetch: 100 files here, at each checkpoint.
@@ -178,6 +180,7 @@ def test_a_sink_that_is_down_for_long_makes_no_file_of_each_row(tmp_path: Path) 
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_state_directory_that_is_full_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, when a partition appears, and at a reload: it is said, and over once there is room."""
     # Before: OSError out of `step` and `start`, and with it the end of the service.
@@ -269,6 +272,7 @@ def test_each_file_of_deliveries_damaged(tmp_path: Path, monkeypatch: pytest.Mon
     assert sum(counts.values()) > 10
 
 
+@pytest.mark.slow
 def test_deliveries_of_older_releases_are_read(tmp_path: Path) -> None:
     """They have no checksums, and do not say where their cursors are meant."""
     # Before: there was one form of them.

@@ -62,6 +62,7 @@ def test_events_far_ahead_are_quarantined_and_the_others_taken(bench: Bench) -> 
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_what_was_refused_last_is_acknowledged_and_does_not_come_again(bench: Bench) -> None:
     # Before: run as it is: nothing was refused.
     source = bench.start()
@@ -134,6 +135,7 @@ type = "stock"
 # ---- late
 
 
+@pytest.mark.slow
 def test_most_events_late_is_a_trouble(tmp_path: Path) -> None:
     """Before: 3,000 of 3,000 late, and trouble {}."""
     bench = Bench(tmp_path, APP.replace('key = "name"', 'key = "name"\nmax_ahead = "off"'))
@@ -165,6 +167,7 @@ def test_most_events_late_is_a_trouble(tmp_path: Path) -> None:
 LONGER = APP.replace('key = "name"', 'key = "name"\nlateness = "5s"\nretention = "9 days"\nidle = "30s"')
 
 
+@pytest.mark.slow
 def test_changed_settings_at_a_restart(bench: Bench) -> None:
     """Before: the start was refused, `stream ticks already exists with a different declaration`."""
     bench.start().given += [piece(5)]
@@ -189,6 +192,7 @@ def test_changed_settings_at_a_restart(bench: Bench) -> None:
     assert flow_of(bench.service.db).streams["ticks"].pace.idle_us is None
 
 
+@pytest.mark.slow
 def test_changed_settings_at_a_reload(bench: Bench) -> None:
     """Before: `streams.ticks.lateness cannot change while the service runs`."""
     source = bench.start()
@@ -237,6 +241,7 @@ def test_check_refuses_what_cannot_change(bench: Bench, old: str, new: str, says
 WIDER = APP.replace('price = "BIGINT" }', 'price = "BIGINT", venue = "VARCHAR" }')
 
 
+@pytest.mark.slow
 def test_a_column_that_the_file_takes_back(bench: Bench) -> None:
     """A rollback of an added column. Before: an outage, `column venue is left out`."""
     bench.file.write_text(WIDER)
@@ -280,6 +285,7 @@ def test_columns_that_come_and_go_at_a_reload(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_column_that_is_added_at_a_restart_while_a_query_reads_the_stream(bench: Bench) -> None:
     """Before: the reload said to stop and start again, and the start was refused: `stream ticks cannot take columns
     while live queries read or feed it`."""

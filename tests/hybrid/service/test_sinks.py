@@ -61,6 +61,7 @@ def parts(directory: Path) -> list[int]:
 # ---- files that are taken away
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced", "copied and cut", "compressed"])
 def test_a_file_that_is_taken_away_while_rows_are_written(tmp_path: Path, how: str) -> None:
     """As by an operator, and by logrotate with create, copytruncate and compress. Rows behind the last cursor may stand
@@ -126,6 +127,7 @@ def test_a_directory_of_parquet_that_is_taken_away(tmp_path: Path, gone: str) ->
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_kill_behind_a_rotation(tmp_path: Path) -> None:
     """The cursor is of the file that was moved away, the one that is there is shorter: it is told by its inode."""
     # Before: run as it is: passes, as no file took the place of the one that was moved away. Without the inode: "has 90
@@ -184,6 +186,7 @@ def test_parquet_is_tried_again_behind_a_full_disk(tmp_path: Path, monkeypatch: 
     bench.stop()
 
 
+@pytest.mark.slow
 def test_what_a_disk_has_refused_comes_again_without_a_new_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +258,7 @@ class Faulty:
         self.sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["fails", "says it failed"])
 @pytest.mark.parametrize("kind", ["lines", "parts"])
 @pytest.mark.parametrize("at", range(6))
@@ -308,6 +312,7 @@ def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> N
     bench.stop()
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_sink_that_is_not_there_is_bounded(tmp_path: Path) -> None:
     """`unread_rows`: the sources wait then, which is said; the events before are archived, and nothing is dropped, over
     a stop as well."""
@@ -379,6 +384,7 @@ time = "ts"
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_sink_that_becomes_another_kind_begins_anew(tmp_path: Path) -> None:
     # Before: '{"length": ...' is no cursor of this sink, at each try, and its rows waited for ever.
     bench = Files(tmp_path, FILE)
@@ -421,6 +427,7 @@ def test_rows_of_a_sink_that_fails_go_to_the_one_that_takes_its_place(tmp_path: 
     bench.stop()
 
 
+@pytest.mark.slow
 def test_rows_that_wait_for_a_sink_that_left_the_file_are_told(tmp_path: Path) -> None:
     # Before: they were kept below the state for ever, and nothing said so.
     bench = Bench(tmp_path, APP)
@@ -475,6 +482,7 @@ def until(condition: Callable[[], bool], bench: Bench, seconds: float = 20.0) ->
             time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_sink_that_hangs_holds_up_nothing(
     hanging: tuple[Bench, FakeSink, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,6 +514,7 @@ def test_a_sink_that_hangs_holds_up_nothing(
     assert bench.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     hanging: tuple[Bench, FakeSink, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,6 +558,7 @@ def test_a_sink_that_is_slower_than_its_rows_is_told(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_two_services_with_one_file_of_rows(tmp_path: Path) -> None:
     # Before: they wrote into each other's lines.
     (tmp_path / "a").mkdir()

@@ -164,6 +164,7 @@ def test_a_slow_store_holds_up_neither_events_nor_status(shop: Shop, monkeypatch
     assert [row["n"] for row in shop.rows()] == list(range(shop.sent))
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
     """Before: run so: no "503" in `trouble` within 60 s, only "Generic S3 error" of a checkpoint; a step waited for up
     to 2.0 s."""
@@ -183,6 +184,7 @@ def test_a_store_that_fails_is_a_trouble_with_its_code(shop: Shop) -> None:
     assert [row["n"] for row in shop.rows()] == list(range(30))
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: run so: `step` waited in a checkpoint for the store, and was not back after 60 s.
     monkeypatch.setattr("hybrid.service.blocked.MEMORY_ROWS_MAX", 100)
@@ -201,6 +203,7 @@ def test_memory_is_bounded_where_a_store_takes_nothing(shop: Shop, monkeypatch: 
     assert [row["n"] for row in shop.rows()] == list(range(310))
 
 
+@pytest.mark.slow
 def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: by a script, with 250 ms a request: it ended after 21.6 s. The test itself, where the store hangs, had
     not ended after 100 s."""
@@ -226,6 +229,7 @@ def test_a_stop_is_bounded_and_loses_nothing(shop: Shop, monkeypatch: pytest.Mon
     assert [row["n"] for row in shop.rows()] == list(range(30))
 
 
+@pytest.mark.slow
 def test_the_pulse_ends_a_process_that_is_busy() -> None:
     """Before: there was no Pulse: the handlers of signals waited until the main thread was back from the store."""
     codes: list[int] = []

@@ -88,12 +88,14 @@ def test_a_narrow_terminal_hides_no_figures() -> None:
     assert "66,4" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_tables_for_people(served: Bench) -> None:
     now = served.clock.now()
     status = read_status(served.service.app.state, lambda: now)
     assert text_of(status, now).replace(str(os.getpid()), "PID") == RENDERED
 
 
+@pytest.mark.slow
 def test_rates_are_those_of_the_last_seconds(served: Bench) -> None:
     assert served.service.status()["streams"]["ticks"]["rate"] == pytest.approx(3 / 9, abs=0.1)
     for _ in range(12):
@@ -101,6 +103,7 @@ def test_rates_are_those_of_the_last_seconds(served: Bench) -> None:
     assert served.service.status()["streams"]["ticks"]["rate"] == 0.0
 
 
+@pytest.mark.slow
 def test_whether_it_runs(served: Bench) -> None:
     state, now = served.service.app.state, served.clock.now()
     status = read_status(state, lambda: now)
@@ -116,6 +119,7 @@ def test_whether_it_runs(served: Bench) -> None:
     assert "is not running: process" in headline(gone, now + 1)
 
 
+@pytest.mark.slow
 def test_commands(served: Bench) -> None:
     file, state = served.file, served.service.app.state
     told = json.loads((state / "status.json").read_text())
@@ -140,6 +144,7 @@ def test_no_service(tmp_path: Path) -> None:
         read_status(tmp_path)
 
 
+@pytest.mark.slow
 def test_metrics(served: Bench) -> None:
     port = served.service.metrics.port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -157,6 +162,7 @@ def test_metrics(served: Bench) -> None:
     assert 'hybrid_runs{query="falls"} 0.0' in lines
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(served: Bench, tmp_path: Path) -> None:
     from hybrid.service.metrics import serve
 

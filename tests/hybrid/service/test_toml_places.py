@@ -6,6 +6,7 @@ import json
 import tomllib
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def test_everything_that_toml_has() -> None:
     assert check(TEXT) == 15
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_any_value(data: dict[str, Any]) -> None:
     text = "".join(f"{json.dumps(key, ensure_ascii=False)} = {inline(value)}\n" for key, value in data.items())

@@ -101,6 +101,7 @@ def test_answers_do_not_depend_on_how_much_is_held(database, small, statement, l
         assert "units by symbol" in cut.explain("plan")
 
 
+@pytest.mark.slow
 def test_a_backtest_too(database, small):
     text = V.format(order="")
     rows = database.backtest(text, START + dt.timedelta(days=1)).arrow()
@@ -109,6 +110,7 @@ def test_a_backtest_too(database, small):
     assert database.backtest(text, START + dt.timedelta(days=1)).arrow().equals(rows)
 
 
+@pytest.mark.slow
 def test_a_view_reads_what_it_needs(database, small):
     """A range of time in plain SQL is a range of row groups."""
     small()
@@ -122,6 +124,7 @@ def test_a_view_reads_what_it_needs(database, small):
     assert "Row Groups Scanned: 0 /" in plan
 
 
+@pytest.mark.slow
 def test_plain_statements_in_threads(database, small):
     """Views of one name in several threads do not meet."""
     small()

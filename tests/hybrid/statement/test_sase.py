@@ -291,6 +291,7 @@ def rows_of(result: hybrid.Result) -> list[tuple[Any, ...]]:
     return sorted(tuple(r.values()) for r in result.arrow().to_pylist())
 
 
+@pytest.mark.slow
 def test_in_other_statements() -> None:
     rise = RISE.format("partition_contiguity") + " RETURN a.price AS low, b[b.LEN].price AS high"
     assert rows_of(hybrid.sql(rise, ticks=TICKS)) == RISES
@@ -302,6 +303,7 @@ def test_in_other_statements() -> None:
     assert rows_of(hybrid.sql(joined, ticks=TICKS, names=[{"symbol": "y"}])) == [(6.0,)]
 
 
+@pytest.mark.slow
 def test_a_statement_over_the_matches_of_another(tmp_path: Path) -> None:
     rise = RISE.format("partition_contiguity") + " RETURN a.price AS low, b[b.LEN].price AS high, b[b.LEN].ts"
     twice = f"""FROM (FROM ticks {rise}) AS rise PATTERN SEQ(rise r, rise s) WHERE skip_till_next_match(r, s)

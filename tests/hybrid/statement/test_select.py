@@ -61,6 +61,7 @@ def fault_of(text: str, connection: duckdb.DuckDBPyConnection | None = None) -> 
 # ---- several patterns ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -78,6 +79,7 @@ def test_a_pattern_over_the_matches_of_another(text: str) -> None:
     assert ask(text) == [PAIR]
 
 
+@pytest.mark.slow
 def test_a_pattern_over_one_is_that_over_its_table() -> None:
     connection = duckdb.connect()
     connection.register("falls", hybrid.sql(f"SELECT * FROM ticks {FALLS}", ticks=TICKS).arrow())
@@ -85,6 +87,7 @@ def test_a_pattern_over_one_is_that_over_its_table() -> None:
     assert ask(f"SELECT * FROM (SELECT * FROM ticks {FALLS}) {LOWER} AS z") == two_steps == [PAIR]
 
 
+@pytest.mark.slow
 def test_patterns_in_every_place_of_a_select() -> None:
     assert ask(f"SELECT max(top) FROM ticks {FALLS} AS m UNION ALL SELECT min(top) FROM ticks {FALLS} AS m") == [
         (10.0,), (6.0,),
@@ -106,6 +109,7 @@ def test_patterns_in_every_place_of_a_select() -> None:
 HISTORY = "JOIN HISTORY OF ticks FROM m.up_ts - INTERVAL 1 HOUR TO m.up_ts AS h ON h.symbol = m.symbol"
 
 
+@pytest.mark.slow
 def test_history_beside_other_patterns() -> None:
     """Rows of the symbol before the rise: a has 3, b has 3."""
     alone = f"SELECT m.symbol, count(*) AS n FROM ticks {FALLS} AS m {HISTORY} GROUP BY ALL"
@@ -171,6 +175,7 @@ def test_history_sees_the_new_names(kind: str) -> None:
     assert sorted(ask(text)) == [("a",), ("b",)]
 
 
+@pytest.mark.slow
 def test_names_that_have_to_be_quoted() -> None:
     odd = TICKS.rename_columns(["the symbol", "select", 'pr"ice'])
     text = (
@@ -186,6 +191,7 @@ def test_names_that_have_to_be_quoted() -> None:
 # ---- inputs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_relations_of_every_kind(tmp_path: Path) -> None:
     file = tmp_path / "ticks.parquet"
     pq.write_table(TICKS, file)
@@ -204,6 +210,7 @@ def test_relations_of_every_kind(tmp_path: Path) -> None:
     assert ask(counted) == [(2,), (2,)]
 
 
+@pytest.mark.slow
 def test_the_connections_own_names_may_stand_anywhere() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE SCHEMA s; CREATE TABLE s.names AS SELECT 'a' AS symbol, 'Alpha' AS name")
@@ -215,6 +222,7 @@ def test_the_connections_own_names_may_stand_anywhere() -> None:
     assert ask(text, connection, ticks=TICKS) == [("Alpha", 20.0)]
 
 
+@pytest.mark.slow
 def test_our_own_variables_are_no_tables() -> None:
     """DuckDB would look for a missing table among the Python variables of its caller."""
     for name in ("text", "query", "relation"):

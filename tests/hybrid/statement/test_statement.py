@@ -41,6 +41,7 @@ def rows(result: Any) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in result.arrow().columns)))  # names may repeat
 
 
+@pytest.mark.slow
 def test_an_input_may_be_named_in_the_with_list() -> None:
     falls = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3), "
@@ -108,6 +109,7 @@ def test_every_kind_of_table(ticks: Any) -> None:
     assert sorted(rows(hybrid.sql(QUERY, ticks=ticks))) == ANSWER
 
 
+@pytest.mark.slow
 def test_a_relation_of_a_connection_of_ones_own() -> None:
     connection = duckdb.connect()
     connection.register("frame", TICKS)
@@ -141,6 +143,7 @@ def test_parquet_and_csv_files(tmp_path: Path) -> None:
         assert sorted(rows(hybrid.sql(QUERY.replace("ticks", reader, 1)))) == ANSWER
 
 
+@pytest.mark.slow
 def test_the_outer_select_is_duckdbs() -> None:
     names = pa.table({"symbol": ["a", "b"], "name": ["Alpha", "Beta"]})
     text = f"SELECT name, top - bottom AS fall FROM ticks {PATTERN} AS m JOIN names USING (symbol) ORDER BY fall"
@@ -258,6 +261,7 @@ def test_faults_of_data(ticks: Any) -> None:
         hybrid.sql(QUERY, ticks=ticks)
 
 
+@pytest.mark.slow
 def test_a_plot_of_a_match(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "match.png"

@@ -38,6 +38,7 @@ def opened(path: Path | None = None, **more: Any) -> Database:
     return db
 
 
+@pytest.mark.slow
 def test_what_is_in_files_comes_first(tmp_path: Path) -> None:
     """A stream without other events goes on from the files as if their rows had been pushed."""
     pq.write_table(ticks(0, 1, 2, 3), tmp_path / "old.parquet")
@@ -51,6 +52,7 @@ def test_what_is_in_files_comes_first(tmp_path: Path) -> None:
         assert pairs(alerts.fetch()) == pairs(db.backtest(RISE, 0).arrow())[2:] == [(3, 9)]
 
 
+@pytest.mark.slow
 def test_files_ahead_of_the_stream_wait_for_it(tmp_path: Path) -> None:
     pq.write_table(ticks(3, 4, 5), tmp_path / "ahead.parquet")
     with opened(tmp_path / "db") as db:
@@ -85,6 +87,7 @@ def test_a_query_that_fails_in_the_past_says_so_when_it_is_read() -> None:
         assert pairs(other.fetch())[-1] == (1, 2)
 
 
+@pytest.mark.slow
 def test_it_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as db:
         db.push("ticks", ticks(0, 1, 2))

@@ -22,6 +22,7 @@ RARE = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
 JOINED = " AS m JOIN HISTORY OF ticks FROM m.a - INTERVAL 1 MINUTE TO m.a AS h ON h.k = m.k"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [None, "1970-01-01 00:50"])
 @pytest.mark.parametrize("history", ["", JOINED])
 def test_only_the_surroundings_of_rare_rows_are_matched(

@@ -42,6 +42,7 @@ def declare(db: Database) -> None:
     db.create_stream("exit", {"ts": "TIMESTAMP", "tag_id": "INTEGER"}, time="ts")
 
 
+@pytest.mark.slow
 def test_types_are_tables() -> None:
     tables = {"shelf": SHELF, "register": REGISTER, "exit": pd.DataFrame(EXIT)}
     assert hybrid.sql(THEFT, **tables).arrow().to_pylist() == STOLEN
@@ -107,6 +108,7 @@ def test_types_that_fit(left: str, right: str, type: str | None) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_silent_stream_holds_the_others_back(db: Database) -> None:
     alerts = db.watch(THEFT)
     db.push("exit", EXIT)
@@ -300,6 +302,7 @@ def test_a_query_that_fails_feeds_no_more(db: Database) -> None:
     assert db.streams()["pairs"]["events"] == 1
 
 
+@pytest.mark.slow
 def test_a_stream_of_rows_is_kept(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path) as db:
         declare(db)
@@ -346,6 +349,7 @@ def test_a_row_before_the_watermark(db: Database) -> None:
         alerts.fetch()
 
 
+@pytest.mark.slow
 def test_rows_that_are_waited_for_come_in_order(db: Database) -> None:
     text = """WITH visits AS (SELECT * FROM shelf MATCH_RECOGNIZE (PARTITION BY tag_id ORDER BY ts
             MEASURES A.ts AS t, count(*) AS n PATTERN (A B*) WITHIN INTERVAL 2 HOUR) AS v WHERE n > 1)
@@ -376,6 +380,7 @@ VERSIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [None, "2024-03-01 00:00:08"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
@@ -425,6 +430,7 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
         assert len(found) > 0
 
 
+@pytest.mark.slow
 def test_a_new_version_of_a_query_over_several_streams_needs_the_events(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path) as db:
         for name in "ef":

@@ -109,6 +109,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
     return out
 
 
+@pytest.mark.slow
 @settings(max_examples=max(8, settings().max_examples // 10))
 @given(steps=steps(), data=st.data())
 @pytest.mark.parametrize("log", ["os", None])
@@ -156,6 +157,7 @@ def test_matches_are_those_of_a_run_without_end(log: Any, steps: list[Step], dat
         shutil.rmtree(root)
 
 
+@pytest.mark.slow
 def test_a_query_that_goes_on_has_its_name(tmp_path):
     with opened(tmp_path, None) as db:
         alerts = begun(db, {"falls": FALLS})
@@ -207,6 +209,7 @@ def test_what_was_not_fetched_is_there_after_a_restart(tmp_path):
         assert db.notes == {"sink": "17"}
 
 
+@pytest.mark.slow
 def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, monkeypatch):
     settling, restoring = [], threading.Event()
     restore, settle = resume.restore_feed, Asking.settle
@@ -235,6 +238,7 @@ def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, mon
     assert not any(settling)
 
 
+@pytest.mark.slow
 def test_static_tables_and_streams_of_rows_go_on(tmp_path):
     names = [{"k": "a", "name": "Anna"}]
     text = """SELECT m.ts, m.k, names.name FROM ticks MATCH_RECOGNIZE (PARTITION BY k MEASURES LAST(ts) AS ts
@@ -342,6 +346,7 @@ def test_a_push_that_cannot_be_logged_changes_nothing(tmp_path, monkeypatch):
         assert alerts.fetch().num_rows == 1
 
 
+@pytest.mark.slow
 def test_queries_that_begin_together_are_kept_by_one_checkpoint(tmp_path):
     def number(db: Database) -> int:
         return db.checkpoint() - 1

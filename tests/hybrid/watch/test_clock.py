@@ -178,6 +178,7 @@ def _send(db: Database, source: str, events: list[dict[str, Any]]) -> None:
             db.skip("t", source, offset)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -306,6 +307,7 @@ def test_small_corrections_are_followed_slowly() -> None:
 # ---- settings
 
 
+@pytest.mark.slow
 def test_settings_of_a_stream_change_from_now_on(tmp_path: Path, now_us: list[int]) -> None:
     """Before: `stream t already exists with a different declaration: lateness is 10 s, not 0 s`."""
     db = opened(tmp_path, lateness="10s", log="os")
@@ -339,6 +341,7 @@ def test_settings_of_a_stream_change_from_now_on(tmp_path: Path, now_us: list[in
             db.alter_stream("t", time="k")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(

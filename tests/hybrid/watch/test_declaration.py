@@ -22,6 +22,7 @@ JOINED = f"""SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURE
     JOIN HISTORY OF t FROM p.at - INTERVAL '10' SECOND TO p.at + INTERVAL '15' SECOND AS h ON h.k = p.k"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", ["os", None])
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize(

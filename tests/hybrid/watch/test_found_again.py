@@ -130,6 +130,7 @@ def declare(db: hybrid.Database, lateness: str = "0s") -> None:
     db.create_stream("e", COLUMNS, time="ts", key=["k"], lateness=lateness)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("memory_limit", [None, "50MB"])
 def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> 
                 assert max(batch.num_rows for batch in batches) < lines_max + 40 or lines_max == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_evidence_is_found_after_a_restart(name: str, tmp_path: Path) -> None:
     events = rows(3, 400)
@@ -235,6 +237,7 @@ def test_a_query_that_begins_in_the_past_finds_its_evidence(tmp_path: Path) -> N
         assert shown(mine) == shown(theirs)
 
 
+@pytest.mark.slow
 def test_a_new_version_finds_its_evidence(tmp_path: Path) -> None:
     events = rows(5, 300)
     other = text("next").replace("C.v AS y", "max(v) AS y")

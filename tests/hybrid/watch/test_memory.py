@@ -87,6 +87,7 @@ def wanted() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_small_limit_gives_the_same_rows_through_restarts(tmp_path: Path, wanted: dict[str, list[str]]) -> None:
     parts, spilled, read_back = [], 0, 0
     for begin in range(0, 60, 15):
@@ -109,6 +110,7 @@ def test_a_small_limit_gives_the_same_rows_through_restarts(tmp_path: Path, want
     assert together(parts) == wanted
 
 
+@pytest.mark.slow
 def test_going_on_without_the_limit_reads_what_is_on_disk(tmp_path: Path, wanted: dict[str, list[str]]) -> None:
     parts = []
     for begin, limit in ((0, "20KB"), (30, None)):
@@ -123,6 +125,7 @@ def test_going_on_without_the_limit_reads_what_is_on_disk(tmp_path: Path, wanted
     assert together(parts) == wanted
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_said_and_loses_nothing(
     tmp_path: Path, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +158,7 @@ def test_a_disk_that_is_full_is_said_and_loses_nothing(
         assert together([rows_of(alerts)]) == wanted
 
 
+@pytest.mark.slow
 def test_a_spoilt_record_fails_the_query_and_says_so(tmp_path: Path) -> None:
     with opened(tmp_path / "db", "20KB") as db:
         alerts = watched(db, named=False)
@@ -172,6 +176,7 @@ def test_a_spoilt_record_fails_the_query_and_says_so(tmp_path: Path) -> None:
         assert db.streams()["ticks"]["accepted"] == 1200
 
 
+@pytest.mark.slow
 def test_several_streams_share_the_limit(tmp_path: Path) -> None:
     def run(db: Database) -> list[str]:
         if len(db.streams()) < 2:
@@ -192,6 +197,7 @@ def test_several_streams_share_the_limit(tmp_path: Path) -> None:
         assert run(db) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["llaa", "alaa"])
 def test_joins_share_what_may_be_kept_of_history(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +240,7 @@ def test_what_stays_in_memory_is_said(tmp_path: Path) -> None:
         db.watch(QUERIES["low"])
 
 
+@pytest.mark.slow
 def test_files_that_nobody_asks_for_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partials, "SEGMENT_BYTES", 10_000)
     directory = tmp_path / "db" / PARTIALS
@@ -262,6 +269,7 @@ def test_no_amounts_of_memory(text: str) -> None:
         bytes_of(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("passing",), ("absent",), ("passing", "absent")])
 def test_keys_that_never_come_again_are_forgotten_on_disk_too(names: tuple[str, ...], tmp_path: Path) -> None:
     """Each begins runs of both queries, which are over within a minute, of 1,200 keys."""
@@ -280,6 +288,7 @@ def test_keys_that_never_come_again_are_forgotten_on_disk_too(names: tuple[str, 
             assert found > keys - 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["4MB", "300KB", "0MB"])
 def test_too_little_memory_for_a_statement_is_said_as_that(limit: str) -> None:
     """Before: HQ100, the text is not a query of this language, under the whole text."""

@@ -38,6 +38,7 @@ def opened(path: Any = None, **options: Any) -> Database:
     return db
 
 
+@pytest.mark.slow
 def test_one_event_in_2099(tmp_path: Path) -> None:
     """Before: there was no way back (no rewind): 19 of 19 late, also after a restart."""
     db = opened(tmp_path, log="os")
@@ -69,6 +70,7 @@ def test_one_event_in_2099(tmp_path: Path) -> None:
         assert not (tmp_path / "t" / "rewind.json").exists()
 
 
+@pytest.mark.slow
 def test_a_source_that_had_fallen_silent_holds_nothing_back(tmp_path: Path) -> None:
     """A file that was finished, say. Before: the watermark stood at its last event, all rows since then came again, and
     what was late was on time."""
@@ -94,6 +96,7 @@ def test_a_source_that_had_fallen_silent_holds_nothing_back(tmp_path: Path) -> N
         assert set(whole) <= {row["match_id"] for row in [*before, *again]}
 
 
+@pytest.mark.slow
 def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
     # Before: there was no rewind.
     with opened(tmp_path) as db:
@@ -109,6 +112,7 @@ def test_a_watermark_that_the_clock_has_raised(tmp_path: Path) -> None:
         assert (db.streams()["t"]["watermark"], db.streams()["t"]["late"]) == ("2026-01-01 00:00:03", 0)
 
 
+@pytest.mark.slow
 def test_a_rewind_that_did_not_come_to_its_end_is_said_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +149,7 @@ def test_what_cannot_be_rewound() -> None:
             db.rewind("u")
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     # Before: run as it is: "No such command 'rewind'".
     with opened(tmp_path / "db") as db:
@@ -208,6 +213,7 @@ def played(
 EVENTS = st.tuples(st.sampled_from(["t", "t", "t", "u"]), st.sampled_from("xy"), st.integers(0, 25), st.integers(0, 5))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.one_of(EVENTS, EVENTS, EVENTS, st.sampled_from(["far", "killed", "rewind"])), max_size=20),

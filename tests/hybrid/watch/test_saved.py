@@ -116,6 +116,7 @@ def of_one_run(queries: dict[str, str], **options: Any) -> dict[str, list[str]]:
 # ---- older and newer formats
 
 
+@pytest.mark.slow
 def test_a_database_of_format_1_goes_on(tmp_path):
     """All of it, with matches that were in progress, rows that nobody had fetched, and events behind the checkpoint."""
     # Before: class and field names in the file; a state whose plan hashed otherwise could not be opened at all.
@@ -187,6 +188,7 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     assert error.value.hint.startswith("open the database with the release that wrote it or a later one, or remove")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [None, "past"])
 def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
@@ -216,6 +218,7 @@ def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
         again.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 @settings(max_examples=max(4, settings().max_examples // 25))
 @given(steps=steps(), data=st.data())
@@ -226,6 +229,7 @@ def test_whatever_is_made_anew_goes_on_as_it_was(steps: list[Any], data: st.Data
         whole_runs.hypothesis.inner_test("os", steps, data)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_what_is_no_longer_kept_is_said(tmp_path):
     db = hybrid.connect(tmp_path, maintenance=False)
     db.create_stream("ticks", COLUMNS, time="ts", key="k", retention="10s")
@@ -270,12 +274,14 @@ def went_on(path: Path, found: dict[str, list[str]]) -> dict[str, list[str]]:
     return whole
 
 
+@pytest.mark.slow
 def test_without_the_newest_checkpoint_queries_go_on_from_the_one_before(tmp_path):
     found = with_checkpoints(tmp_path)
     max((tmp_path / checkpoint.CHECKPOINTS).glob("*.state")).unlink()
     assert went_on(tmp_path, found) == of_one_run(QUERIES)
 
 
+@pytest.mark.slow
 def test_a_spoilt_checkpoint_is_told_and_nothing_is_lost(tmp_path):
     """Cut, emptied, or with a bit flipped anywhere: what is said names the file."""
     found = with_checkpoints(tmp_path / "db")
@@ -302,6 +308,7 @@ def hybrid_place(path: Path) -> Any:
     return place_of(path)
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_gone_are_missed(tmp_path):
     # Before: no word; the queries were not there any more.
     with_checkpoints(tmp_path)

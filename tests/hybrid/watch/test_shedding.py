@@ -179,6 +179,7 @@ def test_silence_is_no_overload() -> None:
         assert alerts.stats()["kept_share"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_the_decision_and_the_counts(tmp_path: Path) -> None:
     events = ticks(9, 6_000, 60)
     with database() as db:
@@ -207,6 +208,7 @@ def test_a_checkpoint_keeps_the_decision_and_the_counts(tmp_path: Path) -> None:
         assert {dict(r)["symbol"] for r in rest} <= kept
 
 
+@pytest.mark.slow
 def test_a_query_that_is_made_anew_from_its_checkpoint_has_all_keys_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

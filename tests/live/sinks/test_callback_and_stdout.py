@@ -56,6 +56,7 @@ def test_a_pipe_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         StdoutSink().write(matches(0, 1))
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_full_gets_each_line_once() -> None:
     """What was written of a table that did not fit is not written again."""
     # Before: each try began with the first row, behind a torn one; a table larger than the pipe never got through.

@@ -81,6 +81,7 @@ def test_a_file_cut_at_any_byte_gets_each_row_once(tmp_path: Path) -> None:
             assert path.read_bytes() == whole, (cut, tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ndjson", "parquet"])
 @given(data=st.data())
 def test_whatever_is_killed_and_taken_up_each_row_stands_once(

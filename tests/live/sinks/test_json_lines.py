@@ -62,6 +62,7 @@ def test_every_type_has_its_json_alone_and_beside_nulls(sql: str, text: str) -> 
     assert all(json.loads(line) for line in lines)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_decimals_of_any_width_are_exact(data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 38))
@@ -78,6 +79,7 @@ def test_doubles_are_exact(values: list[float]) -> None:
     assert [json.loads(line)["v"] for line in json_lines(pa.table({"v": values}))] == values
 
 
+@pytest.mark.slow
 def test_many_rows_keep_their_order() -> None:
     n = 300_000
     lines = json_lines(pa.table({"n": np.arange(n), 'a "b"': np.arange(n) % 2}))

@@ -51,6 +51,7 @@ def cluster() -> Iterator[Cluster]:
         cluster.stop()
 
 
+@pytest.mark.slow
 def test_rows_are_messages_with_the_id_as_key(cluster: Cluster) -> None:
     sink = KafkaSink(cluster.servers, "alerts")
     rows = table([("aa", None, 0), ("aa", None, 1), ("bb", "jj", 2)])
@@ -100,6 +101,7 @@ def test_messages_that_the_client_gave_up_are_an_error_and_stay(cluster: Cluster
         sink.close()
 
 
+@pytest.mark.slow
 def test_pending_messages_are_an_error_and_stay(cluster: Cluster) -> None:
     sink = KafkaSink(cluster.servers, "alerts", {"linger.ms": 0}, seconds=0.3)
     sink.open(None)
@@ -115,6 +117,7 @@ def test_pending_messages_are_an_error_and_stay(cluster: Cluster) -> None:
         sink.close()
 
 
+@pytest.mark.slow
 def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
     """The broker is there again: the messages that were given up come, and those behind them."""
     sink = KafkaSink(cluster.servers, "alerts", {"linger.ms": 60_000})  # they wait until somebody flushes
@@ -134,12 +137,14 @@ def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
     assert sorted(json.loads(m.value())["n"] for m in cluster.read("alerts", 3)) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_an_error() -> None:
     sink = KafkaSink("127.0.0.1:1", "alerts", seconds=0.3)
     with pytest.raises(OSError, match=r"Kafka topic alerts at 127.0.0.1:1: .*\nhint: check that the brokers run"):
         sink.open(None)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
     sink = KafkaSink(cluster.servers, "alerts", {"message.max.bytes": 1000})
     sink.open(None)
@@ -149,6 +154,7 @@ def test_a_row_that_is_too_large_is_named(cluster: Cluster) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["sink", "broker"])
 def test_without_a_row_that_is_refused_the_others_arrive(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, where: str
@@ -239,6 +245,7 @@ class Lying:
         return getattr(self.producer, name)
 
 
+@pytest.mark.slow
 def test_messages_that_were_taken_and_said_to_have_failed_come_again_by_the_same_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_rows_are_messages_with_the_id_as_property(broker: Callable[[Script], Br
     assert found[0].properties["ContentType"] == "application/json"
 
 
+@pytest.mark.slow
 def test_many_rows_arrive_in_order(broker: Callable[[Script], Broker]) -> None:
     server = broker(Script())
     sink = MqttSink("127.0.0.1", "alerts", server.port)
@@ -185,6 +186,7 @@ def test_what_a_broker_refuses_is_an_error_and_sent_again(broker: Callable[[Scri
     assert [m.payload["n"] for m in server.script.messages] == [0, 1, 0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_answer_is_an_error(broker: Callable[[Script], Broker]) -> None:
     go = threading.Event()
 
@@ -203,6 +205,7 @@ def test_a_broker_that_does_not_answer_is_an_error(broker: Callable[[Script], Br
     assert [m.payload["n"] for m in server.script.messages] == [0, 1]
 
 
+@pytest.mark.slow
 def test_no_more_rows_wait_than_agreed(broker: Callable[[Script], Broker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("live.sinks.mqtt.WAITING_MAX", 2)
     go = threading.Event()
@@ -222,6 +225,7 @@ def test_no_more_rows_wait_than_agreed(broker: Callable[[Script], Broker], monke
     assert [m.payload["n"] for m in server.script.messages] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_refused_connection_says_why(broker: Callable[[Script], Broker]) -> None:
     server = broker(Script(connect=NOT_AUTHORISED))
     sink = MqttSink("127.0.0.1", "alerts", server.port, user="me", password="wrong")

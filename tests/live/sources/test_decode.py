@@ -423,6 +423,7 @@ json_values = st.one_of(
 objects = st.dictionaries(st.sampled_from([*TICKS.names, "x"]), json_values)
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(objects, st.binary(max_size=5)), max_size=12))
 @settings(max_examples=40, deadline=None)
 def test_together_payloads_give_what_they_give_alone(payloads):

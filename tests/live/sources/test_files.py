@@ -229,6 +229,7 @@ def test_parquet_files_are_taken_whole_and_in_order(tmp_path, monkeypatch):
         source.poll(0)
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_stays_incomplete_stops_no_other(tmp_path, monkeypatch):
     """Before: every file behind one that was cut off waited for it for ever."""
     pq.write_table(table_of("A"), tmp_path / "1.parquet")
@@ -250,6 +251,7 @@ def test_a_parquet_file_that_stays_incomplete_stops_no_other(tmp_path, monkeypat
     assert source.trouble() is None
 
 
+@pytest.mark.slow
 def test_a_file_of_other_columns_stops_no_other(tmp_path):
     """Before: it was an error of the whole source, again and again, which did not name a file that was Parquet; nothing
     behind it was read, and a service of that source alone ended."""
@@ -277,6 +279,7 @@ def test_a_file_of_other_columns_stops_no_other(tmp_path):
         alone.poll(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "end"), [("2024-01-02,A,1\r2024-01-02,B,1\r", "\n"), ('2024-01-02,"A,1\n2024-01-02,B,1\n', '",1\n')]
 )
@@ -440,6 +443,7 @@ def test_a_record_that_is_too_long(tmp_path, monkeypatch, block):
             source.close()
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_record_that_is_too_long(tmp_path, monkeypatch):
     # Before: nothing was kept of it: a DataError (see above).
     monkeypatch.setattr(file_readers, "BLOCK_BYTES", 1 << 22)
@@ -512,6 +516,7 @@ def texts(draw):
     return ("a.csv" if csv else "a.ndjson"), data, cuts, draw(st.sampled_from([3, 17, 1 << 20]))
 
 
+@pytest.mark.slow
 @given(texts(), st.data())
 def test_growing_and_going_on_give_what_reading_once_gives(tmp_path_factory, text, data):
     name, content, cuts, block = text

@@ -116,6 +116,7 @@ def taken(decoder: Decoder, payloads: list[Any]) -> tuple[list[tuple[int, str]],
     return list(zip(positions.tolist(), shown)), [(one.offset, one.reason) for one in bad]
 
 
+@pytest.mark.slow
 def test_json() -> None:
     """Before: OverflowError and ValueError where the text of an error was made, RecursionError for deep nesting,
     ArrowInvalid for `times`; a STRUCT was read otherwise beside other objects."""
@@ -148,6 +149,7 @@ PYTHON: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_values_of_avro() -> None:
     """Python's values, as fastavro gives them: every type, each value, alone and beside others."""
     # Before: not run: it calls functions that the code did not have.
@@ -170,6 +172,7 @@ def test_values_of_avro() -> None:
             raise
 
 
+@pytest.mark.slow
 def test_bytes_of_avro_and_arrow() -> None:
     """Messages that were cut, and others in which a byte is another one."""
     # Before: not run: it calls functions that the code did not have.
@@ -201,6 +204,7 @@ def test_bytes_of_avro_and_arrow() -> None:
             assert (positions >= 1 << 20).sum() >= 1  # the other one is read
 
 
+@pytest.mark.slow
 def test_without_pandas() -> None:
     """What is bad is told without it. Before: `ValueError: Install pandas` for a time in nanoseconds."""
     program = """

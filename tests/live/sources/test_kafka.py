@@ -106,6 +106,7 @@ def sources() -> Iterator[Any]:
         source.close()
 
 
+@pytest.mark.slow
 def test_all_partitions_and_from_positions(topic: Topic, sources: Any) -> None:
     for partition in range(4):
         topic.write([payload(10 * partition + i) for i in range(5)], partition)
@@ -124,6 +125,7 @@ def test_all_partitions_and_from_positions(topic: Topic, sources: Any) -> None:
     assert not source.ended
 
 
+@pytest.mark.slow
 def test_a_poll_does_not_wait_for_more_than_there_is(topic: Topic, sources: Any) -> None:
     topic.write([payload(0)])
     source, taken = sources(topic), Taken()
@@ -135,6 +137,7 @@ def test_a_poll_does_not_wait_for_more_than_there_is(topic: Topic, sources: Any)
     assert len(taken.rows) == 2
 
 
+@pytest.mark.slow
 def test_payloads_that_are_no_events(topic: Topic, sources: Any) -> None:
     topic.write([payload(0), b"{", None, payload(3), b"x"])
     source, taken = sources(topic), Taken()
@@ -145,6 +148,7 @@ def test_payloads_that_are_no_events(topic: Topic, sources: Any) -> None:
     assert taken.bad == [(f"{topic.name}/0", i) for i in (1, 2, 4)]
 
 
+@pytest.mark.slow
 def test_messages_of_many_rows_go_on_within_one(topic: Topic, sources: Any) -> None:
     topic.write([b"\n".join(payload(10 * m + j) for j in range(4)) for m in range(3)])
     name = f"{topic.name}/0"
@@ -160,6 +164,7 @@ def test_messages_of_many_rows_go_on_within_one(topic: Topic, sources: Any) -> N
     assert rest.rows == {key: n for key, n in expected.items() if key[1] >= begin}
 
 
+@pytest.mark.slow
 def test_a_partition_without_position_may_begin_at_its_end(topic: Topic, sources: Any) -> None:
     topic.write([payload(0), payload(1)])
     source, taken = sources(topic, start="latest"), Taken()

@@ -76,6 +76,7 @@ def opened(servers: str, name: str, marks: Marks, positions: dict[str, int], **s
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 12])
 def test_a_topic_that_was_made_anew_while_we_were_down(broker: Broker, tmp_path: Path, count: int) -> None:
     # Before: seen by a script against this broker, with the positions that an archive holds: of 12 messages the first 5
@@ -117,6 +118,7 @@ def test_a_topic_that_was_made_anew_while_we_were_down(broker: Broker, tmp_path:
         source.close()
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_made_anew_while_it_is_read(topic: Topics, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
     """By what its brokers say its id is: the client does not survive what Tansu sends it then."""
     # Before: nothing asked for an id, so there is nothing to run; by a script with Tansu the client ended the process
@@ -144,6 +146,7 @@ def test_a_topic_that_is_made_anew_while_it_is_read(topic: Topics, tmp_path: Pat
     source.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_read_of_a_topic_of_which_it_is_not_known_whether_it_is_the_same(
     topic: Topics, tmp_path: Path, monkeypatch: Any  # noqa: F811
 ) -> None:
@@ -163,6 +166,7 @@ def test_nothing_is_read_of_a_topic_of_which_it_is_not_known_whether_it_is_the_s
     source.close()
 
 
+@pytest.mark.slow
 def test_a_position_behind_the_end_may_begin_anew(topic: Topics) -> None:  # noqa: F811
     # Before: seen by a script: a DataError, "the broker does not have it", and no option to begin anew.
     topic.write([payload(0), payload(1)])
@@ -174,6 +178,7 @@ def test_a_position_behind_the_end_may_begin_anew(topic: Topics) -> None:  # noq
     source.close()
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_refuse_a_position_behind_the_end(broker: Broker) -> None:
     # Before: seen by a script: in 10 s no row, and `trouble` said None.
     make_topic(broker.address, "behind")
@@ -184,6 +189,7 @@ def test_a_broker_that_does_not_refuse_a_position_behind_the_end(broker: Broker)
     source.close()
 
 
+@pytest.mark.slow
 def test_latest_is_kept_before_the_first_event(topic: Topics, tmp_path: Path) -> None:  # noqa: F811
     # Before: run without the marks: the second start read 0 of the 3 messages, only those written after it.
     topic.write([payload(100)])
@@ -198,6 +204,7 @@ def test_latest_is_kept_before_the_first_event(topic: Topics, tmp_path: Path) ->
     source.close()
 
 
+@pytest.mark.slow
 def test_partitions_that_are_found_later_are_read_from_their_beginning(topic: Topics) -> None:  # noqa: F811
     # Before: seen by a script, whose brokers named partitions 1 to 3 later: both messages in partition 1 were skipped,
     # only one written after they were found came, and `trouble` said None.
@@ -212,6 +219,7 @@ def test_partitions_that_are_found_later_are_read_from_their_beginning(topic: To
     source.close()
 
 
+@pytest.mark.slow
 def test_what_was_deleted_is_counted(topic: Topics) -> None:  # noqa: F811
     # Before: run without `places`: the offsets were said, until the next message came; no count was kept.
     topic.write([payload(i) for i in range(3)])
@@ -239,6 +247,7 @@ def test_what_was_deleted_is_counted(topic: Topics) -> None:  # noqa: F811
     source.close()
 
 
+@pytest.mark.slow
 def test_places_say_how_far_a_partition_is_behind(topic: Topics) -> None:  # noqa: F811
     # Before: there was no `places`; nothing but the commits of a group said how far it is.
     topic.write([payload(i) for i in range(5)])
@@ -310,6 +319,7 @@ def test_cooperative_groups_are_refused() -> None:
         KafkaSource(NUMBERS, KafkaSettings("h:1", ("t",), "g", options=options))
 
 
+@pytest.mark.slow
 def test_tls_against_a_plain_port(topic: Topics) -> None:  # noqa: F811
     # Before: run: both lines of the client in turns, 17 in 12 s, one of them without the cause.
     options = {**QUIET, "security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"}
@@ -323,6 +333,7 @@ def test_tls_against_a_plain_port(topic: Topics) -> None:  # noqa: F811
     source.close()
 
 
+@pytest.mark.slow
 def test_brokers_that_do_not_go_on_with_tls(broker: Broker) -> None:
     """Tansu takes a connection with TLS for a request that is not whole yet."""
     # Before: run: "topic ... cannot be found: Failed to get metadata: Local: Broker transport failure" for 12 s.
@@ -333,6 +344,7 @@ def test_brokers_that_do_not_go_on_with_tls(broker: Broker) -> None:
     source.close()
 
 
+@pytest.mark.slow
 def test_a_user_that_is_refused(broker: Broker) -> None:
     # Before: run: "brokers ... are away: ... SASL PLAIN mechanism handshake failed: ...", as of brokers that are down.
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
@@ -491,6 +503,7 @@ def test_rows_whatever_call_of_the_client_fails(topic: Topics, monkeypatch: Any,
     assert calls[0] > 0 or call == "get_watermark_offsets"
 
 
+@pytest.mark.slow
 def test_bad_and_empty_payloads_are_passed(topic: Topics) -> None:  # noqa: F811
     """Tombstones and empty payloads are told apart from events, each at its place."""
     # Before: run without `places`: passes. It guards what held.

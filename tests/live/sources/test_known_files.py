@@ -365,6 +365,7 @@ def test_the_same_content_twice(folder: Path, how: str) -> None:
         assert reading.source.trouble() is None
 
 
+@pytest.mark.slow
 def test_files_that_begin_alike_are_not_the_same(folder: Path) -> None:
     """Not even where a header of CSV is longer than all that they are known by."""
     names = ",".join(f"c{i}" for i in range(2000))
@@ -381,6 +382,7 @@ def test_files_that_begin_alike_are_not_the_same(folder: Path) -> None:
     assert reading.source.trouble() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [True, False])
 def test_what_is_no_file_or_cannot_be_read(folder: Path, memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: a FIFO hung the source for ever, a .gz ended it, an unreadable directory was an empty one."""

@@ -133,6 +133,7 @@ def matched(matcher: KernelMatcher | ReferenceMatcher, rows: list[dict[str, obje
     return sorted(seq for m in found for seq in m.event_seq.tolist())
 
 
+@pytest.mark.slow
 @given(condition=truths(2), rows=ROWS)
 def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dict[str, object]]) -> None:
     rows = [{"ts": n, **row} for n, row in enumerate(rows)]

@@ -293,6 +293,7 @@ def test_names_are_replaced_whole_and_once() -> None:
     assert written("xv & (x == y)", {"x": "y", "y": "stack[x]", "xv": "ok"}) == "ok & (y == stack[x])"
 
 
+@pytest.mark.slow
 def test_the_interpreter_is_found_in_the_cache_by_every_process() -> None:
     code = "import sys; from matching.written_conditions import interpreter; sys.stdout.write(interpreter())"
     environment = os.environ | {"PYTHONHASHSEED": "7"}

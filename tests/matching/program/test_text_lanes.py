@@ -122,6 +122,7 @@ def timed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"ts": n, **dict.fromkeys(VALUES), "k": "p", **row} for n, row in enumerate(rows)]
 
 
+@pytest.mark.slow
 @given(rows=ROWS, plan=plans(), data=st.data())
 def test_the_kernel_equals_the_reference(plan: Plan, rows: list[dict[str, Any]], data: st.DataObject) -> None:
     rows = timed(rows)
