@@ -190,7 +190,11 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
             if message is not None and message.error() is None:
                 found.append(json.loads(message.value()))
         consumer.close()
+        # Before: the status, which is written now and then, was that from before the first events at times.
         status = read_status(tmp_path / "app-state")
+        while status["streams"]["ticks"]["accepted"] <= 1000 and time.monotonic() < until:
+            time.sleep(0.2)
+            status = read_status(tmp_path / "app-state")
         app.terminate()
         _, said = app.communicate(timeout=60)
         assert app.returncode == 0, said
