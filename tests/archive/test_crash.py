@@ -4,7 +4,6 @@ torn, and work goes on. KILLS=100 kills so many times, at all points in turn (`m
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,13 +16,13 @@ from archive.history import History
 from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import verify
+from tests.archive import crash_child
 from tests.archive.crash_child import APPENDING, MAINTAINING, POINTS, event_at
 from tests.archive.events import TICKS, events_of
 from tests.archive.kills import KILLS
+from tests.forked import Child
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 class Promised(NamedTuple):
@@ -37,15 +36,14 @@ def run_until_killed(
     directory: Path, seed: int, point: str, count: int, seconds: float = 60, role: str = "append"
 ) -> Promised:
     """Starts a child, kills it (or waits until it has killed itself), returns what it was last promised."""
-    command = [sys.executable, "-m", "tests.archive.crash_child", str(directory), str(seed), point, str(count), role]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+    child = Child(crash_child.main, str(directory), str(seed), point, str(count), role)
+    with child.stdout:
         try:
-            assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             if point == "anywhere":
                 time.sleep(seconds)
             else:
-                child.wait(timeout=seconds)
+                child.wait(seconds)
         finally:
             child.kill()
         lines = child.stdout.read().splitlines(keepends=True)

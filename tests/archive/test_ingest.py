@@ -7,8 +7,6 @@ import gzip
 import json
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -37,12 +35,13 @@ from hybrid.database.database import Database
 from matching.csv_records import TOO_LONG
 from query.errors import DataError
 from query.schema import Field, Schema
+from tests.archive import ingest_child
 from tests.archive.events import START_US, TICKS, batch_of, events_of, run_of
 from tests.archive.ingest_child import POINTS
 from tests.archive.kills import ROUNDS
 from tests.archive.store import s3_server
+from tests.forked import Child
 
-ROOT = Path(__file__).parents[2]
 HEADER = "ts,symbol,price,rank\n"
 BROKEN = "broken JSON: JSON is malformed: invalid character (byte 0)"
 LINES = "".join(f"2024-01-{1 + i // 20:02d} 10:00:{i % 60:02d},{'ABC'[i % 3]},{i / 4},{i}\n" for i in range(100))
@@ -595,8 +594,9 @@ def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):
     run(tmp_path / "wanted", path)
     for count in (1, 2):
         table = tmp_path / f"t{count}"
-        command = [sys.executable, "-m", "tests.archive.ingest_child", str(table), str(path), point, str(count)]
-        code = subprocess.run(command, cwd=ROOT, timeout=120).returncode
+        child = Child(ingest_child.main, str(table), str(path), point, str(count))
+        with child.stdout:
+            code = child.wait(120)
         assert code in ((-9,) if count == 1 else (-9, 0))
         for _ in range(2):
             run(table, path)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -18,28 +16,25 @@ from archive.history import History
 from archive.reader import RangeRequest
 from archive.table import Table
 from archive.upkeep import verify
+from tests.archive import crash_child
 from tests.archive.crash_child import event_at
 from tests.archive.events import TICKS, Event, batch_of, events_of
+from tests.forked import Child
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 
-
-class Child:
+class Worker:
     """A process that appends or compacts, as long as it is let."""
 
     def __init__(self, directory: Path, seed: int, role: str, *sources: str) -> None:
-        command = [sys.executable, "-m", "tests.archive.crash_child", str(directory), str(seed), "anywhere", "0", role]
-        self.process = subprocess.Popen([*command, *sources], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
+        self.process = Child(crash_child.main, str(directory), str(seed), "anywhere", "0", role, *sources)
         assert self.process.stdout.readline() == "ready\n"
         self.lines: list[str] = []
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
 
@@ -49,9 +44,7 @@ class Child:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
         self._reading.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 
@@ -72,8 +65,8 @@ def test_writers_and_compactions_and_a_reader_at_once(tmp_path):
     Table.create(tmp_path, TICKS)
     with ExitStack() as stack:
         children = [
-            Child(tmp_path, 1, "append", "a"), Child(tmp_path, 2, "append", "bb"),
-            Child(tmp_path, 3, "compact"), Child(tmp_path, 4, "compact"),
+            Worker(tmp_path, 1, "append", "a"), Worker(tmp_path, 2, "append", "bb"),
+            Worker(tmp_path, 3, "compact"), Worker(tmp_path, 4, "compact"),
         ]  # fmt: skip
         for child in children:
             stack.callback(child.kill)
@@ -86,7 +79,7 @@ def test_writers_and_compactions_and_a_reader_at_once(tmp_path):
             for source in {*before, *promised}:
                 assert seen.get(source, 0) >= max(before.get(source, 0), promised.get(source, 0))
             before, looks = seen, looks + 1
-            assert all(child.process.poll() is None for child in children)
+            assert all(child.process.returncode is None for child in children)
     assert looks > 3
     promised = {**children[0].promised(), **children[1].promised()}
     seen = is_prefix_of_each_source(History(TICKS, tmp_path))
@@ -101,13 +94,13 @@ def test_a_zombie_writer_doubles_nothing(tmp_path):
     on with what it held."""
     for seed in range(3):
         directory = tmp_path / str(seed)
-        zombie = Child(directory, seed, "append", "a")
+        zombie = Worker(directory, seed, "append", "a")
         try:
             while not zombie.promised():
                 time.sleep(0.01)
             time.sleep(0.02 * seed)
             os.kill(zombie.process.pid, signal.SIGSTOP)
-            heir = Child(directory, seed + 10, "append", "a")
+            heir = Worker(directory, seed + 10, "append", "a")
             try:
                 started = len(heir.lines)
                 while len(heir.lines) < started + 5:

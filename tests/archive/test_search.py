@@ -29,6 +29,7 @@ from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Field, Schema
 from tests.events import batch_of
+from tests.in_memory import MEMORY
 from tests.properties.comparing import Answer, answer_of
 from tests.strategies import SCHEMA, SECOND_US, SKIP_TILL, SQL_SELECTIONS, TS, Row, S, V, events, plans
 from tests.strategies import X as X_
@@ -76,7 +77,7 @@ def test_a_search_is_one_matcher_over_all(selections, rows, data):
         assume(False)
     bounds = st.none() | st.integers(0, 40).map(lambda s: s * SECOND_US)
     low, high, late = data.draw(bounds), data.draw(bounds), data.draw(st.booleans())
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as root:
         snapshot = kept(root, rows, data)
         try:
             expected = whole(snapshot, plan, low, high, late)
@@ -129,7 +130,7 @@ def test_what_the_prefilter_leaves_out_changes_nothing(rows, data):
     apart = data.draw(st.sampled_from((1, 3, 10)))  # of events that come at one time, some must stay together
     later = [(row["ts"] - rows[0]["ts"]) // (4 * SECOND_US) * apart * SECOND_US for row in rows]
     rows = [{**row, "ts": row["ts"] + more} for row, more in zip(rows, later)]
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as root:
         snapshot = kept(root, rows, data)
         expected = whole(snapshot, plan, None, None, True)
         report = SearchReport()

@@ -4,7 +4,6 @@ once, and the alerts, read by their ids, are those of a run without end. KILLS=2
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import sys
 from collections import Counter
@@ -21,14 +20,11 @@ from archive.upkeep import verify
 from live.sinks.json_lines import json_lines
 from tests.archive import partial_segments
 from tests.archive.kills import KILLS
+from tests.forked import CHILDREN
 from tests.live import crash_child, crash_service
 from tests.live.crash_child import EVENTS, POINTS, SOURCES, event_at
 
 pytestmark = pytest.mark.slow
-
-#: Children begin with everything loaded, and with no thread.
-CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["tests.live.crash_child", "tests.live.crash_service"])
 
 
 def run(

@@ -103,7 +103,8 @@ def test_millions_of_chains_have_ids_of_their_own(kind: str) -> None:
     words = np.array([variable_word(v) for v in ("A", "B", "C")])
     found = lanes(offsets.reshape(-1), length, words, np.array([source_word("default")]))
     for lane in (found[:, 0], found[:, 1]):
-        assert len(np.unique(lane)) == n
+        in_order = np.sort(lane)  # np.unique hashes, which takes ten times as long
+        assert (in_order[1:] != in_order[:-1]).all()
 
 
 def test_each_bit_of_an_event_changes_half_of_the_id() -> None:

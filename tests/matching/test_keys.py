@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -26,15 +27,24 @@ OTHERS = [(pa.string(), st.text(max_size=3)), (pa.float64(), st.floats()), (pa.b
 CASES = INTEGERS + UNSIGNED + TIMES + OTHERS
 
 
+@dataclass(frozen=True)
+class Place:
+    number: int
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("type", "values"), CASES, ids=[str(t) for t, _ in CASES])
 def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
     few = st.lists(values, min_size=1, max_size=5)
+    # places in the pool, not the pool itself: hypothesis would check a new strategy in each example
+    cells_of = st.lists(st.none() | st.integers(0, 4).map(Place) | values, max_size=30)
+    cuts_of = st.lists(st.integers(0, 30), max_size=3)
 
     @given(data=st.data(), pool=few)
     def check(data: st.DataObject, pool: list[object]) -> None:
-        cells = data.draw(st.lists(st.none() | st.sampled_from(pool) | values, max_size=30))
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(cells)), max_size=3)))
+        drawn = data.draw(cells_of)
+        cells = [pool[cell.number % len(pool)] if isinstance(cell, Place) else cell for cell in drawn]
+        cuts = sorted(min(cut, len(cells)) for cut in data.draw(cuts_of))
         encoder, seen = Encoder(type), list[str]()
         for low, high in zip([0, *cuts], [*cuts, len(cells)]):
             column = pa.array(cells[low:high], type)
@@ -87,11 +97,13 @@ FORGETFUL = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("type", "values"), FORGETFUL, ids=[str(t) for t, _ in FORGETFUL])
 def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
+    cells = st.lists(st.none() | values, max_size=8)
+
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         encoder, known, most = Encoder(type), dict[str, int](), 0
         for _ in range(data.draw(st.integers(1, 5))):
-            column = pa.array(data.draw(st.lists(st.none() | values, max_size=8)), type)
+            column = pa.array(data.draw(cells), type)
             codes = encoder.encode(column)
             for value, code in zip(column.to_pylist(), codes.tolist(), strict=True):
                 assert known.setdefault(repr(value), code) == code

@@ -42,48 +42,44 @@ def rows_of(t: pa.Table) -> Counter[str]:
 
 
 def environment() -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
+    kept = "SPARK_SUBMIT_OPTS"  # the suite's options of Java
+    env = {k: v for k, v in os.environ.items() if k == kept or not k.startswith(("SPARK", "PYSPARK"))}
     return env | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 
 
-def searches(tmp_path: Path, address: str) -> None:
-    """A driver at the address gives what this process gives; its executors had nothing of ours before."""
+def searches_and_archives(tmp_path: Path, address: str) -> None:
+    """A driver at the address finds what this process finds, and archives what this process archives; its executors had
+    nothing of ours before either."""
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("t", COLUMNS, time="ts", key="k")
         db.push("t", table(Random(11), 2000))
         expected = [db.sql(text) for text in TEXTS]
+    for day in range(1, 6):
+        lines = "".join(f"2024-01-{day:02d} 10:{i // 60:02d}:{i % 60:02d},{'ABC'[i % 3]},{i},1\n" for i in range(600))
+        (tmp_path / f"{day}.csv").write_text("ts,symbol,price,rank\n" + lines + f"x,A,{day},1\n")
+    files = str(tmp_path / "*.csv")
     out = tmp_path / "out"
     out.mkdir()
-    given = [str(tmp_path / "db"), address, str(out), *TEXTS]
+    given = [str(tmp_path / "db"), address, str(out), files, str(tmp_path / "there"), *TEXTS]
     child = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.archive.spark.driver_child", *given], env=environment(), cwd=ROOT,
-        capture_output=True, text=True, timeout=240,
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr[-3000:]
     assert child.stdout == ""
     assert [line for line in child.stderr.splitlines() if "WARN" in line or "INFO" in line] == []
-    assert (out / "before.txt").read_text() == ""
-    after = set((out / "after.txt").read_text().split("\n")) - {""}
-    assert after
-    assert all(f"code-{ship.sources()[1]}" in place for place in after)
+    for before, after in (("before", "after"), ("ingest_before", "ingest_after")):
+        assert (out / f"{before}.txt").read_text() == ""
+        places = set((out / f"{after}.txt").read_text().split("\n")) - {""}
+        assert places
+        assert all(f"code-{ship.sources()[1]}" in place for place in places)
     for i, result in enumerate(expected):
         found, events = (pa.ipc.open_file(out / f"{i}{name}.arrow").read_all() for name in ("", "-evidence"))
         assert found.schema == result.arrow().schema
         assert rows_of(found) == rows_of(result.arrow())
         assert found.num_rows > 2
         assert Counter(events.column("match_id").to_pylist()) == Counter(result.evidence()["match_id"].to_pylist())
-
-
-def archives(tmp_path: Path, address: str) -> None:
-    """A driver at the address archives what this process archives."""
-    for day in range(1, 6):
-        lines = "".join(f"2024-01-{day:02d} 10:{i // 60:02d}:{i % 60:02d},{'ABC'[i % 3]},{i},1\n" for i in range(600))
-        (tmp_path / f"{day}.csv").write_text("ts,symbol,price,rank\n" + lines + f"x,A,{day},1\n")
-    ingest(Job(TICKS, place_of(tmp_path / "here"), (str(tmp_path / "*.csv"),)))
-    words = [str(tmp_path / "there"), str(tmp_path / "*.csv"), "never", "1", address]
-    command = [sys.executable, "-m", "tests.archive.ingest_child", *words]
-    child = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert child.returncode == 0, child.stderr[-3000:]
+    ingest(Job(TICKS, place_of(tmp_path / "here"), (files,)))
     here, there = (History(TICKS, tmp_path / name).snapshot().read(RangeRequest()) for name in ("here", "there"))
     assert len(here) == 3000
     assert there.columns.equals(here.columns)
@@ -104,12 +100,10 @@ def test_standalone_cluster(tmp_path: Path) -> None:
     (tmp_path / "cache" / "hybrid").mkdir(mode=0o700, parents=True)
     (tmp_path / "cache" / "hybrid" / kernels.name).symlink_to(kernels, target_is_directory=True)
     with cluster(tmp_path, tmp_path / "cache", workers=2) as address:
-        searches(tmp_path, address)
-        archives(tmp_path, address)
+        searches_and_archives(tmp_path, address)
 
 
 def test_spark_connect(tmp_path: Path) -> None:
     """Its workers compile every kernel, as those of a new machine do: that takes longer than all the rest."""
     with connect_server(tmp_path, tmp_path / "cache") as address:
-        searches(tmp_path, address)
-        archives(tmp_path, address)
+        searches_and_archives(tmp_path, address)

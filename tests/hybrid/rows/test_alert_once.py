@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hybrid.rows.answer import rows_alone
 from hybrid.rows.outer import Outer
 from matching.by_reference import ReferenceMatcher
 from query.plan.lag import in_order_of_last_events
-from query.plan.plan import AlertOnce
+from query.plan.plan import AlertOnce, QueryPlan
 from query.reference import alerts_once
 from tests.events import batch_of
 
@@ -96,11 +97,16 @@ def watched(text: str, events: list[Event], data: st.DataObject | None) -> tuple
     return alerts, pa.concat_tables(found), alerts.suppressed()
 
 
+@cache
+def planned(text: str) -> tuple[QueryPlan, Outer]:
+    plan = opened().watch(text, tables={"small": SMALL}).plan
+    return plan, Outer(plan, {"small": SMALL})
+
+
 def by_reference(text: str, events: list[Event]) -> tuple[list[str], int]:
     """The rows that come through, as the definition says, and how many are left out. Of a query without history."""
-    db = opened()
-    alerts = db.watch(text, tables={"small": SMALL})
-    plan, once = alerts.plan.factors[0].plan, alerts.plan.alert
+    whole, outer = planned(text)
+    plan, once = whole.factors[0].plan, whole.alert
     assert once is not None
     begin_us = int(BEGIN.timestamp()) * 1_000_000
     rows = [{"ts": begin_us + t * 1_000_000, "k": k, "v": v} for t, k, v in events]
@@ -114,7 +120,7 @@ def by_reference(text: str, events: list[Event]) -> tuple[list[str], int]:
     judged: list[tuple[object, int, object]] = []
     for match in order:
         mine = found.rows.filter(pa.array(found.row_match == match))
-        for row in Outer(alerts.plan, {"small": SMALL}).run([rows_alone(mine)]).to_pylist():
+        for row in outer.run([rows_alone(mine)]).to_pylist():
             out.append(row)
             judged.append((tuple(row[c] for c in once.columns), int(found.last_us[match]), match))
     passes = [p for p, _ in alerts_once(judged, once.interval_us)]

@@ -23,6 +23,7 @@ from hybrid.watch import checkpoint
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import opened_of
+from tests.in_memory import MEMORY
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -118,7 +119,7 @@ def test_matches_are_those_of_a_run_without_end(log: Any, steps: list[Step], dat
     queries = {name: QUERIES[name] for name in names}
     wanted: dict[str, dict[tuple, dict]] = {}
     found: dict[str, dict[tuple, dict]] = {}
-    root = Path(tempfile.mkdtemp())
+    root = Path(tempfile.mkdtemp(dir=MEMORY))
     try:
         with opened(root / "whole", log) as db:
             alerts = begun(db, queries, "2s")
