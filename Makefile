@@ -11,7 +11,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
-WORKERS ?= 2
+# Tests wait for brokers, Java and disks for a third of their time: three workers keep two cores busy. Quick ones do not.
+WORKERS ?= 3
+QUICK_WORKERS ?= 2
 ROWS ?= 10_000_000
 SEED ?= 1
 QUERIES ?= 300
@@ -77,7 +79,7 @@ test: .venv/.dev  ## the whole suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS) </dev/null
 
 quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (under 1 min)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not spark" </dev/null
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(QUICK_WORKERS) --dist worksteal -m "not slow and not spark" </dev/null
 
 check: lint types imports docs  ## lint, types, import rules, documents
 
@@ -91,7 +93,7 @@ imports: .venv/.dev  ## who may import whom
 	$(BIN)/lint-imports
 
 docs: .venv/.dev  ## every example, table and help text of the documents is what the code does
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal tests/docs </dev/null
+	$(PYTEST) -q -n $(QUICK_WORKERS) --dist worksteal tests/docs </dev/null
 
 nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, each call failing, and the properties with 20,000 examples each (hours)
 	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live tests/hybrid/database/test_leaving.py </dev/null

@@ -158,6 +158,9 @@ class Topics:
     def end(self, child: subprocess.Popen[str]) -> None:
         self._send([(partition, end_of(self.events, partition)) for partition in range(PARTITIONS)])
         until(lambda: taken(self.directory, child) == COUNT + PARTITIONS)
+        # Before: rows were still to be sent when the service was stopped. It sends for STOP_S at the most, which a busy
+        # machine may need for something else; the next start would have sent the rest.
+        until(lambda: not any(sink["unread"] for sink in status(self.directory)["sinks"].values()))
 
     def _send(self, messages: list[tuple[int, bytes]]) -> None:
         """Appends each once, in order. The broker may lose count of a producer that it has answered too late, which
