@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -366,7 +366,9 @@ class History:
         with self._flushing:
             newest = self._table.snapshot()
             with self._lock:
-                before, self._table_snapshot = self._table_snapshot, newest
+                before, sealed = self._table_snapshot, self._not_in(newest)
+                nbytes = self._bytes - _nbytes(self._sealed) + _nbytes(sealed)
+                self._table_snapshot, self._sealed, self._bytes = newest, sealed, nbytes
                 if before is None or int(before.rows.sum()) != int(newest.rows.sum()):
                     self.revision += 1
                 self._sources = tuple(sorted({*self._sources, *newest.sources}))
@@ -416,13 +418,13 @@ class History:
                 self._table.add_columns(schema)
             with self._lock:
                 recent = RBuffer()
-                for piece in self._sealed + self._recent.pieces():
-                    recent.append(_widened(piece, schema))
                 table = None if self._table is None else self._table.snapshot()
+                for piece in self._not_in(table) + self._recent.pieces():
+                    recent.append(_widened(piece, schema))
                 if self._log is not None:
                     self._log.rotate(self._next_seq(), schema)
-                self.revision, self.schema, self._sealed, self._recent, self._table_snapshot = (
-                    self.revision + 1, schema, (), recent, table
+                self.revision, self.schema, self._sealed, self._recent, self._table_snapshot, self._bytes = (
+                    self.revision + 1, schema, (), recent, table, _nbytes(recent.pieces())
                 )  # fmt: skip
 
     def mark_late(self, from_seq: int, late: Int64Array) -> None:
@@ -437,14 +439,16 @@ class History:
                 marked = mark_late(self._table, from_seq, late)
             with self._lock:
                 recent = RBuffer()
-                for piece in self._sealed + self._recent.pieces():
+                for piece in self._not_in(marked) + self._recent.pieces():
                     now = np.zeros(len(piece), np.bool_) if piece.late is None else piece.late
                     now = np.where(piece.batch.seq >= from_seq, np.isin(piece.batch.seq, late), now)
                     recent.append(piece_of(piece.batch, now))
                 on_time = (piece.first_on_time_us() for piece in recent.pieces())
                 self._first_appended_us = min((t for t in on_time if t is not None), default=None)
                 self._first_archived_us = None if marked is None else "unknown"
-                self.revision, self._table_snapshot, self._sealed, self._recent = self.revision + 1, marked, (), recent
+                self.revision, self._table_snapshot, self._sealed, self._recent, self._bytes = (
+                    self.revision + 1, marked, (), recent, _nbytes(recent.pieces())
+                )  # fmt: skip
                 logged = [] if self._log is None else self._log.forget_watermark(self._next_seq())
             self.logged_watermark_us = None
             for path in logged:
@@ -455,11 +459,11 @@ class History:
         with self._flushing:
             table = self._table.drop_before(time_us) if self._table is not None else None
             with self._lock:
-                kept = [piece for piece in self._sealed + self._recent.pieces() if piece.max_us >= time_us]
+                kept = [piece for piece in self._not_in(table) + self._recent.pieces() if piece.max_us >= time_us]
                 recent = RBuffer()
                 for piece in kept:
                     recent.append(piece)
-                nbytes = sum(piece.batch.columns.nbytes + 28 * len(piece) for piece in kept)
+                nbytes = _nbytes(kept)
                 on_time = (piece.first_on_time_us() for piece in kept)
                 first = min((t for t in on_time if t is not None), default=None)
                 archived: Literal["unknown"] | None = None if table is None else "unknown"
@@ -467,6 +471,21 @@ class History:
                     self.revision + 1, table, (), recent, nbytes
                 )  # fmt: skip
                 self._first_archived_us, self._first_appended_us = archived, first
+
+    def _not_in(self, table: TableSnapshot | None) -> tuple[EventChunk, ...]:
+        """Returns the sealed pieces without the events of a table: a flush that is interrupted after its commit, for
+        example by Ctrl-C, leaves its events in memory until the next flush, which skips them."""
+        if table is None:
+            return self._sealed
+        kept: list[EventChunk] = []
+        for piece in self._sealed:
+            fresh = fresh_rows(piece.batch, table.offsets)
+            if fresh is None:
+                kept.append(piece)
+            elif len(fresh):
+                late = np.zeros(len(piece), np.bool_) if piece.late is None else piece.late
+                kept.append(piece_of(piece.batch.take(fresh), late[fresh]))
+        return tuple(kept)
 
     def snapshot(self) -> HistorySnapshot:
         """Returns an immutable view of all events appended so far. Costs microseconds."""
@@ -509,6 +528,11 @@ def check_there(directory: Path, stream: str) -> None:
     if not segments(directory):
         message = f"the log of {stream} in {directory} is missing, and with it the events not yet flushed"
         raise DataError(message, REPAIR)
+
+
+def _nbytes(pieces: Iterable[EventChunk]) -> int:
+    """Returns the approximate bytes of buffered pieces."""
+    return sum(piece.batch.columns.nbytes + 28 * len(piece) for piece in pieces)
 
 
 def _widened(piece: EventChunk, schema: Schema) -> EventChunk:

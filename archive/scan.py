@@ -27,7 +27,7 @@ from archive.table_snapshot import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
-from query.language.duck import connect, hide_progress, lent
+from query.language.duck import connect, ctrl_c, hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
 
@@ -97,6 +97,7 @@ def _let_go(database: duckdb.DuckDBPyConnection) -> None:
     database.close()
 
 
+@ctrl_c()
 def scan(
     directory: Place, table: TableSnapshot, schema: Schema, wanted: ResolvedRequest, sources: tuple[str, ...]
 ) -> tuple[EventBatch | None, int]:
@@ -206,7 +207,7 @@ def scan_in_order(
         database = _connect(store, SORT_MEMORY, spill)
         try:
             found = _query(database, directory, table, index, schema, wanted, source is None, in_order=True)
-            with found.to_arrow_reader(rows) as reader:
+            with ctrl_c(), found.to_arrow_reader(rows) as reader:
                 for batch in reader:
                     part = pa.Table.from_batches([batch])
                     yield _events(directory, schema, wanted, part, source, sources)
@@ -248,6 +249,7 @@ def _by_hand(table: TableSnapshot, index: Int64Array, wanted: ResolvedRequest) -
     return wanted.between(None, None) if 2 * int(rows[inside].sum()) >= int(rows.sum()) else wanted
 
 
+@ctrl_c()
 def first_time_us(directory: Place, table: TableSnapshot, schema: Schema) -> int | None:
     """Returns the time of the first event in the files that is not late, or None. Reads a file or two. Raises DataError
     as scan does."""
@@ -289,6 +291,7 @@ class RowGroups:
         return found
 
 
+@ctrl_c()
 def row_groups(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, column: str
 ) -> RowGroups:
@@ -322,6 +325,7 @@ def row_groups(
     return RowGroups(np.asarray(times.column(0).to_numpy(), np.int64), low, high, bounds[0], bounds[1], known)
 
 
+@ctrl_c()
 def count(
     directory: Place, table: TableSnapshot, index: Int64Array, schema: Schema, wanted: ResolvedRequest,
     conditions: list[Expression],
@@ -366,6 +370,7 @@ def distinct(
     return int(_of_values(directory, table, schema, wanted, recent, text)[0][0])
 
 
+@ctrl_c()
 def _of_values(
     directory: Place | None, table: TableSnapshot | None, schema: Schema, wanted: ResolvedRequest, recent: pa.Array,
     text: str

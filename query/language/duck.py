@@ -87,11 +87,22 @@ def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @contextmanager
+def ctrl_c() -> Iterator[None]:
+    """Raises KeyboardInterrupt where DuckDB raises a RuntimeError for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "Query interrupted" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+@contextmanager
 def lent(
     idle: list[duckdb.DuckDBPyConnection], make: Callable[[], duckdb.DuckDBPyConnection]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Lends an idle or new connection for one query of one thread. It is idle again afterwards, unless it was
-    interrupted: an unread result blocks it.
+    interrupted: an unread result blocks it. Ctrl-C is a KeyboardInterrupt, see `ctrl_c`.
 
     Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
     of all other threads in its child, and closing a DuckDB connection there causes signal 11."""
@@ -101,7 +112,8 @@ def lent(
         connection = make()
     whole = False
     try:
-        yield connection
+        with ctrl_c():
+            yield connection
         whole = True
     except duckdb.Error as error:
         whole = not isinstance(error, duckdb.InterruptException)

@@ -21,6 +21,7 @@ from archive.reader import RangeRequest
 from archive.recent import FILES, KeyRange, Windows
 from archive.scan import _none_late
 from archive.snapshot import HistorySnapshot
+from archive.table import Table
 from matching.batch import EventBatch
 from matching.types import arrow_schema
 from query.errors import DataError
@@ -425,6 +426,44 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(21)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")], ids=["ctrl-c", "disk"])
+@pytest.mark.parametrize("then", ["refresh", "drop_before", "add_columns", "flush", "append and refresh"])
+def test_a_flush_that_ends_after_its_commit_shows_no_event_twice(tmp_path, monkeypatch, error, then):
+    # Before: the events were in memory and in files for whoever read after the compaction, until the next flush.
+    history = History(TICKS, tmp_path)
+    history.append(*batch_of(run_of(10)))
+    commit = Table.append
+
+    def commit_and_fail(*arguments: object) -> None:
+        commit(*arguments)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "append", commit_and_fail)
+        with pytest.raises(type(error) if isinstance(error, OSError) else error):
+            history.flush()
+    events = run_of(10)
+    assert events_of(history.snapshot().read(RangeRequest())) == events
+    match then:
+        case "drop_before":
+            history.drop_before(START_US - 1)
+        case "add_columns":
+            history.add_columns(replace(TICKS, fields=(*TICKS.fields, Field("more", "BIGINT"))))
+        case "flush":
+            history.flush()
+        case _:
+            if then.startswith("append"):
+                history.append(*batch_of(run_of(5, first=10)))
+                events = run_of(15)
+            history.refresh()
+    columns = RangeRequest(columns=[c for c in TICKS.names if c != "ts"])
+    assert events_of(history.snapshot().read(columns)) == events
+    assert history.held[0] == len(events) - 10
+    assert (history.held[1] > 0) == (len(events) > 10)
+    history.close()
+    assert len(History(history.schema, tmp_path).snapshot().read(RangeRequest())) == len(events)
+
+
 @pytest.mark.slow
 def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
     """Files that overlap in time and memory behind them, far more than one batch: each event once and in order, and
@@ -568,3 +607,22 @@ def test_marks_of_late_events_are_read_where_there_may_be_some(tmp_path: Path, m
             assert len(snapshot.read(RangeRequest())) == len(events) - len(late_at)
             assert snapshot.late_left_out == len(late_at)
         monkeypatch.undo()
+
+
+def test_ctrl_c_in_a_read_is_a_keyboard_interrupt(tmp_path: Path, monkeypatch) -> None:
+    # Before: the RuntimeError with which DuckDB answers a signal during its planning came out of evidence().
+    history = History(TICKS, tmp_path)
+    history.append(*batch_of(run_of(10)))
+    history.flush()
+
+    def interrupted(*arguments: object) -> None:
+        raise RuntimeError("Query interrupted")
+
+    snapshot = history.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr("archive.scan._query", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            snapshot.read(RangeRequest(START_US + 1, START_US + 2_000_000))
+        with pytest.raises(KeyboardInterrupt):
+            snapshot.count_where([])
+    assert events_of(snapshot.read(RangeRequest())) == run_of(10)
