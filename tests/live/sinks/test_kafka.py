@@ -86,7 +86,7 @@ def test_many_rows_arrive_once_and_in_order_of_their_key(cluster: Cluster) -> No
 def test_messages_that_the_client_gave_up_are_an_error_and_stay(cluster: Cluster) -> None:
     # Before: seconds was 1 and the client looks for messages past message.timeout.ms once a second, so that they were
     # pending at times where the test expected them to have failed.
-    sink = KafkaSink(cluster.servers, "alerts", {"message.timeout.ms": 300, "linger.ms": 0}, seconds=20.0)
+    sink = KafkaSink(cluster.servers, "alerts", {"message.timeout.ms": 3000, "linger.ms": 0}, seconds=20.0)
     sink.open(None)
     sink.write(matches(0, 1))
     sink.cursor()
