@@ -130,8 +130,20 @@ class Alerts:
             self._match_count += match_count
             self._pieces += pieces
             self.unread_count += sum(piece.row_count for piece in pieces)
-            self._unread_bytes += sum(piece.bytes for piece in pieces)
+            self._unread_bytes += self._bytes_of(pieces)
             self._changed.notify_all()
+        self.keep_within()
+
+    def _bytes_of(self, pieces: list[FoundPiece]) -> int:
+        """Returns the bytes in memory, 0 without a limit: nobody counts them then."""
+        return 0 if self.bytes_max is None else sum(piece.bytes for piece in pieces)
+
+    def bound(self, bytes_max: int, pages: Pages | None) -> None:
+        """Sets the limit and the files, and keeps within it."""
+        with self._fetching, self._changed:
+            self.bytes_max, self.pages = bytes_max, pages
+            self._unread_bytes = self._bytes_of(self._pieces)
+            self._last_bytes = self._bytes_of(self._last)
         self.keep_within()
 
     def keep_within(self) -> None:
@@ -219,7 +231,7 @@ class Alerts:
             answers = [fitted_answer(answer, self._factor) for answer in saved["answers"]]
             self._pieces = [FoundPiece(content) for content in (*matches, *answers)]
             self.unread_count = sum(piece.row_count for piece in self._pieces)
-            self._unread_bytes = sum(piece.bytes for piece in self._pieces)
+            self._unread_bytes = self._bytes_of(self._pieces)
             if self.suppressor is not None:
                 self.suppressor.restore(saved["suppressor"])
             if saved["over"] is not None:
@@ -332,7 +344,7 @@ class Alerts:
             taken.whole = False
             self._pieces = [*taken.pieces, *self._pieces]
             self.unread_count += sum(piece.row_count for piece in taken.pieces)
-            self._unread_bytes += sum(piece.bytes for piece in taken.pieces)
+            self._unread_bytes += self._bytes_of(taken.pieces)
             self._row_count -= taken.row_count
             if self.suppressor is not None and taken is self._taken:
                 self.suppressor.take_back()

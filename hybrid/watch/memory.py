@@ -75,8 +75,7 @@ class Memory:
         if self._limit_bytes is None:
             return
         for one in alerts:
-            one.bytes_max, one.pages = self._limit_bytes // FOUND_PART // len(alerts), self.pages
-            one.keep_within()
+            one.bound(self._limit_bytes // FOUND_PART // len(alerts), self.pages)
 
     def share_kept(self, caches: Sequence[HistoryCache]) -> None:
         """Divides the memory of history caches equally among them."""

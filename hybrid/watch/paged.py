@@ -27,13 +27,21 @@ ALIGNED = 64
 
 
 class FoundPiece:
-    """Matches or joined rows of a live query. bytes: approximate memory; 0 if they are in a file."""
+    """Matches or joined rows of a live query, in memory or in a file."""
 
-    __slots__ = ("bytes", "content")
+    __slots__ = ("_bytes", "content", "in_file")
 
     def __init__(self, content: Matches | Answer, in_file: bool = False) -> None:
         self.content = content
-        self.bytes = 0 if in_file else OBJECT_BYTES + size_of(content)
+        self.in_file = in_file
+        self._bytes: int | None = 0 if in_file else None
+
+    @property
+    def bytes(self) -> int:
+        """Approximate bytes in memory; counted at the first call, which takes longer than to find a match."""
+        if self._bytes is None:
+            self._bytes = OBJECT_BYTES + size_of(self.content)
+        return self._bytes
 
     @property
     def row_count(self) -> int:
@@ -99,7 +107,7 @@ class Pages:
 
 def _kind(piece: FoundPiece) -> tuple[bool, bool]:
     """Returns whether a piece is in memory and has ends; pieces that agree in both can be joined."""
-    return piece.bytes > 0, isinstance(piece.content, Matches) and piece.content.ends is not None
+    return not piece.in_file, isinstance(piece.content, Matches) and piece.content.ends is not None
 
 
 def _joined(pieces: Sequence[FoundPiece]) -> Matches | Answer:
