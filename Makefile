@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# Kept bytecode: tests start hundreds of processes, and each would compile all modules anew where this is set.
+# Bytecode is kept: tests start hundreds of processes, and each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \

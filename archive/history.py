@@ -251,7 +251,7 @@ class History:
                 return False
             # Steps that may fail come first. Log and buffer change together: an event is in both or in neither.
             piece = piece_of(batch, late)
-            nbytes = batch.columns.nbytes + 28 * len(batch)
+            nbytes = _nbytes([piece])
             oldest_s = time.monotonic() if self._oldest_s is None else self._oldest_s
             reached = next_offsets(batch)
             sources = self._sources

@@ -202,12 +202,12 @@ def scan_in_order(
     if not len(index):
         return
     source = table.only_source(index)
-    with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as spill:
+    with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as spill, ctrl_c():
         store = None if directory.on_disk else Place(SCHEME, directory.options)
         database = _connect(store, SORT_MEMORY, spill)
         try:
             found = _query(database, directory, table, index, schema, wanted, source is None, in_order=True)
-            with ctrl_c(), found.to_arrow_reader(rows) as reader:
+            with found.to_arrow_reader(rows) as reader:
                 for batch in reader:
                     part = pa.Table.from_batches([batch])
                     yield _events(directory, schema, wanted, part, source, sources)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 # A failed assertion in these says what was compared, as in a test.
 pytest.register_assert_rewrite("tests.properties.comparing", "tests.query.mutations")
 
+#: Of Spark, whose Java lives for seconds here: its second compiler and its parallel collector cost more than they save.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
@@ -25,7 +26,6 @@ settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=Tr
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
 
-# Spark's Java lives for seconds here: its second compiler and its parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 # The quick suite keeps its files in memory where Linux has a place for that: half of the time of the tests of the

@@ -39,8 +39,8 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 class _Taken:
-    """What a fetch has taken out of alerts, to be put back if it fails. row_count: number of rows that it returns.
-    whole: True if it is all there, and has not been put back."""
+    """The pieces that a fetch has taken out of alerts; they are put back if it fails. row_count: of the rows that the
+    fetch returns. whole: True once all pieces are taken, until they are put back."""
 
     __slots__ = ("pieces", "row_count", "whole")
 
@@ -139,7 +139,7 @@ class Alerts:
         return 0 if self.bytes_max is None else sum(piece.bytes for piece in pieces)
 
     def bound(self, bytes_max: int, pages: Pages | None) -> None:
-        """Sets the limit and the files, and keeps within it."""
+        """Sets the limit in bytes and the files for the rest, and keeps within it. Waits for a running fetch."""
         with self._fetching, self._changed:
             self.bytes_max, self.pages = bytes_max, pages
             self._unread_bytes = self._bytes_of(self._pieces)

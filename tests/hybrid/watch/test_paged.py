@@ -1,4 +1,4 @@
-"""What live queries have found is within memory_limit: the rest is in files; rows, ids and evidence are the same."""
+"""Pending rows and evidence stay within memory_limit; rows, ids and evidence that come from files are the same."""
 
 from __future__ import annotations
 
