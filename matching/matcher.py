@@ -370,7 +370,7 @@ class KernelMatcher:
             self._all_hot = True
             return _Looked(tests, features, None, None)
         wanted = self._wanted(positions, tests)
-        if wanted is None:
+        if wanted is None or len(wanted) == _length(positions):
             return _Looked(tests, features, None, None)
         if not len(wanted):
             return _NOTHING

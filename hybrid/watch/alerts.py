@@ -107,6 +107,7 @@ class Alerts:
         self.schema = outer.schema()
         if identified:
             self.schema = self._with_ids(self.schema.empty_table(), empty_answer(self._factor), []).schema
+        self._none = self.schema.empty_table()
         #: What decides which rows are alerts, where the query has ALERT ONCE.
         self.suppressor: Suppressor | None = None
         if plan.alert is not None:
@@ -298,6 +299,9 @@ class Alerts:
     def _fetch(self, bound_us: int | None, taken: _Taken) -> pa.Table:
         if self.suppressor is not None:
             self.suppressor.begin()
+        elif not self._pieces and self._failure is None:  # most fetches of a caller that fetches after each event
+            self._reader = threading.get_ident()
+            return self._none
         with Deferred(), self._changed:
             taken.pieces, taken.whole = self._pieces, True
             taken_bytes, self._unread_bytes = self._unread_bytes, 0
@@ -309,7 +313,7 @@ class Alerts:
                 raise failure
             if self.suppressor is not None:
                 self.suppressor.forget(bound_us)
-            return self.schema.empty_table()
+            return self._none
         if self.suppressor is not None or self._factor.histories:
             answer = self._answer(taken.pieces)
         else:
