@@ -31,12 +31,19 @@ RECORD_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A missing or damaged data file. path: relative to the table. groups: the damaged row groups; None: the whole
-    file."""
+    """A missing or damaged data file. path: relative to the table. what: the end of a sentence that begins with the
+    path. lost: its unreadable events, in words. groups: the damaged row groups; None: the whole file. gone: True if
+    there is no such file."""
 
     path: str
-    message: str
+    what: str
+    lost: str
     groups: tuple[int, ...] | None
+    gone: bool
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}, with {self.lost}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +93,11 @@ def data_fault(
     except Damaged as error:
         damaged = error
     except FileNotFoundError:
-        damaged = Damaged(path, "is missing")
+        damaged = Damaged(path, "is missing", gone=True)
     except (OSError, pa.ArrowException) as error:
         damaged = Damaged(path, f"cannot be read: {first_line(error)}")
     groups = None if damaged.groups is None else tuple(damaged.groups)
-    what = str(damaged).removeprefix(f"{path} ")
-    return FileFault(path, f"{what}, with {snapshot.missing(damaged)}", groups)
+    return FileFault(path, damaged.what, snapshot.missing(damaged), groups, damaged.gone)
 
 
 def lost_rows(table: Table, waiting: bool) -> Iterator[tuple[LostRows, pa.Table]]:

@@ -162,10 +162,9 @@ def _data_file(table: Table, fault: FileFault) -> RepairedFault:
     if table.set_aside(snapshot, [fault.path], written) is None:
         raise DataError(f"{table.directory} was changed meanwhile", "end the other process, and repair it again")
     where = aside(table.directory, fault.path)
-    what, _, missing = fault.message.partition(", with ")
-    so = "removed from the table" if what == "is missing" else f"moved to {where}"
+    so = "removed from the table" if fault.gone else f"moved to {where}"
     more = f", its other {kept:,} events written to another file" if kept else ""
-    return RepairedFault(fault.path, f"{what}: {so}{more}", missing, _AGAIN)
+    return RepairedFault(fault.path, f"{fault.what}: {so}{more}", fault.lost, _AGAIN)
 
 
 def _orphans(table: Table, waiting: bool) -> Iterator[RepairedFault]:

@@ -91,11 +91,16 @@ FOOTERS = ResolvedRequest(2**62, -(2**62), {}, True, ())
 
 class Damaged(Exception):
     """A missing or damaged file. path: relative to the table. what: the end of a sentence that begins with the path.
-    sums, groups: the file's sums and the numbers of its damaged row groups; None if the whole file is damaged."""
+    sums, groups: the file's sums and the numbers of its damaged row groups; None if the whole file is damaged. gone:
+    True if there is no such file."""
 
-    def __init__(self, path: str, what: str, sums: Sums | None = None, groups: list[int] | None = None) -> None:
+    def __init__(
+        self, path: str, what: str, sums: Sums | None = None, groups: list[int] | None = None, gone: bool = False
+    ) -> None:  # fmt: skip
         super().__init__(f"{path} {what}")
         self.path = path
+        self.what = what
+        self.gone = gone
         self.sums = sums
         self.groups = groups
 
@@ -202,7 +207,7 @@ def _sums_on_disk(full: str, path: str, size: int) -> Sums | None:
         status = os.stat(full)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError)
-        raise Damaged(path, "is missing" if gone else f"cannot be read: {error.strerror}") from None
+        raise Damaged(path, "is missing" if gone else f"cannot be read: {error.strerror}", gone=gone) from None
     stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
     known = _known.get(full)
     if known is None or known[0] != stamp:

@@ -16,7 +16,7 @@ from types import FrameType
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut
+from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -45,7 +45,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
         if held.came:
             raise KeyboardInterrupt
     except (RuntimeError, duckdb.Error, DataError, QueryError) as error:
-        if held.came or any(said in str(error) for said in ("Query interrupted", "KeyboardInterrupt")):
+        if held.came or tells_of_ctrl_c(error):
             raise KeyboardInterrupt from error
         raise
     finally:

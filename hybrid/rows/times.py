@@ -22,8 +22,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class BadTime(DataError):
+    """Raised for a value that is no time, no duration, or not an allowed one. what: its name. reason: the end of the
+    message, after `WHAT is VALUE`."""
+
+    def __init__(self, what: str, value: Any, reason: str, hint: str) -> None:
+        super().__init__(f"{what} is {value!r}{reason}", hint)
+        self.what, self.value, self.reason = what, value, reason
+
+    def __reduce__(self) -> tuple[type[BadTime], tuple[Any, ...]]:
+        return type(self), (self.what, self.value, self.reason, self.hint)
+
+
+class NotADuration(BadTime):
+    """Raised for a value that is no duration of fixed length."""
+
+
 def duration_us(value: Any, what: str) -> int:
-    """Returns a duration in microseconds. value: "2s", "1.5 hours", "400 days", a timedelta, or 0. Raises DataError."""
+    """Returns a duration in microseconds. value: "2s", "1.5 hours", "400 days", a timedelta, or 0. Raises
+    NotADuration."""
     if isinstance(value, timedelta):
         us = value // _MICROSECOND
     elif isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", value)):
@@ -42,11 +59,10 @@ def duration_us(value: Any, what: str) -> int:
 
 
 def positive_us(value: Any, what: str) -> int:
-    """Returns a duration in microseconds as duration_us does. Raises DataError also for 0."""
+    """Returns a duration in microseconds as duration_us does. Raises BadTime also for 0."""
     us = duration_us(value, what)
     if not us:
-        message = f"{what} is {value!r}, but must be positive"
-        raise DataError(message, "write a duration such as '10s', or leave it out")
+        raise BadTime(what, value, ", but must be positive", "write a duration such as '10s', or leave it out")
     return us
 
 
@@ -58,20 +74,20 @@ def show_duration(us: int | None) -> str:
     return f"{us // _UNITS_US[unit]} {unit}" if us else "0 s"
 
 
-def _bad_duration(value: Any, what: str) -> DataError:
-    return DataError(
-        f"{what} is {value!r}, not a duration",
+def _bad_duration(value: Any, what: str) -> NotADuration:
+    return NotADuration(
+        what, value, ", not a duration",
         "write a number and a unit of fixed length, such as '500 ms', '2s' or '400 days', or pass a timedelta",
-    )
+    )  # fmt: skip
 
 
 def instant_us(value: Any, what: str) -> int:
     """Returns a time in microseconds since 1970. value: ISO text, a datetime or date (naive is UTC), a numpy or pandas
     time, or int microseconds.
 
-    Raises DataError, also for a time that is not a whole microsecond."""
+    Raises BadTime, also for a time that is not a whole microsecond."""
     if getattr(value, "nanosecond", 0):
-        raise DataError(f"{what} is {value!r}, not a whole microsecond", "round it")
+        raise BadTime(what, value, ", not a whole microsecond", "round it")
     if isinstance(value, bool):
         raise _bad_instant(value, what)
     if isinstance(value, int):
@@ -79,7 +95,7 @@ def instant_us(value: Any, what: str) -> int:
     if type(value).__module__ == "numpy" and hasattr(value, "astype"):
         us = value.astype("datetime64[us]")
         if us != value:
-            raise DataError(f"{what} is {value!r}, not a whole microsecond", "round it")
+            raise BadTime(what, value, ", not a whole microsecond", "round it")
         return int(us.astype("int64"))
     if isinstance(value, str):
         try:
@@ -93,11 +109,11 @@ def instant_us(value: Any, what: str) -> int:
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).__sub__(_EPOCH) // _MICROSECOND
 
 
-def _bad_instant(value: Any, what: str) -> DataError:
-    return DataError(
-        f"{what} is {value!r}, not a point in time",
+def _bad_instant(value: Any, what: str) -> BadTime:
+    return BadTime(
+        what, value, ", not a point in time",
         "write it as '2024-01-02 10:00', or pass a datetime (naive is UTC) or microseconds since 1970",
-    )
+    )  # fmt: skip
 
 
 def show_us(us: int | None) -> str | None:

@@ -44,6 +44,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from hybrid.rows.duck import Access
+    from hybrid.rows.times import BadTime
 
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
@@ -254,11 +255,9 @@ class _Check:
                 hint = nearest(str(error["input"]), known)
                 self.fault("HQ703", f"{name} is {self.written(path)}", self.places.value(path), hint=hint)
             case "value_error":
-                cause = error["ctx"]["error"].args[0]  # a DataError of hybrid.rows.times
-                why, hint = cause.message.removeprefix(f"it is {error['input']!r}"), cause.hint
-                if why == ", not a duration":
-                    hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
-                self.fault("HQ703", f"{name} is {self.written(path)}{why}", self.places.value(path), hint=hint)
+                bad: BadTime = error["ctx"]["error"].args[0]
+                message = f"{name} is {self.written(path)}{bad.reason}"
+                self.fault("HQ703", message, self.places.value(path), hint=bad.hint)
             case kind:
                 said = _KINDS.get(kind)
                 wanted = f"not {said}" if said else error["msg"][:1].lower() + error["msg"][1:]

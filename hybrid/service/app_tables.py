@@ -3,30 +3,35 @@ check of a value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from hybrid.rows.times import duration_us, instant_us, positive_us
-from query.errors import DataError
+from hybrid.rows.times import BadTime, NotADuration, duration_us, instant_us, positive_us
+
+
+def _microseconds(read: Callable[[Any, str], int], value: Any) -> int:
+    """Returns a time or a duration as `read` does; raises ValueError with a BadTime, as pydantic expects."""
+    try:
+        return read(value, "it")
+    except NotADuration as error:
+        hint = 'write a number and a unit of fixed length, such as "500 ms", "2s" or "400 days"'
+        raise ValueError(NotADuration(error.what, value, error.reason, hint)) from None
+    except BadTime as error:
+        raise ValueError(error) from None
 
 
 def _duration(value: Any) -> timedelta:
-    try:
-        return timedelta(microseconds=duration_us(value, "it"))
-    except DataError as error:
-        raise ValueError(error) from None
+    return timedelta(microseconds=_microseconds(duration_us, value))
 
 
 def _instant(value: Any) -> int:
     if not isinstance(value, (str, date)):
         hint = "write a time, such as 2024-01-01 or 2024-01-01T09:30:00"
-        raise ValueError(DataError(f"it is {value!r}, not a point in time", hint))
-    try:
-        return instant_us(value, "it")
-    except DataError as error:
-        raise ValueError(error) from None
+        raise ValueError(BadTime("it", value, ", not a point in time", hint))
+    return _microseconds(instant_us, value)
 
 
 def _names(value: Any) -> Any:
@@ -34,10 +39,7 @@ def _names(value: Any) -> Any:
 
 
 def _positive(value: Any) -> timedelta:
-    try:
-        return timedelta(microseconds=positive_us(value, "it"))
-    except DataError as error:
-        raise ValueError(error) from None
+    return timedelta(microseconds=_microseconds(positive_us, value))
 
 
 def _ahead(value: Any) -> timedelta | None:

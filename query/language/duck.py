@@ -92,9 +92,15 @@ def ctrl_c() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "Query interrupted" in str(error):
+        if tells_of_ctrl_c(error):
             raise KeyboardInterrupt from error
         raise
+
+
+def tells_of_ctrl_c(error: Exception) -> bool:
+    """True if an error is DuckDB's answer to Ctrl-C: during planning, or in a Python function that it calls. It has no
+    class of its own for either."""
+    return any(words in str(error) for words in ("Query interrupted", "KeyboardInterrupt"))
 
 
 @contextmanager
