@@ -84,26 +84,6 @@ class HistorySnapshot:
         """
         return self._read(self._wanted(request, where))
 
-    def read_ranges(
-        self, low_us: Sequence[int] | np.ndarray, high_us: Sequence[int] | np.ndarray, request: RangeRequest = WHOLE,
-        where: Expression | None = None,
-    ) -> list[EventBatch]:  # fmt: skip
-        """Returns the result of `read` for each range. Ranges that overlap, or whose gap costs less to read than a
-        separate read (gap_us), are read together and are slices of one batch. request: of each range, apart from its
-        bounds."""
-        low = np.asarray(low_us, np.int64)
-        last = np.asarray(high_us, np.int64) - (not request.closed)
-        empty = _nothing(self.schema, self._sources, self._columns(request.columns))
-        found = [empty] * len(low)
-        for group in merged(low, last, self.gap_us()):
-            first, end = int(low[group].min()), int(last[group].max())
-            batch = self.read(replace(request, low_us=first, high_us=end, closed=True), where)
-            starts = np.searchsorted(batch.ts_us, low[group], "left")
-            stops = np.searchsorted(batch.ts_us, last[group], "right")
-            for i, start, stop in zip(group, starts, stops):
-                found[i] = batch.slice(int(start), int(stop))
-        return found
-
     def read_times(self, ts_us: np.ndarray, request: RangeRequest = WHOLE) -> EventBatch:
         """Returns the events at these times, in the total order. Reads the ranges that contain them. request: of each
         range, apart from its bounds."""

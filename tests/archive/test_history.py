@@ -150,10 +150,10 @@ COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
     st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS), st.sampled_from((None, 4, 1000)),
     st.lists(st.tuples(st.sampled_from(TIMES), st.sampled_from(TIMES)), max_size=5),
 )  # fmt: skip
-def test_batches_and_ranges_are_reads(
+def test_batches_and_times_are_reads(
     in_files, steps, question, memory_rows_max, rows_max, condition, names, span, sorted_max, ranges
 ):
-    """Whatever is asked for: batches one after the other, and each of several ranges, are what one read gives."""
+    """Whatever is asked for: batches one after the other, and the events of several times, are what one read gives."""
     low, high, closed, symbols, late = question
     where, holds = condition
     with tempfile.TemporaryDirectory() as root:
@@ -191,11 +191,11 @@ def test_batches_and_ranges_are_reads(
         for before, behind in pairwise(parts):
             assert before.ts_us[-1] < behind.ts_us[0]
 
-        found = snapshot.read_ranges([a for a, _ in ranges], [b for _, b in ranges], RangeRequest(**asked), where)
-        for (first, last), part in zip(ranges, found, strict=True):
-            alone = snapshot.read(RangeRequest(first, last, **asked), where)
-            assert identities(part) == identities(alone)
-            assert part.columns.to_pylist() == alone.columns.to_pylist()
+        times = sorted({time for pair in ranges for time in pair})
+        found = snapshot.read_times(np.array(times, np.int64), RangeRequest(**asked))
+        alone = [snapshot.read(RangeRequest(time, time, **{**asked, "closed": True})) for time in times]
+        assert identities(found) == [i for part in alone for i in identities(part)]
+        assert found.columns.to_pylist() == [row for part in alone for row in part.columns.to_pylist()]
 
 
 def test_an_event_behind_rows_of_files_keeps_its_source(tmp_path):
@@ -496,7 +496,7 @@ def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
     assert not Path(spilled[-1].name).exists()
 
 
-def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
+def test_times_far_apart_are_read_apart(tmp_path, monkeypatch):
     history = History(TICKS, tmp_path / "ticks", 1_000_000)
     day = 86_400_000_000
     for n in range(4):
@@ -506,13 +506,13 @@ def test_ranges_far_apart_are_read_apart(tmp_path, monkeypatch):
     snapshot = history.snapshot()
     monkeypatch.setattr("archive.snapshot.GAP_ROWS", 10)
     reads = []
-    monkeypatch.setattr(HistorySnapshot, "_read", lambda s, wanted, read=HistorySnapshot._read: (
-        reads.append((wanted.low_us, wanted.end_us)), read(s, wanted))[1])  # fmt: skip
-    lows = [START_US + 10, START_US + day, START_US + 20, START_US + 2 * day]
-    found = snapshot.read_ranges(lows, [low + 20 for low in lows])
-    assert [len(batch) for batch in found] == [20, 20, 20, 20]
-    assert reads == [(lows[0], lows[2] + 20), (lows[1], lows[1] + 20), (lows[3], lows[3] + 20)]
-    assert snapshot.read_ranges([], []) == []
+    monkeypatch.setattr(HistorySnapshot, "batches", lambda s, request, batches=HistorySnapshot.batches: (
+        reads.append((request.low_us, request.end_us)), batches(s, request))[1])  # fmt: skip
+    times = [START_US + 10, START_US + day, START_US + 20, START_US + 2 * day, START_US + 20]
+    found = snapshot.read_times(np.array(times))
+    assert found.ts_us.tolist() == sorted({*times})
+    assert reads == [(times[0], times[2] + 1), (times[1], times[1] + 1), (times[3], times[3] + 1)]
+    assert len(snapshot.read_times(np.zeros(0, np.int64))) == 0
 
 
 @pytest.mark.slow
