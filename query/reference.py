@@ -141,14 +141,6 @@ def match_rows(
     return output
 
 
-def measure_rows(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], found: Sequence[ReferenceMatch],
-    evaluate: Evaluate | None = None
-) -> list[dict[str, Any]]:
-    """The output rows of all matches, in their order. See `match_rows`."""
-    return [row for match in match_rows(plan, rows, ts_us, found, evaluate) for row in match]
-
-
 def alerts_once(
     rows: Sequence[tuple[object, int, object]], interval_us: int
 ) -> list[tuple[bool, object]]:

@@ -102,8 +102,8 @@ _CLOSER = {"(": ")", "[": "]", "{": "}"}
 _PATTERN_CLOSER = {"(": ")", "{-": "-}"}  # the braces of quantifiers are left to the grammar
 
 
-def tokenize(text: str, inside: Span | None = None) -> Tokens:
-    """Returns the tokens of a text, or of text[inside], which is then the inside of MATCH_RECOGNIZE ( ... ).
+def tokenize(text: str) -> Tokens:
+    """Returns the tokens of a text.
 
     Raises QueryError HQ100 for text that can never be SQL: an unclosed string, comment or bracket, a NUL or half a
     surrogate pair, brackets nested deeper than DEPTH_MAX.
@@ -112,8 +112,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
     def fault(message: str, start: int, end: int, label: str = "", hint: str = "") -> QueryError:
         return QueryError([Diagnostic("HQ100", message, Span(start, end), label, hint)], text)
 
-    position, limit = (0, len(text)) if inside is None else (max(0, inside.start), min(inside.end, len(text)))
-    if bad := _NEVER.search(text, position, limit):
+    if bad := _NEVER.search(text):
         raise fault(f"the character U+{ord(bad[0]):04X} is not allowed in a query", bad.start(), bad.end())
 
     items: list[Token] = []
@@ -121,15 +120,16 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
     opened: list[int] = []  # indices of brackets not closed yet
     recognitions: set[int] = set()  # those of them after MATCH_RECOGNIZE
     pattern_depth = 0  # len(opened) inside PATTERN ( ... ); 0 outside
-    while position < limit:
-        found = (_PATTERN if pattern_depth else _SQL).match(text, position, limit)
+    position = 0
+    while position < len(text):
+        found = (_PATTERN if pattern_depth else _SQL).match(text, position)
         assert found is not None  # <symbol> takes any character
         start, position, group = position, found.end(), found.lastgroup or ""
         group = _OUTER_GROUP.get(group, group)
         if group == "space":
             continue
         if group == "comment":
-            position = _comment_end(text, start, limit)
+            position = _comment_end(text, start)
             if position < 0:
                 raise fault("a comment that does not end", start, start + 2, "opened here", "close it with */")
             continue
@@ -137,7 +137,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
             what, end = ("quoted name", '"') if group == "quoted" else ("string", "'")
             raise fault(f"a {what} that does not end", start, start + 1, "opened here", f"close it with {end}")
         if group == "dollar":
-            closed = text.find(found["dollar"], position, limit)
+            closed = text.find(found["dollar"], position)
             if closed < 0:
                 hint = f"close it with {found['dollar']}"
                 raise fault("a string that does not end", start, position, "opened here", hint)
@@ -154,12 +154,7 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
             before = items[index - 1].word if index else ""
             if piece == "(" and before == "MATCH_RECOGNIZE":
                 recognitions.add(index)
-            elif (
-                piece == "("
-                and before == "PATTERN"
-                and not pattern_depth
-                and (opened[-1] in recognitions if opened else inside is not None)
-            ):
+            elif piece == "(" and before == "PATTERN" and not pattern_depth and opened and opened[-1] in recognitions:
                 pattern_depth = len(opened) + 1
             opened.append(index)
             if len(opened) > DEPTH_MAX:
@@ -188,10 +183,10 @@ def tokenize(text: str, inside: Span | None = None) -> Tokens:
     return Tokens(text, tuple(items), partner)
 
 
-def _comment_end(text: str, start: int, limit: int) -> int:
+def _comment_end(text: str, start: int) -> int:
     """Returns the end of the /* comment */ that begins at start (they nest), or -1."""
     depth = 0
-    for found in re.compile(r"/\*|\*/").finditer(text, start, limit):
+    for found in re.compile(r"/\*|\*/").finditer(text, start):
         depth += 1 if found[0] == "/*" else -1
         if depth == 0:
             return found.end()

@@ -76,13 +76,6 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.QuerySyntax:
     return ast.QuerySyntax(text, tuple(factors), tuple(histories), kind, alert)
 
 
-def parse_match_recognize(text: str, span: Span) -> ast.MatchRecognize:
-    """Returns the clauses in text[span], the text between the parentheses of MATCH_RECOGNIZE ( ... )."""
-    tokens = tokenize(text, span)
-    clauses = read_tokens(tokens, "clauses", 0, len(tokens.items), min(span.end, len(text)))
-    return match_recognize(text, clauses, span)
-
-
 # ---- pieces of the statement -----------------------------------------------------------------------------------
 
 _KINDS = {"INSERT": ast.StatementKind.INSERT, "CREATE": ast.StatementKind.CREATE_TABLE, "COPY": ast.StatementKind.COPY}

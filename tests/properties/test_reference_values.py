@@ -19,7 +19,7 @@ from query.language.duck import quiet_connection
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
-from query.reference import find, measure_rows
+from query.reference import find, match_rows
 from query.schema import Field, Schema
 
 COLUMNS = {
@@ -151,7 +151,7 @@ def test_scalar_expressions_are_duckdbs(text: str, row: dict[str, object]) -> No
     except (duckdb.Error, DataError):
         failed = True
     try:
-        (answer,) = measure_rows(plan, [row], ts_us, found, DuckEvaluation())
+        ((answer,),) = match_rows(plan, [row], ts_us, found, DuckEvaluation())
     except DataError:
         assert failed or lazy, f"DuckDB gives {expected!r}"
         return
@@ -208,7 +208,7 @@ def test_aggregate_calls_are_duckdbs(text: str, rows: list[dict[str, object]]) -
     except (duckdb.Error, DataError):
         failed = True
     try:
-        (answer,) = measure_rows(plan, rows or [first], [0], found, DuckEvaluation())
+        ((answer,),) = match_rows(plan, rows or [first], [0], found, DuckEvaluation())
     except DataError:
         assert failed, f"DuckDB gives {expected!r}"
         return

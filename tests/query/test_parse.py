@@ -11,7 +11,7 @@ import pytest
 
 from query.errors import QueryError, Span
 from query.language import ast
-from query.language.parse import parse, parse_match_recognize
+from query.language.parse import parse
 
 HYBRID = """\
 SELECT pl.symbol, pl.last_price, pa.bottom, 'größe' AS "ö)"
@@ -547,8 +547,8 @@ def test_columns_that_are_called_like_keywords() -> None:
 
 def test_inside_of_the_parentheses() -> None:
     inside = "PATTERN (A B$) DEFINE A AS x > 1"
-    text = f"größe ( {inside} ) $ 'unfinished"
-    match = parse_match_recognize(text, Span(8, 8 + len(inside) + 1))
+    text = f"SELECT 'größe', * FROM größe MATCH_RECOGNIZE ( {inside} ) WHERE '$' <> ')'"
+    match = parse(text).factors[0].match
     assert shape(match.pattern) == "(A B $)"
     assert piece(text, match.defines[0]) == "A AS x > 1"
     assert piece(text, match.pattern) == "A B$"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from query.errors import CODES, Diagnostic, QueryError, Span
 from query.language import ast
-from query.language.parse import parse, parse_match_recognize
+from query.language.parse import parse
 from tests.query.test_parse import HYBRID, nodes
 
 GOLDEN = [
@@ -410,14 +410,15 @@ def test_faults_inside_the_parentheses() -> None:
         "PATERN (A)": "PATERN",
         "PATTERN (A": "(",
         "PATTERN (A))": ")",
-        "": "",
+        "": ")",
         "PATTERN 'x": "'",
     }.items():
-        text = f"größe ({inside}) 'unfinished"
+        text = f"SELECT 'größe' FROM größe MATCH_RECOGNIZE ({inside})"
+        first = text.index("(")
         with pytest.raises(QueryError) as caught:
-            parse_match_recognize(text, Span(7, 7 + len(inside)))
+            parse(text)
         (found,) = caught.value.diagnostics
-        assert 7 <= found.span.start <= found.span.end <= 7 + len(inside)
+        assert first <= found.span.start < found.span.end <= len(text)
         assert text[found.span.start : found.span.end] == piece
 
 
