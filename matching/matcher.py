@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from matching.array_lanes import Values, truth
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.engines.buffered_runs import group
@@ -33,7 +34,7 @@ from matching.engines.engine import (
     spillable,
 )
 from matching.engines.run_lists import RunLists
-from matching.features import Codes, RowValues, Values, columns_read, storable, truth
+from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter

@@ -16,17 +16,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from matching.array_lanes import Overflow, Values, run_lanes, truth
 from matching.batch import Int64Array
-from matching.features import (
-    Overflow,
-    Values,
-    leaf_sql,
-    leaves_of,
-    project,
-    query,
-    run_lanes,
-    truth,
-)
+from matching.features import leaf_sql, leaves_of, project, query
 from matching.kernels import fold
 from matching.measure_ways import (
     IN_ANY_ORDER,

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from matching.array_lanes import Values
 from matching.batch import EventBatch, Int64Array
-from matching.features import Codes, RowValues, Values
+from matching.features import Codes, RowValues
 from matching.keys import Keys
 from matching.program.lanes import CODED
 from matching.records import Blocks, Coming, Leaving

@@ -223,7 +223,8 @@ def supply_chain(
 
     The answer (`CHAIN_QUERY`), under skip till next match: for every reading at A the first at B, C and D, if the last
     is at most 10 hours (inclusive) after A. truth: tag, a_ts, b_ts, c_ts, d_ts; sorted by d_ts, a_ts, tag. cases: kind,
-    tag, expected (True if the tag has a match). One source, in time order, lateness 0. O(n log n).
+    tag, expected (True if the tag has a match). One source, in time order, lateness 0. O(n log n). Long: what it plants
+    is told here, and drawn and answered below it.
     """
     planted = len(CHAIN_KINDS) * copies
     if tags < planted or copies < 1 or not 0 <= match_ratio <= 1:

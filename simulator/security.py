@@ -147,7 +147,8 @@ def security(
     `accounts` ordinary accounts log in on one to three devices, with up to three failures. There are `copies` cases of
     every kind of `SECURITY_KINDS`, each with a separate account and device. Three sources, `DOORS`. cases: kind,
     account, device, success_ts, expected; one row per success (without one: per last failure). truth: account, device,
-    first_ts, success_ts, failures; sorted by success_ts, account. interleaving: see `faults.deliver`.
+    first_ts, success_ts, failures; sorted by success_ts, account. interleaving: see `faults.deliver`. Long: what it
+    plants is told here, and drawn and answered below it.
     """
     if days < 95 or copies < 1 or accounts < 0:
         raise ValueError("days must be 95 or more, to have 91 days before a case, and copies 1 or more")

@@ -17,8 +17,9 @@ from hybrid.rows import duck
 from hybrid.rows.answer import ROW, Answer, Side, side_schema
 from hybrid.rows.evidence import Evidence, concat
 from hybrid.rows.session import enums_of, register
+from matching.array_lanes import Overflow, Values, run_lanes, truth
 from matching.batch import Matcher
-from matching.features import Overflow, Values, run_lanes, storable, truth
+from matching.features import storable
 from matching.program.lanes import Leaf, Lowered, NoLane, lower
 from matching.store import lanes
 from query.language.ast import HistoryKind

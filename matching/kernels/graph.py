@@ -10,6 +10,8 @@ al., PVLDB 2022) with lists for unions. Cells know the latest start below them, 
 The matches that one row ends come out in order of their first rows, and those of one first row by preference.
 
 Cells and partitions are rows of matrices, 32 and 64 bytes each where possible: what is read together lies together.
+
+Long: the graph is made, read, counted and moved here, and all of these know its layout.
 """
 
 from __future__ import annotations

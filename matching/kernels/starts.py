@@ -22,13 +22,11 @@ from matching.kernels.layout import Counters
 from matching.kernels.step import heap_pop, heap_push
 from matching.program.determinise import WAITING
 from matching.program.program import Program, Skip
-from matching.program.starts import FAILED as FAILED_CONFIG
 from matching.program.starts import MATCHED as MATCHED_CONFIG
 from matching.program.starts import START as START_CONFIG
 from matching.program.starts import StartTable
 from query.plan.output import Outcome
 
-FAILED = int(FAILED_CONFIG)
 MATCHED = int(MATCHED_CONFIG)
 START = int(START_CONFIG)
 MATCH = int(Outcome.MATCH)

@@ -291,7 +291,7 @@ def _connected(name: str, parts: list[Lowered]) -> Lowered:
 def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
     """The expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 
-    Raises NoLane where the exact meaning is not expressible."""
+    Raises NoLane where the exact meaning is not expressible. Long: a case for each operation."""
     found = leaf(expression)
     if found is not None:
         return found

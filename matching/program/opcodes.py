@@ -1,8 +1,8 @@
 """The operations of conditions, in one table.
 
 An entry defines an operation's arity and operands, its branch of the interpreter and its statements in a kernel written
-out for a program (matching.written_conditions), and its form for whole batches (matching.features). A new operation is
-an entry here and its lowering in matching.program.lanes.
+out for a program (matching.written_conditions), and its form for whole batches (matching.array_lanes). A new operation
+is an entry here and its lowering in matching.program.lanes.
 
 The texts of an entry are Python over x and y, the values that are taken (y was on top), xv and yv, True if these are
 not null, and c, the constant that the instruction names. numba reads a text for one row and numpy for all rows at once.
@@ -21,7 +21,7 @@ from typing import Literal
 from matching.program.lanes import Op
 
 #: Functions that texts may call: the scalar form is in matching.kernels.integers or .floats, that of arrays in
-#: matching.features. Two more names are numbers: INT64_MIN, and c.
+#: matching.array_lanes. Two more names are numbers: INT64_MIN, and c.
 PRIMITIVES = (
     "add_overflows", "sub_overflows", "mul_overflows", "quotient", "remainder", "to_float", "float_less", "float_equal",
 )  # fmt: skip

@@ -3,6 +3,8 @@
 A DEFINE condition is split at its top-level ANDs: what depends on the candidate row only is computed for whole batches
 beforehand and becomes one bit of the row's mask; the rest is bytecode over the run's registers (the V vector of [SASE]
 section 5.2.2: only the values that later conditions need, never the events).
+
+Long: Program and its printed form are one half, `assemble`, which fills its fields in one pass, is the other.
 """
 
 from __future__ import annotations

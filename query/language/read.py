@@ -314,7 +314,8 @@ class _Reader:
     # ---- faults
 
     def _refuse(self, i: int) -> NoReturn:
-        """Raises the fault that token i (or the end, if i is last) is not allowed here."""
+        """Raises the fault that token i (or the end, if i is last) is not allowed here. Long: a case for each message,
+        the most specific first."""
         items, text = self.tokens.items, self.tokens.text
         accepted = self._expected() - {"$END"}
         ended = i >= self.last

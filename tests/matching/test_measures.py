@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from matching import measures
+from matching.array_lanes import truth
 from matching.by_reference import DuckEvaluation, to_arrow, to_python
-from matching.features import RowValues, columns_read, storable, truth
+from matching.features import RowValues, columns_read, storable
 from matching.measures import FoundMatches, Measures
 from matching.store import RowStore
 from matching.types import plain_type

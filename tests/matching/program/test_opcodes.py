@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matching.features import Overflow, run_lanes
+from matching.array_lanes import ARRAY_FUNCTIONS, Overflow, run_lanes
 from matching.kernels import floats, integers
 from matching.kernels.jit import module_of
 from matching.kernels.layout import new_scratch, program_arrays
@@ -280,12 +280,11 @@ def test_an_entry_is_complete(code: OpCode) -> None:
 
 
 def test_what_the_texts_call_has_both_forms() -> None:
-    from matching.features import _FOR_ARRAYS
 
     for name in PRIMITIVES:
         assert hasattr(integers, name) or hasattr(floats, name)
         assert re.search(rf"\b{name}\b", IMPORTS)
-        assert name in _FOR_ARRAYS
+        assert name in ARRAY_FUNCTIONS
     assert any("quotient" in text for code in COMPUTED for text in texts_of(code.does))  # type: ignore[arg-type]
 
 
