@@ -44,7 +44,7 @@ def _extremes(x: np.ndarray) -> tuple[int, int]:
 
 
 def _size(x: np.ndarray) -> int:
-    """Of the integer farthest from 0."""
+    """Returns the distance of the farthest integer from 0."""
     low, high = _extremes(x)
     return max(-low, high)
 
@@ -129,7 +129,7 @@ _OPERATIONS |= {"both": _OPERATIONS["and"], "either": _OPERATIONS["or"]}
 
 class _Run:
     """One run_lanes. A class, because functions that call each other would keep themselves, and the rows that `read`
-    reads, until somebody looks for garbage."""
+    reads, until the next garbage collection."""
 
     __slots__ = ("computed", "count", "read", "repeated")
 

@@ -248,7 +248,7 @@ ROWS_A_WORD = 16
 
 
 class Words:
-    """What expressions over one text column are for each of its values: computed once a value, looked up for a row.
+    """The results of expressions over one text column: computed once for each of its values, looked up for a row.
 
     Only a cache. diverse: the column has too many different values for that."""
 
@@ -337,7 +337,7 @@ def _word_read(expression: Expression) -> Column | None:
 
 
 def _wide(array: pa.Array) -> np.ndarray | None:
-    """Which values of a decimal column are wider than the 64 bits of a lane; None: none of them."""
+    """Returns which values of a decimal column are wider than the 64 bits of a lane; None: none of them."""
     if not pa.types.is_decimal128(array.type):
         return None
     words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
@@ -391,7 +391,7 @@ def _try(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tupl
 
 
 def leaves_of(expression: Expression) -> Iterator[Expression]:
-    """What the expression reads of rows: columns, navigations, aggregates and so on, and nothing inside of these."""
+    """Yields the reads of an expression: columns, navigations, aggregates and so on, and nothing inside of these."""
     match expression:
         case Call(_, arguments) | Opaque(_, arguments):
             for argument in arguments:
@@ -404,7 +404,7 @@ def leaves_of(expression: Expression) -> Iterator[Expression]:
 
 @cache
 def _arrow_is_enough(type: str) -> bool:
-    """Whether DuckDB reads a column of this type back as what it was (not so: ENUM, UUID, HUGEINT, ...)."""
+    """True if DuckDB reads a column of this type back unchanged (not so: ENUM, UUID, HUGEINT, ...)."""
     try:
         return duckdb_type(plain_type(type)) == type
     except pa.ArrowNotImplementedError:  # UNION comes back as itself, though not by way of an empty column
@@ -419,7 +419,7 @@ def leaf_sql(name: str, type: str) -> str:
 def project(
     columns: Mapping[str, pa.Array], texts: Sequence[str], failure: Callable[[str], DataError], settings: Settings = ()
 ) -> list[pa.Array]:
-    """SQL expressions over columns of one length, row by row. failure: the error to raise, from what DuckDB says."""
+    """Returns SQL expressions over columns of one length, row by row. failure: makes the error of DuckDB's message."""
     selected = ", ".join(f"{text} AS v{i}" for i, text in enumerate(texts))
     return query(f"SELECT {selected} FROM t", {"t": columns}, failure, settings)
 
@@ -441,7 +441,7 @@ def query(
 
 
 def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
-    """The error of these expressions from what DuckDB says of it."""
+    """Returns the function that makes the error of these expressions from DuckDB's message."""
     shown = ", ".join(show(e) for e in expressions)
     return lambda reason: DataError(
         f"a condition or measure cannot be computed for these rows: {reason}",

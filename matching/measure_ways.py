@@ -1,4 +1,4 @@
-"""How a measure is computed: read as it is, in lanes, folded by a kernel, in a window along a match, or by GROUP BY."""
+"""The ways to compute a measure: read as it is, in lanes, folded by a kernel, in a window over a match, by GROUP BY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a live query has found so far: tables to fetch or to iterate over, with evidence and statistics."""
+"""The results of a live query so far: tables to fetch or to iterate over, with evidence and statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line
 from query.plan.plan import QueryPlan
 
-#: Rows of a live query that may wait to be fetched, unless it is told otherwise.
+#: Default of unread_max: the number of rows that may wait to be fetched.
 UNREAD_MAX = 5_000_000
 #: Approximate number of lines of evidence in a part.
 EVIDENCE_LINES = 250_000
@@ -53,10 +53,10 @@ class _Taken:
 class Alerts:
     """The rows of one live query, in the order in which they were decided.
 
-    `fetch()` returns what is ready. Iterating blocks until there is more and ends with the stream (or the database);
-    in the thread that pushes, or where no other thread runs, there is nobody to wait for: it yields what is ready and
-    ends. If the query fails, what was found before comes first, then the error is raised; the stream and other queries
-    go on. May be read from another thread than the one that pushes.
+    `fetch()` returns the rows that are ready. Iteration blocks until there are more, and ends with the stream (or the
+    database); in the thread that pushes, or without any other thread, it ends after the rows that are ready. If the
+    query fails, earlier rows come first, then the error is raised; the stream and other queries continue. May be read
+    from another thread than the one that pushes.
     """
 
     def __init__(
@@ -66,9 +66,8 @@ class Alerts:
         catch_up: Callable[[float | None], None] = lambda seconds: None,
         whole: Callable[[list[Matches]], Iterable[Matches]] = lambda found: found,
     ) -> None:
-        """rows_from: no row whose last event has a time below that can still come out, or None. catch_up: returns when
-        history that has been asked for has been answered, or so many seconds are over. whole: matches with their
-        events, see LiveQuery.whole."""
+        """rows_from: returns the least time of a last event of a later row, or None. catch_up: waits until requests for
+        history are answered, at most so many seconds. whole: returns matches with their events, see LiveQuery.whole."""
         self.plan = plan
         self._factor = plan.factors[0]
         self._outer = outer
@@ -79,7 +78,7 @@ class Alerts:
         self._leave = leave
         self._over = "ended"
         self._changed = threading.Condition()
-        #: Held while rows are fetched: what is saved is before them or behind them. Taken before `_changed`.
+        #: Held while rows are fetched: a save comes before or after the fetch. Taken before `_changed`.
         self._fetching = threading.Lock()
         self._pieces: list[FoundPiece] = []  # all with matches, or all with joined rows
         self._last: list[FoundPiece] = []
@@ -99,7 +98,7 @@ class Alerts:
         self._match_count = 0
         self._row_count = 0
         self._identified = identified
-        #: So many rows may wait to be fetched; then a push waits for whoever fetches, or is refused.
+        #: The number of rows that may wait to be fetched; beyond it a push waits for a fetch, or is refused.
         self.unread_max = UNREAD_MAX
         self.unread_count = 0
         self._unread_bytes = self._last_bytes = 0  # in memory
@@ -118,12 +117,12 @@ class Alerts:
     # ---- for the engine
 
     def add(self, found: list[Matches]) -> None:
-        """Matches of a query without history."""
+        """Adds matches of a query without history."""
         if found:
             self._add([FoundPiece(m) for m in found], count_matches(found))
 
     def add_answer(self, answer: Answer) -> None:
-        """Joined rows of a query with history."""
+        """Adds joined rows of a query with history."""
         self._add([FoundPiece(answer)])
 
     def _add(self, pieces: list[FoundPiece], match_count: int = 0) -> None:
@@ -136,7 +135,7 @@ class Alerts:
         self.keep_within()
 
     def _bytes_of(self, pieces: list[FoundPiece]) -> int:
-        """Returns the bytes in memory, 0 without a limit: nobody counts them then."""
+        """Returns the bytes in memory; 0 without a limit, when they are not counted."""
         return 0 if self.bytes_max is None else sum(piece.bytes for piece in pieces)
 
     def bound(self, bytes_max: int, pages: Pages | None) -> None:
@@ -149,7 +148,7 @@ class Alerts:
 
     def keep_within(self) -> None:
         """Moves pending rows and the evidence of the last fetch to files if they exceed `bytes_max`, after a running
-        fetch. What cannot be written stays in memory."""
+        fetch. Pieces that cannot be written stay in memory."""
         if self.bytes_max is None or self.pages is None or self._unread_bytes + self._last_bytes <= self.bytes_max:
             return
         with self._fetching, Deferred(), self._changed:
@@ -172,13 +171,13 @@ class Alerts:
 
     @property
     def full(self) -> bool:
-        """True if there are as many pending rows as there may be, or more bytes of them than may be in memory."""
+        """True if the number of pending rows, or their bytes in memory, have reached the limit."""
         too_large = self.bytes_max is not None and self._unread_bytes > self.bytes_max
         return self.unread_count >= self.unread_max or too_large
 
     def make_room(self) -> None:
-        """Returns when fewer rows wait than may. Raises DataError where nobody is there who would fetch them: the
-        caller itself is the one who did, or the thread that did has ended."""
+        """Waits until there are fewer pending rows than the limit. Raises DataError if no other thread fetches them:
+        the caller fetched last, or the thread that did has ended."""
         self.keep_within()  # there may be space on disk by now
         with self._changed:
             while self.full and not self._done and self._failure is None:
@@ -197,7 +196,8 @@ class Alerts:
         self._match_count += matches
 
     def fail(self, failure: Exception) -> None:
-        """The query has failed; only its first failure counts. A lack of memory is none of its own: see Interrupted."""
+        """Marks the query as failed; only its first failure counts. A lack of memory is not its own: see
+        Interrupted."""
         if isinstance(failure, MemoryError):
             failure = Interrupted.by(failure)
         with self._changed:
@@ -205,14 +205,14 @@ class Alerts:
             self._changed.notify_all()
 
     def finish(self, why: str = "ended") -> None:
-        """Nothing more will come. why: the state from now on."""
+        """Ends the rows. why: the state from now on."""
         with self._changed:
             if not self._done:
                 self._done, self._over = True, why
             self._changed.notify_all()
 
     def save(self) -> dict[str, Any]:
-        """What has been found and not fetched, and the counts, for hybrid.watch.saved."""
+        """Returns the rows that are not fetched, and the counts, for hybrid.watch.saved."""
         with self._fetching, self._changed:
             return {
                 "matches": [p.content for p in self._pieces if isinstance(p.content, Matches)],
@@ -224,7 +224,7 @@ class Alerts:
             }  # fmt: skip
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes on from what `save` gave, in alerts of the same query."""
+        """Restores the result of `save`, in alerts of the same query."""
         with self._changed:
             columns = output_schema(self._factor.plan)
             matches = [replace(m, rows=fitted(m.rows, columns)) for m in saved["matches"]]
@@ -242,8 +242,8 @@ class Alerts:
 
     @property
     def cursor(self) -> int:
-        """How many rows have been fetched since the query began. After a restart it stands where the last checkpoint
-        did: rows behind that come again, with the same match ids."""
+        """Returns the number of rows fetched since the query began. After a restart it is that of the last checkpoint:
+        later rows come again, with the same match ids."""
         return self._row_count
 
     @property
@@ -256,27 +256,27 @@ class Alerts:
 
     @property
     def over(self) -> bool:
-        """Returns whether nothing more comes."""
+        """True if no more rows come."""
         return self._done or self._failure is not None
 
     @property
     def interrupted(self) -> bool:
-        """Whether it ended in the middle of a batch: what it has become is of no use."""
+        """True if it ended in the middle of a batch: its state is undefined."""
         return isinstance(self._failure, Interrupted)
 
     # ---- for the user
 
     def close(self) -> None:
-        """Stops the query and gives up what is kept for it; the stream and other queries go on. What it has found can
-        still be fetched. Closing it again does nothing."""
+        """Stops the query and releases its state; the stream and other queries continue. Its pending rows can still be
+        fetched. Closing it again does nothing."""
         self._leave()
 
     def fetch(self, wait: bool | float = True) -> pa.Table:
-        """The rows found since the last fetch, possibly none, always in the columns of `schema`. wait: for matches
-        whose history is being read too, so many seconds at the most; a push does not wait for a slow archive, and then
-        their rows come later.
+        """Returns the rows found since the last fetch, possibly none, always in the columns of `schema`. wait: also
+        waits for matches whose history is being read, at most so many seconds; a push does not wait for a slow archive,
+        so that their rows may come later.
 
-        Raises QueryError or DataError if the query failed and all it found before has been fetched."""
+        Raises QueryError or DataError if the query failed and all earlier rows have been fetched."""
         if wait:
             self._catch_up(None if wait is True else wait)
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
@@ -336,7 +336,7 @@ class Alerts:
         return table
 
     def put_back(self) -> None:
-        """Undoes the last fetch, whose rows nobody has got: they come with the next one."""
+        """Undoes the last fetch, whose rows were not used: they come with the next one."""
         with Deferred(), self._fetching:
             self._put_back(self._taken)
 
@@ -358,7 +358,7 @@ class Alerts:
             self._catch_up(None)
             with self._changed:
                 while not (self._pieces or self._failure or self._done) and self._may_wait():
-                    # Woken now and then to see whether the threads that push are still there.
+                    # A timeout, to notice when all threads that push have ended.
                     self._changed.wait(0.5)
                 if not self._pieces and self._failure is None:
                     return
@@ -369,7 +369,7 @@ class Alerts:
     def _with_ids(self, table: pa.Table, answer: Answer, pieces: list[FoundPiece]) -> pa.Table:
         sources = self._outer.sources([answer])
         if sources is None:
-            message = "the outer SELECT leaves no match behind its rows to identify"
+            message = "the outer SELECT returns rows without a match, so that they have no identity"
             raise fault("HQ400", message, self.plan.text, "leave out evidence=True")
         if not self._factor.histories:
             ids = ids_of_rows(self._factor.plan, [p.content for p in pieces if isinstance(p.content, Matches)])
@@ -379,9 +379,9 @@ class Alerts:
         return table
 
     def evidence(self) -> pa.Table:
-        """The events behind the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
+        """Returns the events of the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
 
-        Read back from the archive. Raises DataError if they are no longer kept."""
+        Reads them from the archive. Raises DataError if they are no longer kept."""
         return self.evidence_batches().read_all()
 
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
@@ -428,22 +428,23 @@ class Alerts:
         return concat_answers(parts) if parts else empty_answer(self._factor)
 
     def suppressed(self) -> pa.Table:
-        """The last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns, then
-        match_id, last_event_time and alert_match_id, the match of the alert that stood in the way. Where rows have
-        columns of these names, ours end with an underscore. Raises DataError where the query has no ALERT ONCE."""
+        """Returns the last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns,
+        then match_id, last_event_time and alert_match_id, the match of the alert that suppressed the row. If rows have
+        columns of these names, ours end with an underscore. Raises DataError for a query without ALERT ONCE."""
         if self.suppressor is None:
-            raise DataError("the query has no ALERT ONCE", "write it behind the statement")
+            raise DataError("the query has no ALERT ONCE", "write it after the statement")
         return self.suppressor.suppressed()
 
     def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
-        """A picture of the match behind one row of the last fetch; see hybrid.rows.plot. Needs the extra `plot`."""
+        """Returns a picture of the match of one row of the last fetch; see hybrid.rows.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
         return plot_evidence(self.evidence(), row, value, path)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the watch began: matches of PL, rows fetched, rows waiting for history, late rows, state. With
-        ALERT ONCE: suppressed, of the rows fetched, and how many of them `suppressed()` lists no more."""
+        """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,
+        late rows, state. With ALERT ONCE: the suppressed ones of the fetched rows, and those that `suppressed()` no
+        longer lists."""
         with self._changed:
             state = "failed" if self._failure else self._over if self._done else "running"
             own = {
@@ -457,7 +458,7 @@ class Alerts:
         return own | self._stats()
 
     def explain(self, stage: str = "all") -> str:
-        """The strategy and what a stage made of the text: ast, plan, nfab, automaton, program or all."""
+        """Returns the strategy and the result of a stage: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
 
     def __repr__(self) -> str:

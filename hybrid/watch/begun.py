@@ -1,4 +1,4 @@
-"""Where a live query began: the events it reads, and those of them that are kept for a replay."""
+"""The beginning of a live query: the events it reads, and those of them that are kept for a replay."""
 
 from __future__ import annotations
 

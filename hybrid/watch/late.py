@@ -67,7 +67,7 @@ class LateEvents:
         self._count = 0
 
     def add(self, batch: EventBatch, late: BoolArray) -> None:
-        """For the engine: adds the events of a push. late: bool (n,)."""
+        """Adds the events of a push; called by the flow. late: bool (n,)."""
         events = late_table(batch, late)
         self.schema = events.schema  # the stream may have got columns
         with self._lock:

@@ -1,4 +1,4 @@
-"""One live query, from the moment it was asked: events in, matches found, history joined, alerts out."""
+"""One live query from its start on: events in, matches found, history joined, alerts out."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from matching.spill import SpillStats
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
-#: Events of a stream, or None, and its watermark after them, or None.
+#: Events of a stream, or None; and its watermark after them, or None.
 Step: TypeAlias = tuple[str, EventBatch | None, int | None]
 
 
 class Events(Protocol):
-    """How events reach the last pattern of a live query, and what has become of them on the way.
+    """The path of events to the last pattern of a live query, and its state.
 
     `hybrid.watch.in_feed.InFeed` has one pattern over one stream, in a feed that it shares with other queries;
     `hybrid.watch.in_chain.InChain` has several streams or patterns, for one query alone."""
@@ -45,7 +45,7 @@ class Events(Protocol):
 
     @property
     def begun(self) -> Begun:
-        """Returns which of their events are for the query."""
+        """Returns the part of their events that the query reads."""
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -53,26 +53,25 @@ class Events(Protocol):
 
     @property
     def watermark_us(self) -> int | None:
-        """Returns how far the input of the last pattern has come: END_US if it has ended, None without a watermark."""
+        """Returns the watermark of the last pattern's input: END_US if it has ended, None without one."""
 
     @property
     def ended(self) -> bool:
-        """Returns whether no more matches can come."""
+        """True if no more matches can come."""
 
     @property
     def left(self) -> bool:
-        """Returns whether that is so because no more events are for the query."""
+        """True if no more matches can come because the query reads no more events."""
 
     @property
     def accepted(self) -> int:
-        """Returns how many on-time events there were for it, about."""
+        """Returns the approximate number of on-time events that it has read."""
 
     # ---- on the way
 
     def begin(self, shed: Shed | None) -> None:
-        """Sees the events from where it has begun: those to come; with a time, those that are kept too, which are then
-        to be pushed and followed by `enter`. shed: how keys may be left out, for a query that hybrid.watch.shedding
-        does not refuse."""
+        """Begins to read: later events; with a time, also the kept ones since then, which are to be pushed before
+        `enter`. shed: the load shedding of a query that hybrid.watch.shedding does not refuse."""
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         """Takes on-time events of a stream, or None, and its watermark after them (END_US: it has ended, None: none
@@ -80,82 +79,82 @@ class Events(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """Returns what ended it, after the matches that came before."""
+        """Returns the error that ended it, after its last matches."""
 
     def columns(self, stream: str) -> Collection[str] | None:
-        """Returns the columns that must be read of the past of a stream (None: all)."""
+        """Returns the columns that it reads of kept events of a stream (None: all)."""
 
     def enter(self, snapshots: Mapping[str, HistorySnapshot], low_us: Mapping[str, int]) -> Iterator[Step]:
-        """Goes on from the past to what is pushed, between two pushes: gives what is left to be pushed to it. low_us:
-        by stream, what lies before that has been."""
+        """Continues with pushed events after kept ones, between two pushes. Yields the kept events that are still to
+        be pushed to it. low_us: by stream, the time before which all have been pushed."""
 
     def leave(self) -> None:
-        """Takes no more events."""
+        """Stops reading events."""
 
     def declare(self, schema: Schema) -> None:
-        """Goes on with another lateness of a stream; nothing else may differ."""
+        """Continues with another lateness of a stream; nothing else may differ."""
 
     # ---- once more
 
     def replay(self) -> bool:
-        """Goes on as if it had run from where it has begun until now; what it found by now has come out. Returns False
-        if not all events since then are known to be kept: it has seen those that are. Raises what the query fails
-        of."""
+        """Replays the kept events since it began; their matches do not come out again. Returns False if some events
+        since then may be lost: it has then read the others. Raises the error of the query."""
 
     def succeed(self, old: Events, fresh: bool) -> bool:
-        """Begins as if it had run since another one over the same streams began; what it found by now has come out.
-        Returns False if it has begun afresh, which it may if `fresh` and not all events since then are kept. Raises
-        DataError, and nothing has changed, if it may not; and what the query fails of."""
+        """Begins with a replay of the kept events since another query over the same streams began; their matches do not
+        come out again. fresh: begins without a replay if some of these events are lost, and returns False; otherwise
+        raises DataError, without any change. Raises the error of the query."""
 
     @property
     def names_sequences(self) -> bool:
-        """Returns whether its matches name events by the ingest sequences of its stream."""
+        """True if its matches name events by the ingest sequences of its stream."""
 
     # ---- overload
 
     @property
     def shedding(self) -> Shedding | None:
-        """Returns how keys are left out, if they may be."""
+        """Returns its load shedding, or None."""
 
     def allow(self, shed: Shed | None) -> None:
-        """Lets keys be left out in another way from now on; None: not at all, all are taken in again. Raises DataError,
-        and nothing has changed, where that needs events that are not kept."""
+        """Changes the load shedding from now on; None: ends it, and includes all keys again. Raises DataError, without
+        any change, if that needs events that are not kept."""
 
     def look(self, now_s: float, wall_us: int, name: str) -> list[str]:
-        """Leaves out keys, or takes them in again, depending on the load. Returns what is to be said of that.
+        """Leaves out keys, or includes them again, by the load. Returns the messages about it.
         now_s, wall_us: see Database.tick; name: of the query."""
 
     # ---- memory and checkpoints
 
     @property
     def member(self) -> Member | None:
-        """Returns its place in the feed of its stream, if it has one: the state is then in that of the feed."""
+        """Returns its member in the feed of its stream, or None. The state of a member is in that of the
+        feed."""
 
     @property
     def holders(self) -> Sequence[Holder]:
-        """Returns what holds partial matches of this query alone."""
+        """Returns the holders of partial matches of this query alone."""
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        """Returns for each pattern how much of it is in memory."""
+        """Returns, for each pattern, the number of partial matches in memory and on disk."""
 
     def take_trouble(self) -> list[str]:
-        """Returns what has gone wrong with `holders` since this was last asked."""
+        """Returns the new warnings about `holders`."""
 
     def save(self) -> dict[str, Any]:
-        """Returns what it has become, for hybrid.watch.saved."""
+        """Returns its state, for hybrid.watch.saved."""
 
     def restore(self, saved: Mapping[str, Any], member: Member | Unread | None) -> bool:
-        """Goes on from what `save` gave, and from the place in a feed if it had one. Returns False if that is of a
-        release to which it meant something else: it must be replayed."""
+        """Restores the result of `save`, and the member of a feed if it was one. Returns False if the state is of a
+        release in which it has another meaning: the query must be replayed."""
 
     # ---- for the user
 
     def reader(self) -> HistoryReader:
-        """Returns what finds the events of matches again."""
+        """Returns the reader of the events of matches."""
 
     def stats(self) -> dict[str, Any]:
-        """Returns how its streams stand, for Alerts.stats."""
+        """Returns the figures of its streams, for Alerts.stats."""
 
     @property
     def stuck(self) -> int:
@@ -163,9 +162,9 @@ class Events(Protocol):
 
 
 class LiveQuery:
-    """One live query. plan: all of it; factor: its last pattern; reads: the streams whose changes may decide something,
-    those of its histories too, by name in lower case; driver: what joins history, if it does; asked: how it was asked,
-    if it has a name."""
+    """One live query. plan: of the whole text; factor: its last pattern; reads: the streams that it depends on, those
+    of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and arguments
+    of a query with a name."""
 
     __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads")
 
@@ -173,7 +172,7 @@ class LiveQuery:
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
         spark: LargeRanges | None = None,
     ) -> None:  # fmt: skip
-        """histories: the streams that it joins. strategy, spark: see Driver."""
+        """histories: the streams of its history joins. strategy, spark: see Driver."""
         self.plan = plan
         self.factor = factor = plan.factors[-1]
         self.events = events
@@ -188,12 +187,12 @@ class LiveQuery:
 
     @property
     def name(self) -> str:
-        """Returns what to call it in a sentence."""
+        """Returns its name for messages."""
         return "a live query" if self.asked is None else f"query {self.asked.name}"
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
-        """Takes events as `Events.push` does, and hands on what they decide. Raises what the query failed of, after
-        what came before."""
+        """Takes events as `Events.push` does, and passes on the decided matches. Raises the error of the query, after
+        its earlier matches."""
         found = self.events.push(stream, batch, watermark_us)
         if found:
             self.take(found)
@@ -202,7 +201,7 @@ class LiveQuery:
             raise failure
 
     def take(self, found: list[Matches]) -> None:
-        """Hands on matches: to the driver, or as alerts."""
+        """Passes on matches: to the driver, or as alerts."""
         if self.driver is None:
             self.alerts.add(found)
         else:
@@ -210,7 +209,7 @@ class LiveQuery:
             self.alerts.count(count_matches(found))
 
     def settle(self) -> None:
-        """Answers matches whose history is complete by now; ends the alerts when nothing more can come."""
+        """Answers matches whose history is complete; ends the alerts when no more rows can come."""
         events = self.events
         if self.asking is not None:
             reached_us = events.watermark_us
@@ -220,13 +219,13 @@ class LiveQuery:
             self.alerts.finish("replaced" if events.left else "ended")
 
     def forget_from(self, seq: int) -> None:
-        """Forgets the matches that wait for history and have an event from that ingest sequence of its stream on: they
-        are found again."""
+        """Forgets pending matches with an event of that ingest sequence of its stream or a later one: they are found
+        again."""
         if self.driver is not None and self.events.names_sequences:
             self.driver.forget_from(seq)
 
     def rows_from(self) -> int | None:
-        """Returns the time below which no row's last event can be that still comes, for ALERT ONCE; None: any may."""
+        """Returns the least time of the last event of a later row, for ALERT ONCE; None: any."""
         lag_us = None if self.plan.alert is None else self.plan.alert.lag_us
         watermark_us = self.events.watermark_us
         if lag_us is None or watermark_us is None:
@@ -243,7 +242,7 @@ class LiveQuery:
         return with_events(self.factor.plan, found, self.events.reader(), begun.seq(stream), begun.from_us)
 
     def lookups(self) -> Lookups:
-        """Returns where the events of its matches are found again."""
+        """Returns the search for the events of its matches."""
         sides = tuple(lookup_in(self.histories[h.schema.name.lower()].reader()) for h in self.factor.histories)
         return lookup_in(self.events.reader()), sides
 
@@ -260,8 +259,8 @@ class LiveQuery:
 
 
 def guarded(query: LiveQuery, act: Callable[[LiveQuery], None]) -> None:
-    """Acts, unless the query has failed. If it fails by that, it is marked and left out from then on; the stream and
-    the others go on."""
+    """Acts, unless the query has failed. An error marks the query as failed; the stream and the other queries
+    continue."""
     if query.alerts.failed:
         return
     try:

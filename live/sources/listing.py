@@ -1,4 +1,4 @@
-"""Which files a path names, in which format, and in which order they are read."""
+"""The files that a path names: their formats, and the order in which they are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUFFIXES: dict[str, FileFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """Which files are read, and how.
+    """The files to read, and the way to read them.
 
     path: a file, a directory (all files below it) or a glob; below directories, names that begin with a dot or an
     underscore are ignored.

@@ -165,7 +165,7 @@ class OrderedEngine(Protocol):
     conditions that fail, run lists can go on from there."""
 
     def frontier(self, partitions: int) -> Int64Array:
-        """Per partition the row where the first attempt began that is not decided; -1: all rows taken are settled."""
+        """Returns, per partition, the first row of the first undecided attempt; -1: all rows taken are settled."""
 
     def covered(self, store: RowStore, rows: Int64Array) -> np.ndarray:
         """True if rows that have been taken and are not settled are known to lie in a match, bool (n,)."""

@@ -17,7 +17,7 @@ from matching.store import RowStore
 
 
 class RunStarts:
-    """Per partition the queue of its unsettled starts and the groups they form; per row its mask and place in them.
+    """Keeps, per partition, the queue of its unsettled starts and their groups; per row, its mask and place in them.
 
     It settles starts in order itself: matches that AFTER MATCH skips are never emitted; unmatched rows and timeouts
     are, in order (`settles`)."""

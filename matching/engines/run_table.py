@@ -15,7 +15,7 @@ from matching.store import RowStore
 
 
 class RunTable:
-    """Per partition the number of its list, per row the row before it and the transition taken."""
+    """Keeps, per partition, the number of its list; per row, the row before it and the transition taken."""
 
     name = "table of lists"
     tag = "table"

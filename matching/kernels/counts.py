@@ -1,5 +1,5 @@
-"""How many matches row-local patterns that pass over rows have, without finding one: constant time an event, however
-many there are.
+"""The number of matches of row-local patterns that pass over rows, without finding one: constant time an event,
+however many there are.
 
 Counts of runs per state are a vector, and what a row does to it is a matrix: every count goes to the targets of the
 edges the row meets, and stays where it is if the row may be passed over. WITHIN takes back the runs of the oldest
@@ -127,7 +127,7 @@ def times(a, b):
 
 @inlined
 def stays(moves, s, m):
-    """Whether a run in state s may pass over a row with mask m."""
+    """True if a run in state s may pass over a row with mask m."""
     if m & moves.moves[s] != 0:
         for e in range(moves.begin[s], moves.begin[s + 1]):
             if moves.leaves[e] and (m >> moves.label[e]) & 1 == 1:
@@ -212,7 +212,7 @@ def drop_old(of, lowest, nodes, counters):
 
 @inlined
 def runs_in(s, n, of, nodes):
-    """How many runs of a partition are in state s."""
+    """Returns the number of runs of a partition in state s."""
     count = of[STATES + s]
     front = of[FRONT]
     if front >= 0:
@@ -279,7 +279,7 @@ def step(begin, end, partition, mask, bad, ts, row, moves, partitions, nodes, ma
                 of[TOTAL] = many_sum(of[TOTAL], count)
                 if of[TOTAL] == MANY:
                     return i, TOO_MANY
-        # ---- the runs behind it
+        # ---- the runs after it
         if m & moved != 0:
             if of[FRONT] >= 0:
                 for k in range(n):

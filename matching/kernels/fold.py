@@ -1,6 +1,6 @@
 """Aggregates over matched rows, for many output rows at once.
 
-The aggregated rows of all matches lie one behind the other; output row k sees [low[k], high[k]) of them. Output rows
+The aggregated rows of all matches lie one after the other; output row k sees [low[k], high[k]) of them. Output rows
 that follow each other in one match see growing ranges, so running aggregates go on from where the last one stopped:
 one pass over the rows, and one over the output rows.
 """

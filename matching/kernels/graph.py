@@ -2,7 +2,7 @@
 find.
 
 What a run is does not matter to its conditions, so all runs of a partition in one state are one list. A row that an
-edge takes makes one *cell*, which stands for all runs of the edge's state with that row behind them: its child is the
+edge takes makes one *cell*, which is all runs of the edge's state followed by that row: its child is the
 list of that state as it was. The cell is put in front of the list of the edge's target; lists share their tails and
 never change. A path along children from a cell that ends a match is a match read backwards; tECS of [CORE] (Bucchi et
 al., PVLDB 2022) with lists for unions. Cells know the latest start below them, so what WITHIN has ended is not walked.
@@ -73,12 +73,12 @@ class Cells(NamedTuple):
 
 
 class Narrow(IntEnum):
-    """Columns of `Cells.narrow`; behind them are those of Wide."""
+    """Columns of `Cells.narrow`, followed by those of Wide."""
 
     ROW = 0  # position of the row taken
     EDGE = 1  # by which edge
-    CHILD = 2  # list of what stands before it; -1: it is a first row
-    NEXT = 3  # the list behind it; -1: none
+    CHILD = 2  # list of the cells before it; -1: it is a first row
+    NEXT = 3  # the list after it; -1: none
 
 
 class Wide(IntEnum):
@@ -140,7 +140,7 @@ K_PARTITION = int(Kept.PARTITION)
 
 
 class Unfolding(IntEnum):
-    """Where the enumeration of kept ends stands."""
+    """The position of the enumeration of kept ends."""
 
     END = 0  # index of the end at hand
     DEPTH = 1  # of its path, -1: not begun
@@ -351,7 +351,7 @@ def push_list(x, lowest, cells, stack, top):
 
 @inlined
 def enumerate_ends(p, lowest, cells, lists, found, scratch, matches_max, counters):
-    """Writes the matches that the row at hand ends behind those found so far, or keeps their ends."""
+    """Writes the matches that the row at hand ends after those found so far, or keeps their ends."""
     if counters[C_KEPT] >= 0:
         kept = counters[C_KEPT]
         if kept + counters[C_ENDS] > len(scratch.kept):
@@ -431,7 +431,7 @@ def enumerate_ends(p, lowest, cells, lists, found, scratch, matches_max, counter
 
 @inlined
 def precedes(a, b, found):
-    """Whether new match a comes before new match b: by first row, then by preference."""
+    """True if new match a comes before new match b: by first row, then by preference."""
     if found.first[a] != found.first[b]:
         return found.first[a] < found.first[b]
     at_a, at_b = found.new_bound[a], found.new_bound[b]
@@ -447,7 +447,7 @@ def precedes(a, b, found):
 
 @inlined
 def goes_before(a, b, length, found):
-    """Whether new match a of a chain comes before new match b: by first row, then by the next one, and so on."""
+    """True if new match a of a chain comes before new match b: by first row, then by the next one, and so on."""
     if found.first[a] != found.first[b]:
         return found.first[a] < found.first[b]
     for k in range(1, length):
@@ -652,9 +652,9 @@ def unfold(most, count, at, cells, found, scratch, counters):
 
 @kernel
 def count_paths(cell, lowest, cells, total, done, visit, stack):
-    """How many matches a kept end has, MANY: so many or more. total: int64 (cells,); done: the same, `visit` where
-    total has the paths of the list that begins with the cell, of those with starts from `lowest` on; stack: longer than
-    two times the cells. O(cells it can reach)."""
+    """Returns the number of matches of a kept end; MANY means so many or more. total, done: int64 (cells,); done is
+    `visit` where total has the paths of the list that begins with the cell, of those with starts from `lowest` on.
+    stack: longer than two times the cells. O(cells it can reach)."""
     if cells.narrow[cell, CHILD] < 0:
         return np.int64(1)
     stack[0] = cells.narrow[cell, CHILD]

@@ -94,7 +94,7 @@ def put_slot(slots, slot, entry, word, front, n):
 
 @inlined
 def hash_text(data, at, n, word):
-    """Of the n bytes from `at` on; word: what `end_word` gives for them."""
+    """Returns the hash of the n bytes from `at` on. word: their `end_word`."""
     h = wrapped_product(n, FACTOR)
     for i in range(at, at + n - 8, 8):
         h = wrapped_product(h ^ word_at(data, i), MIX_1)
@@ -104,7 +104,7 @@ def hash_text(data, at, n, word):
 
 @inlined
 def same_beginning(data, at, other, there, n):
-    """Whether n bytes are the same in both arrays, but for the last 8, which are known to be."""
+    """True if n bytes are equal in both arrays; the last 8 are known to be."""
     differ = np.int64(0)
     for i in range(0, n - 8, 8):
         differ |= word_at(data, at + i) ^ word_at(other, there + i)
@@ -253,7 +253,7 @@ def measure_texts(codes, places, ends):
 
 @kernel
 def gather_texts(codes, places, kept, ends, out):
-    """The bytes of the texts, one behind the other."""
+    """The bytes of the texts, one after the other."""
     for i in range(len(codes)):
         there = places[codes[i], 0]
         begin = ends[i]

@@ -55,7 +55,7 @@ def chains(a, b, bounds, variable, source, offset, variables, sources, out):
 
 @kernel
 def chains_of_rows(a, b, bounds, variable, rows, source, offset, variables, sources, out):
-    """As `chains`, for events that are rows of a store. source, offset: by row."""
+    """Returns the result of `chains` for events that are rows of a store. source, offset: by row."""
     for i in range(len(bounds) - 1):
         x, y = a, b
         for e in range(bounds[i], bounds[i + 1]):

@@ -1,5 +1,5 @@
-"""64-bit integers that overflow knowingly. Where a sum, difference or product of signed numbers overflows, numba lets
-LLVM assume that it does not, and then anything may come out; so what may overflow is asked, or computed, here."""
+"""64-bit integers that may overflow. numba lets LLVM assume that sums, differences and products of signed numbers never
+do, so that one that does may give any result. Tests for overflow, and results modulo 2**64, are computed here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 from matching.kernels.jit import inlined
 
-#: The largest number: so many or more.
+#: The largest number; it means so many or more.
 MANY = (1 << 63) - 1
 
 
@@ -58,29 +58,29 @@ def mul_overflows(x, y):
 
 @inlined
 def quotient(x, y):
-    """Rounded towards 0. y is not 0, nor is it -1 with the smallest x."""
+    """Returns the quotient, rounded towards 0. y is not 0, nor is it -1 with the smallest x."""
     return _quotient(x, y)
 
 
 @inlined
 def remainder(x, y):
-    """With the sign of x. y is not 0, nor is it -1 with the smallest x."""
+    """Returns the remainder, with the sign of x. y is not 0, nor is it -1 with the smallest x."""
     return _remainder(x, y)
 
 
 @inlined
 def wrapped_product(x, y):
-    """The product modulo 2**64."""
+    """Returns the product modulo 2**64."""
     return _multiplied(x, y)
 
 
 @inlined
 def wrapped_sum(x, y):
-    """The sum modulo 2**64."""
+    """Returns the sum modulo 2**64."""
     return _added(x, y)
 
 
 @inlined
 def many_sum(x, y):
-    """The sum of two numbers that are not negative; MANY if it is larger."""
+    """Returns the sum of two numbers that are not negative; MANY if it is larger."""
     return MANY if x > MANY - y else x + y

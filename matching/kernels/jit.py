@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def cache_directory() -> Path:
-    """Where compiled kernels of exactly these sources and versions are kept; a temporary place without a home."""
+    """Returns the directory of compiled kernels of these sources and versions; a temporary one if there is no home."""
     digest = hashlib.blake2b(digest_size=8)
     matching, query = Path(__file__).parents[1], Path(__file__).parents[2] / "query"
     # kernels bake in numbers that these name, and these write kernels out
@@ -44,7 +44,7 @@ def cache_directory() -> Path:
     for home in (cache_home(), Path(tempfile.gettempdir()) / f"hybrid-{os.getuid()}"):
         if is_private(home) and is_private(home / name):
             return home / name
-    return Path(tempfile.mkdtemp(prefix="hybrid-")) / name  # somebody else is there: compiled anew, each time
+    return Path(tempfile.mkdtemp(prefix="hybrid-")) / name  # it belongs to another user: compiled anew, each time
 
 
 _CACHE = cache_directory()
@@ -83,7 +83,7 @@ def kernel(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """A kernel whose code stands where it is called: passing it tuples of arrays would copy them."""
+    """A kernel whose code is inlined where it is called: passing it tuples of arrays would copy them."""
     return _compiled(function, forceinline=True)
 
 
@@ -108,7 +108,7 @@ def _module_at(path: Path) -> ModuleType:
 
 
 def key_of(*parts: object) -> str:
-    """What stands for parts that make a module, to be asked for by `built`: their repr, in all processes the same."""
+    """Returns the key of the parts that make a module, for `built`: their repr, the same in all processes."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
 
@@ -122,7 +122,7 @@ def built(key: str) -> ModuleType | None:
 
 
 def mark_built(key: str, source: str) -> None:
-    """Says that what the module with this source needs is compiled and in the cache."""
+    """Notes that the functions of the module with this source are compiled and in the cache."""
     _put(_mark(key), _place(source).name)
 
 

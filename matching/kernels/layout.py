@@ -32,7 +32,7 @@ class Parameters(IntEnum):
     RUNS_MAX = 8
     SKIP = 9  # in Mode.TO_NEXT_ROW: matching.program.program.Skip
     TIMEOUTS = 10
-    ABSENT = 11  # whether rows are negated: 1 before a match, 2 behind it, 3 both
+    ABSENT = 11  # negated rows: 1 before a match, 2 after it, 3 both
     IGNORE = 12  # matching.program.program.Ignore
     CARRIES = 13  # whether matches are registers, not rows: see matching.program.carried
 
@@ -43,7 +43,7 @@ class Counters(IntEnum):
     DECIDED = 2
     HEAP = 3
     LAST_PARTITION = 4  # of the row before, for STRICT
-    STUCK = 5  # matches behind which AFTER MATCH SKIP TO would not have moved on
+    STUCK = 5  # matches after which AFTER MATCH SKIP TO would not have moved on
     FAILED_ROW = 6  # a condition that was read and could not be computed: row of the store + 1 (0: none) and label
     FAILED_LABEL = 7
 
@@ -68,7 +68,7 @@ class ProgramArrays(NamedTuple):
     skip_to: np.ndarray  # bool, per label
     label_text: np.ndarray  # per label: code of its variable's name
     absent_before: np.ndarray  # labels negated before the first row of a match
-    absent_behind: np.ndarray  # and behind its last one
+    absent_behind: np.ndarray  # and after its last one
     lesser: np.ndarray  # per state: the one with the edges less preferred than ending, -1 none; may be empty
     edge_waits: np.ndarray  # bool, per edge; these five are empty if not IGNORE
     edge_gap: np.ndarray
@@ -81,8 +81,8 @@ class ProgramArrays(NamedTuple):
 
 class LinkedRuns(NamedTuple):
     """R of [SASE]: the items of all partitions' lists. Items with a state below 0 wait for preferred runs to fail: -1 a
-    match, -2 a partial match that WITHIN ended (its state stands in `valid`), -3 a run whose condition failed on the
-    last row of its node: an error if nothing preferred over it matches; -4 a match that a negated row behind it may
+    match, -2 a partial match that WITHIN ended (its state is in `valid`), -3 a run whose condition failed on the
+    last row of its node: an error if nothing preferred over it matches; -4 a match that a negated row after it may
     still make none."""
 
     state: np.ndarray  # int32

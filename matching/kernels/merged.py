@@ -81,7 +81,7 @@ HASH = int(Config.HASH)
 CHAIN = int(Config.CHAIN)
 OWNER = int(Config.OWNER)
 
-#: Slots of the counters behind those of matching.kernels.graph.
+#: Slots of the counters after those of matching.kernels.graph.
 C_FREE = len(GraphCounters)  # first free configuration
 C_FREE_COUNT = len(GraphCounters) + 1
 COUNTERS = len(GraphCounters) + 2
@@ -98,7 +98,7 @@ class Configs(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What takes the row at hand: by which edge, behind which list, and the registers behind it."""
+    """The takers of the row at hand: the edge, the list it is taken after, and the registers with the row."""
 
     edge: np.ndarray
     child: np.ndarray
@@ -181,7 +181,7 @@ def find(p, q, valid, registers, configs, lists, counters):
 
 @inlined
 def has_room(most, cells, made, scratch, counters):
-    """Whether there is room for what a row can make."""
+    """True if there is room for everything that a row can make."""
     return (
         counters[C_CELLS] + most <= len(cells.wide)
         and counters[C_FREE_COUNT] >= most

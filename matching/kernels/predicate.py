@@ -1,8 +1,7 @@
 """The interpreter of run-dependent conditions, and the registers they read (matching.program.opcodes; Register in
 matching.program.program).
 
-Kernels call the functions below `holds`; a kernel written out for a program (matching.specialise) has code made for it
-in their place."""
+Kernels call the functions below `holds`; a specialised kernel (matching.specialise) has its own code in their place."""
 
 from __future__ import annotations
 
@@ -86,32 +85,33 @@ holds = module_of(interpreter()).holds
 
 @inlined
 def has(program, mask, v):
-    """Whether a row meets the row-local condition of v."""
+    """True if a row meets the row-local condition of v."""
     return (mask >> v) & 1 == 1
 
 
 @inlined
 def concerns(program, mask, state):
-    """Whether a row may be one that a run in this state waits for."""
+    """True if a run in this state may wait for a row with this mask."""
     return mask & program.state_mask[state] != 0
 
 
 @inlined
 def read_features(program, feature, feature_f, feature_valid, i):
-    """Row i: what conditions and registers read of it stays in machine registers in a kernel written out."""
+    """Does nothing; a specialised kernel reads the features of row i into local variables here."""
 
 
 @inlined
 def begin_registers(program, scratch):
-    """`scratch.old` becomes the registers of a run that begins."""
+    """Sets `scratch.old` to the registers of a run that begins."""
     for r in range(len(program.register_kind)):
         scratch.old[r] = 0
 
 
 @inlined
 def take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratch):
-    """Whether a run takes row i as v: 1 it does, 0 not, -1 that cannot be computed. `scratch.fresh` becomes what `old`
-    is with the row, and the validity bits are returned second. cannot: the row-local condition cannot be computed."""
+    """Tries an edge. Returns 1 if a run takes row i as v, 0 if not, -1 if that cannot be computed; and the validity
+    bits with the row. Sets `scratch.fresh` to the registers `old` with the row. cannot: the row-local condition cannot
+    be computed."""
     if cannot:
         return np.int64(-1), valid
     for r in range(len(program.register_kind)):

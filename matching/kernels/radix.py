@@ -1,4 +1,4 @@
-"""Row numbers by times that stand in no order: a radix sort, least digits first, much faster than comparing."""
+"""Row numbers by times in no order: a radix sort, least digits first, much faster than comparing."""
 
 from __future__ import annotations
 

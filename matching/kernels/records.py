@@ -74,7 +74,7 @@ def get_counts(words, at, place, bounds):
 
 @kernel
 def checksum(words, begin, end):
-    """Of the words [begin, end), 32 bits: spoilt, shifted or torn words give another one but for one time in 2**32."""
+    """Returns the checksum of the words [begin, end), 32 bits: damaged words have another one, but for one in 2**32."""
     h = wrapped_sum(end - begin, 7640891576956012809)
     for i in range(begin, end):
         h = wrapped_product(h ^ words[i], -7046029254386353131)
@@ -85,7 +85,7 @@ def checksum(words, begin, end):
 
 @kernel
 def frame(bounds, words, framed):
-    """Copies records, each behind a word with its length in words and its checksum. bounds: int64 (records + 1,), in
+    """Copies records, each after a word with its length in words and its checksum. bounds: int64 (records + 1,), in
     words; framed: int64, a word more for each record."""
     to = 0
     for k in range(len(bounds) - 1):

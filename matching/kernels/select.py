@@ -1,4 +1,4 @@
-"""Which rows of a block can matter to a pattern."""
+"""Selects the rows of a block that can matter to a pattern."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 The runs of a partition stand side by side in a block, in order of their first rows, those of one first row in order of
 preference: at the first row where two differ take comes before begin, and both before passing over it. So matches that
 one row ends come out in the order of the block, and rows end matches in their own order. A run that passes over a row
-stays as it is, behind the runs that took it; a row that meets no condition a run waits for costs a look at a mask.
+stays as it is, after the runs that took it; a row that meets no condition a run waits for costs a look at a mask.
 
 A row reads its partition's block from front to back and writes it anew in place: what becomes of a run is written
 where it stood, as long as the runs before it have not become more. If they have, the runs not read yet are moved to the
-end of the block, or all to a larger one. What WITHIN has ended stands at the front, so that dropping it moves nothing.
+end of the block, or all to a larger one. Runs that WITHIN has ended are at the front: dropping them moves nothing.
 
 Where all matches are not wanted the first one decides: one per start drops the runs of its start, matches that do not
 overlap drop all runs.
@@ -18,7 +18,7 @@ is asked when the next row is bound, which also clears the notes.
 Where rows are negated before a match, a partition knows the nearest one, and a run the nearest one before its start:
 whether WITHIN reaches it shows with the last row.
 
-Where rows are negated behind a match, one that has its last row waits until WITHIN is over. The matches of one start
+Where rows are negated after a match, one that has its last row waits until WITHIN is over. The matches of one start
 that wait are a chain of their last nodes and have one line, the first one of those of its start. A negated row is
 behind all of them, and drops all that WITHIN has not ended before. Those whose WITHIN ends at one time come out in the
 order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
@@ -83,7 +83,7 @@ class Run(IntEnum):
 
 class Block(IntEnum):
     """Columns of a partition. Its runs are lines [BASE + BEGIN, BASE + BEGIN + LENGTH) of 1 << SIZE (-1: no block).
-    Those from NEAREST on are there only if rows are negated before or behind a match."""
+    Those from NEAREST on are there only if rows are negated before or after a match."""
 
     BASE = 0
     BEGIN = 1
@@ -172,7 +172,7 @@ UNFOLDED: frozenset[str] = frozenset()
 
 @inlined
 def passed_over(program, mask, bad):
-    """What a row that is passed over adds to PASSED of a run."""
+    """Returns the bits that a row that is passed over adds to PASSED of a run."""
     passed = np.int64(0)
     for g in range(len(program.gap_start) - 1):
         said, _ = negated(program.gap_label[program.gap_start[g] : program.gap_start[g + 1]], mask, bad)
@@ -241,7 +241,7 @@ def make_gap(p, low, write, read, stop, blocks, runs):
             give_block(base, size, runs)
         blocks[p, BASE] = to
         blocks[p, SIZE] = larger
-    else:  # the written ones stand before those not read
+    else:  # the written ones come before those not read
         room = np.int64(1) << size
         copy_lines(low, written, to, runs)
         copy_lines(read, unread, to + room - unread, runs)
@@ -433,7 +433,7 @@ def leaves_gap(passed, gap, doubtful):
 
 @inlined
 def room_for(length, waiting, nodes, degree, runs_max, runs, buffer, heap, decided, counters):
-    """Whether a row of a partition with so many runs, and matches that wait, can be taken: OK, ROOM or BUDGET."""
+    """Returns OK if a row of a partition with so many runs and waiting matches can be taken, else ROOM or BUDGET."""
     most = (length + 2) * (degree + 1)
     if (
         nodes + most > len(buffer.row)

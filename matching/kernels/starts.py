@@ -7,7 +7,7 @@ ends at this row, the root notes it for all its starts; a start asks its root, a
 were joined does not count for it. An attempt is settled when it is first in the queue and its group has failed or is
 decided, or WITHIN has passed it; so answers come out in the order of starts, at the earliest moment.
 A match is read forward from its start through the table again and then back to its labels: nothing is kept per row but
-its mask and the row behind it.
+its mask and the row after it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class StartTableArrays(NamedTuple):
 MASK = 0
 TS = 1  # us
 ORDINAL = 2  # in its partition
-NEXT = 3  # row behind it in its partition, -1 none
+NEXT = 3  # row after it in its partition, -1 none
 UP = 4  # of a root -1 - configuration, else a row nearer to the root
 END = 5  # last row of the match that waits, -1 none or empty
 LINK = 6  # of a root the starts of its group still in the queue, else the last row taken when it was joined
@@ -195,7 +195,7 @@ def last_item(transition, outcome, table):
 
 @kernel
 def skip_target(s, end, table, rows, path):
-    """The row at which the scan goes on behind a match under SKIP TO FIRST / LAST; s if there is none or it is s."""
+    """Returns the row at which the scan goes on after a match under SKIP TO FIRST / LAST; s if there is no other."""
     n = replay(s, end, table, rows, path)
     item = last_item(path[n - 1], MATCH, table)
     wanted = -1

@@ -2,7 +2,7 @@
 
 The list of a partition is a Pike machine's thread list across all starts: earlier starts first, then the preference of
 the pattern. An item is a run, or a match that waits because runs before it are preferred and still alive. When a run
-accepts, everything less preferred is cut (of its start only under SKIP TO NEXT ROW), and rows behind the match may
+accepts, everything less preferred is cut (of its start only under SKIP TO NEXT ROW), and rows after the match may
 start new runs at once; if a preferred run accepts later, these are cut with the match they follow. A match comes out
 when it is first in the list, which is the earliest moment at which it is decided. Nothing is ever read twice.
 
@@ -10,9 +10,9 @@ A run whose condition cannot be computed waits in its place, too: only if nothin
 condition been read.
 
 Where timed-out partial matches are asked for, the most preferred run of a start that WITHIN ends stays in its place as
-an item that waits, unless a match of that start stands behind it: the attempt gave a match then.
+an item that waits, unless a match of that start comes after it: the attempt gave a match then.
 
-Where rows are negated behind a match, a run that accepts leaves a pending match, which cuts nothing: a negated row that
+Where rows are negated after a match, a run that accepts leaves a pending match, which cuts nothing: a negated row that
 comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
 Where rows are negated before a match, a run knows the nearest one before its start.
@@ -154,10 +154,10 @@ def decide(p, node, row, waiting, partitions, decided, counters):
 
 @kernel
 def row_behind(node, first, program, buffer, counters):
-    """Ordinal of the row where AFTER MATCH goes on behind a match that began at ordinal `first`. O(its rows)."""
+    """Returns the ordinal of the row where the scan goes on after a match that began at `first`. O(its rows)."""
     skip = program.parameters[P_SKIP]
     length = 0
-    to = np.int64(-1)  # rows behind the one that SKIP TO means
+    to = np.int64(-1)  # rows after the one that SKIP TO means
     n = node
     while n >= 0:
         if program.skip_to[buffer.variable[n]] and (skip == SKIP_TO_FIRST or to < 0):
@@ -204,7 +204,7 @@ def decide_heads(p, program, runs, buffer, partitions, decided, counters):
 
 @inlined
 def timed_out(tail, first, runs):
-    """Whether the item `tail` is a partial match of the start `first` that timed out."""
+    """True if the item `tail` is a partial match of the start `first` that timed out."""
     return tail >= 0 and runs.state[tail] == TIMEOUT and runs.first[tail] == first
 
 
@@ -281,8 +281,8 @@ def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
 
 @kernel
 def negated(labels, mask, bad):
-    """Whether a row meets the condition of one of the labels, the first that it meets or that cannot be computed:
-    (0, MET or BAD; that label). bad: like mask."""
+    """Finds the first of the labels whose condition a row meets, or whose condition cannot be computed. Returns (0, MET
+    or BAD; that label). bad: like mask."""
     for v in labels:
         if (bad >> v) & 1 == 1:
             return BAD, v
@@ -419,7 +419,7 @@ def node_for(p, node, position, v, first, ambiguous, runs, partitions, buffer, c
 
 @inlined
 def has_twin(p, node, q, lesser, runs, partitions):
-    """Whether a run took the same rows to state q, or to the one with its edges less preferred than ending."""
+    """True if a run took the same rows to state q, or to the one with its edges less preferred than ending."""
     item = partitions.head[p]
     while item >= 0:
         state = runs.state[item]

@@ -189,7 +189,7 @@ def keep_table(ids, table, state, list_length, last, trail, keep):
 
 @kernel
 def first_rows(table, state, list_length, last, trail, begin):
-    """Per partition the row at which the first item of its list began, -1 where it is empty; begin: (partitions,)."""
+    """Finds, per partition, the row where the first item of its list began; -1: it is empty. begin: (partitions,)."""
     for p in range(len(begin)):
         begin[p] = -1
         if list_length[state[p]] == 0:

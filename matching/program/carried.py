@@ -22,24 +22,25 @@ from query.plan.expression import (
 )
 from query.plan.plan import Plan
 
-#: Where a thing that measures read is found, if not in a register: the first row of the match, and its last one.
+#: In the place of a register: the first row of the match, and its last one.
 FIRST_ROW = -1
 LAST_ROW = -2
-#: What a feature is called that is no expression over the row: where it stands in the row store.
+#: The feature that is no expression over the row: its position in the row store.
 POSITION = Column("position of the row", "BIGINT")
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """program: one that also keeps what measures read; `carries` says in which registers. places: for each thing that
-    they read (an Aggregate, or `row_meant` of a navigation) its index in `carries`, FIRST_ROW or LAST_ROW."""
+    """A program with more registers. program: one that also keeps the values that measures read, in the registers
+    `carries`. places: for each of them (an Aggregate, or `row_meant` of a navigation) its index in `carries`, FIRST_ROW
+    or LAST_ROW."""
 
     program: Program
     places: tuple[tuple[object, int], ...]
 
 
 def row_meant(e: Navigation) -> object:
-    """What says which row a navigation means."""
+    """Returns the parts of a navigation that determine its row."""
     return e.variables, e.logical, e.logical_offset, e.final, e.physical_offset
 
 
@@ -53,8 +54,8 @@ class Chain:
 
 
 def chain_of(plan: Plan, program: Program) -> Chain | None:
-    """The matches of a plan as a chain; None where they have not the same variables, or measures read other things than
-    counts and single rows."""
+    """Returns the matches of a plan as a chain; None unless they have the same variables and measures read only counts
+    and single rows."""
     expressions = [e for m in plan.measures for e in walk(m.expression)]
     if plan.rows is not RowsPerMatch.ONE or program.timeouts or not all(map(_is_carried, expressions)):
         return None
@@ -80,8 +81,9 @@ def chain_of(plan: Plan, program: Program) -> Chain | None:
 
 
 def carry(plan: Plan, program: Program) -> Carried | None:
-    """How runs carry what measures read; None where they need the rows of a match: under ALL ROWS PER MATCH, and for
-    other aggregates than counts of rows, CLASSIFIER, PREV and NEXT. Cost: linear in the measures and edges."""
+    """Returns the registers in which runs carry the values that measures read. None if measures need the rows of a
+    match: ALL ROWS PER MATCH, other aggregates than counts of rows, CLASSIFIER, PREV and NEXT. Cost: linear in the
+    measures and edges."""
     expressions = [e for m in plan.measures for e in walk(m.expression)]
     if plan.rows is not RowsPerMatch.ONE or program.timeouts or program.absent_behind or program.accept[0]:
         return None
@@ -124,7 +126,7 @@ def _is_carried(e: Expression) -> bool:
 
 
 def _row(e: Navigation, program: Program, registers: list[Register]) -> int:
-    """The register with the position of the row that a navigation means; FIRST_ROW, LAST_ROW."""
+    """Returns the register with the position of a navigation's row; FIRST_ROW, LAST_ROW."""
     edges = range(len(program.edge_target))
     begins = {program.edge_variable[edge] for edge in range(program.edge_start[0], program.edge_start[1])}
     ends = {program.edge_variable[edge] for edge in edges if program.accept[program.edge_target[edge]]}

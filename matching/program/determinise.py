@@ -1,6 +1,6 @@
 """Row-local patterns as one table: the list of runs of a partition, in order of preference, is one state.
 
-A list is what the general kernel keeps per partition (matching.kernels.step): runs, and matches that wait for preferred
+The general kernel keeps such a list per partition (matching.kernels.step): runs, and matches that wait for preferred
 runs to fail. Where conditions depend on the row only, runs in one state merge and SKIP PAST LAST ROW applies, most
 patterns have few lists; then a row costs one table look-up, and matches are read back along the transitions taken.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from matching.program.program import Merge, Mode, Program
 
-#: Limits beyond which the general kernel serves: different conditions, lists, transitions.
+#: Limits beyond which the general kernel is used: different conditions, lists, transitions.
 TESTED_MAX = 8
 LISTS_MAX = 512
 TRANSITIONS_MAX = 4096
 #: Lists that EXPLAIN prints.
 SHOWN_MAX = 32
 
-#: A list is a tuple of states; WAITING stands for a match that waits.
+#: A list is a tuple of states; WAITING is a match that waits.
 WAITING = -1
 #: Parent of an item that began at this row.
 START = -1
@@ -29,7 +29,7 @@ START = -1
 class ListTransition:
     """One row taken by one list.
 
-    items: the list behind the row, before the matches at its head are handed out; for each the index of the item of the
+    items: the list after the row, before the matches at its head are handed out; for each the index of the item of the
     old list it came from (START: began at this row) and the variable its row was bound to (-1: none, a match that
     waited on or an empty match). emitted: matches at the head. next: index of the list that remains.
     """
@@ -41,8 +41,8 @@ class ListTransition:
 
 @dataclass(frozen=True, slots=True)
 class ListTable:
-    """lists[0] is empty. transitions[l * masks + m] is what list l does on a row with mask m, where bit i of m stands
-    for Program.tests[i], of which tested[i] is the first; the other variables are always true."""
+    """lists[0] is empty. transitions[l * masks + m] is the step of list l on a row with mask m, where bit i of m is
+    that of Program.tests[i], of which tested[i] is the first; the other variables are always true."""
 
     lists: tuple[tuple[int, ...], ...]
     tested: tuple[str, ...]
@@ -71,8 +71,9 @@ class ListTable:
 def step_items(
     program: Program, runs: Iterable[tuple[int, int]], mask: int
 ) -> tuple[list[tuple[int, int, int]], bool]:
-    """What a list of runs, (parent, state or WAITING) each, becomes on a row with this mask (bit i: Program.tests[i]
-    holds), as matching.kernels.step does it: (state or WAITING, parent, variable); and whether a match cut it off."""
+    """Returns the list that follows a list of runs, (parent, state or WAITING) each, on a row with this mask (bit i:
+    Program.tests[i] holds), as matching.kernels.step does: (state or WAITING, parent, variable); and True if a match
+    cut it off."""
     holds = [True] * len(program.variables)
     for bit, same in enumerate(program.tests):
         for variable in same:
@@ -97,7 +98,7 @@ def step_items(
 
 
 def determinise(program: Program) -> ListTable | None:
-    """The table of a program, or None if it has no use (runs carry values, other modes, WITHIN) or is too large.
+    """Returns the table of a program; None if it has no use (runs carry values, other modes, WITHIN) or is too large.
 
     Cost: lists * masks steps, within the limits above."""
     tests = program.tests

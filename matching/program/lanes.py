@@ -43,7 +43,7 @@ class NoLane(Exception):
 
 
 class Unit(Enum):
-    """What the numbers of a lane are; two values are only compared in one unit."""
+    """The meaning of the numbers of a lane; two values are only compared in one unit."""
 
     NUMBER = "number"
     MICROSECONDS = "microseconds"  # points in time, and intervals without months
@@ -55,8 +55,8 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """floating: float64, else int64. scale: decimal digits behind the point of an int64 lane. low, high: range of
-    the DuckDB type; a result outside it is an overflow error. coded: of codes, the DuckDB type they stand for."""
+    """floating: float64, else int64. scale: decimal digits after the point of an int64 lane. low, high: range of
+    the DuckDB type; a result outside it is an overflow error. coded: of codes, the DuckDB type of their values."""
 
     floating: bool
     scale: int = 0
@@ -101,7 +101,7 @@ def kept_lane(type: str) -> Lane:
 
 
 def is_wide(type: str) -> bool:
-    """Whether values of a type with a lane may be beyond its 64 bits."""
+    """True if values of a type with a lane may be beyond its 64 bits."""
     decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type)
     return type == "HUGEINT" or (decimal is not None and int(decimal[1]) > 18)
 
@@ -127,7 +127,7 @@ class Op:
     """One typed operation.
 
     name: one of matching.program.opcodes in small letters. `and` and `or` are computed up to the operand that decides
-    (what fails behind it does not count), `both` and `either` are the same, but all operands are computed, as DuckDB
+    (a failure after it does not count), `both` and `either` are the same, but all operands are computed, as DuckDB
     does for BETWEEN and IN; case and coalesce become jumps.
     """
 
@@ -289,9 +289,9 @@ def _connected(name: str, parts: list[Lowered]) -> Lowered:
 
 
 def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
-    """The expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
+    """Returns the expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 
-    Raises NoLane where the exact meaning is not expressible. Long: a case for each operation."""
+    Raises NoLane if the exact meaning is not expressible. Long: a case for each operation."""
     found = leaf(expression)
     if found is not None:
         return found

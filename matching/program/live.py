@@ -1,5 +1,5 @@
-"""Which values of the match so far the conditions ahead of a run can read: the V vector of [SASE] section 5.2.2, per
-state."""
+"""The values of the match so far that later conditions of a run can read, per state: the V vector of [SASE] section
+5.2.2."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _COUNTS = (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
 
 
 def live_registers(program: Program) -> tuple[frozenset[int], ...]:
-    """Per state the registers whose values make a difference to what runs there can still become. Runs of one partition
-    in one state that agree in these have the same future. Cost: edges * states * registers at most."""
+    """Returns, per state, the registers on which the future of a run depends. Runs of one partition in one state that
+    agree in these have the same future. Cost: edges * states * registers at most."""
     states = len(program.accept)
     live = [frozenset[int]() for _ in range(states)]
     changed = True
@@ -30,7 +30,7 @@ def live_registers(program: Program) -> tuple[frozenset[int], ...]:
 
 
 def _before(program: Program, label: int, registers: frozenset[int]) -> frozenset[int]:
-    """The registers that determine these ones behind a row bound to `label`, beside the row itself."""
+    """Returns the registers that determine these ones after a row bound to `label`, beside the row itself."""
     needed: set[int] = set()
     for r in registers:
         register = program.registers[r]
@@ -46,8 +46,8 @@ def _before(program: Program, label: int, registers: frozenset[int]) -> frozense
 
 
 def count_caps(program: Program) -> tuple[int, ...]:
-    """Per register the number from which on all its values are alike to the conditions; -1: there is none. Counts that
-    are only compared with constants have one."""
+    """Returns, per register, the number from which on conditions do not distinguish its values; -1: there is none.
+    Counts that are only compared with constants have one."""
     caps = [0 if r.kind in _COUNTS else -1 for r in program.registers]
     for code in program.code:
         for at, (op, r, _) in enumerate(code):
@@ -66,8 +66,8 @@ def count_caps(program: Program) -> tuple[int, ...]:
 
 
 def merges(program: Program) -> bool:
-    """Whether some row makes runs equal whatever came before: they were in one state, and in the one it takes them to
-    no value can still be read but those of this row, and counts of which few values are told apart."""
+    """True if some row makes runs equal, whatever came before it: it takes them from one state to one in which only
+    values of this row can still be read, and counts of which few values are distinguished."""
     live = live_registers(program)
     few = {r for r, cap in enumerate(count_caps(program)) if cap >= 0}
     for q in range(1, len(program.accept)):

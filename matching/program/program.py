@@ -89,7 +89,7 @@ class Register:
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
     bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, or of the
     aggregate whose value before its last row it keeps; for FIRST that of the COUNT_ROWS it reads, else -1. A register
-    stands behind the one it links to, and updates go from the last register to the first, so that each reads the value
+    comes after the one it links to, and updates go from the last register to the first, so that each reads the value
     before.
     """
 
@@ -110,8 +110,8 @@ class Merge(Enum):
 
 
 class Mode(IntEnum):
-    """Which matches the runs look for: one after the other, one per start, or all. Where AFTER MATCH skips within a
-    match, or time or absence decides, one per start is found and `Program.skip` chooses among them in the order of
+    """The matches that runs look for: one after the other, one per start, or all. If AFTER MATCH skips within a match,
+    or time or absence decides, one per start is found and `Program.skip` chooses among them in the order of
     starts."""
 
     PAST_LAST_ROW = 0
@@ -120,7 +120,7 @@ class Mode(IntEnum):
 
 
 class Ignore(IntEnum):
-    """Which rows of its partition a run may pass over ([SASE] section 4.2, step 3)."""
+    """The rows of its partition that a run may pass over ([SASE] section 4.2, step 3)."""
 
     NONE = 0
     NOT_WAITED_FOR = 1  # SKIP TILL NEXT MATCH
@@ -128,7 +128,7 @@ class Ignore(IntEnum):
 
 
 class Skip(IntEnum):
-    """Where the scan goes on behind a match, of those found one per start: a start before that row is passed over."""
+    """The row where the scan goes on after a match, of those found one per start: earlier starts are passed over."""
 
     NEXT_ROW = 0
     PAST_LAST_ROW = 1
@@ -138,7 +138,7 @@ class Skip(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the kernel runs.
+    """A plan as engines run it.
 
     Edges of state s are [edge_start[s], edge_start[s + 1]) of edge_variable (index into `variables`) and edge_target,
     in order of preference; in the modes with one match per start those less preferred than ending are left out.
@@ -147,21 +147,21 @@ class Program:
     bytecode and the registers read, each with its lane. texts: the VARCHAR values that have the codes 0, 1, ... from
     the start, for the constants of the bytecode; label_text: the code of each variable's name (-1: never read).
     A variable occurs several times in `variables` where labels of it differ (query.automaton.nfa.Label), and only if
-    an edge has it: shown: false inside {- -}; first_row, last_row: behind `^` and before `$`, the row has to be the
-    first or last one of its partition (last_row needs the row behind it, so `after` is 1 at least).
+    an edge has it: shown: false inside {- -}; first_row, last_row: after `^` and before `$`, the row has to be the
+    first or last one of its partition (last_row needs the row after it, so `after` is 1 at least).
     skip: what AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. skip_to: of SKIP TO FIRST /
     LAST, per entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS.
     waiting: per state what a partial match there waits for, as the column `timeout` shows it.
     absent_before, absent_behind: entries of `variables` on no edge: the negations before the first row of a match, and
-    behind its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
-    out behind an accepting state's end: where no row is passed over, `lesser` is per state the one with its edges that
+    after its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
+    out after an accepting state's end: where no row is passed over, `lesser` is per state the one with its edges that
     are less preferred than ending (-1: none), on no edge itself.
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
     ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
-    before: how many rows of the partition before a row any expression reads. after: how many behind it conditions
-    read: a row is matched when they are there. ahead: how many behind it measures read: a match comes out with them.
+    before: how many rows of the partition before a row any expression reads. after: how many after it conditions
+    read: a row is matched when they are there. ahead: how many after it measures read: a match comes out with them.
     """
 
     variables: tuple[str, ...]
@@ -225,7 +225,7 @@ class Program:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The entries of `variables` with what tells those of one variable apart."""
+        """Returns the entries of `variables`, distinguished if they are of one variable."""
         return tuple(
             Label(*of) for of in zip(self.variables, self.shown, self.first_row, self.last_row, strict=True)
         )  # fmt: skip
@@ -240,8 +240,8 @@ class Program:
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",
             f"runs merge  {self.merge.value}",
-            f"reads       {self.before} rows before, {self.after} behind" + (
-                f", {self.ahead} behind in measures" if self.ahead else ""
+            f"reads       {self.before} rows before, {self.after} after" + (
+                f", {self.ahead} after for measures" if self.ahead else ""
             ),
         ]
         if self.within_us is not None:
@@ -533,7 +533,7 @@ class _Assembler:
 
 
 def _has_lane(expression: Expression) -> bool:
-    """Whether a row-local value is kept as a number."""
+    """True if a row-local value is kept as a number."""
     try:
         lane_of(expression.type)
         _storable(expression)
@@ -560,14 +560,14 @@ def _storable(feature: Expression) -> None:
 
 
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
-    """Rows before and behind a row that any physical navigation reads."""
+    """Returns the numbers of rows before and after a row that any physical navigation reads."""
     offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
     return max([0, *(-o for o in offsets)]), max([0, *offsets])
 
 
 def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | None:
-    """A negated variable that may stand before the first or behind the last row of a match. before, behind: whether
-    rows of the match always stand there."""
+    """Returns a negated variable that may come before the first or after the last row of a match. before, behind: True
+    if rows of the match always come there."""
     match pattern:
         case Negation(name):
             return None if before and behind else name
@@ -590,7 +590,7 @@ def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """Negated variables before the first row of every match and behind the last one, in order; `middle`: the pattern
+    """Negated variables before the first row of every match and after the last one, in order; `middle`: the pattern
     between them."""
 
     before: tuple[str, ...]
@@ -658,7 +658,7 @@ def _run_by(plan: Plan, mode: Mode) -> Automaton:
     if not all_matches:
         first, at = start.first_accept_at, start.accept_at
         if first is not None and (at is None or first < at):
-            raise NoKernel("an empty match behind ^")
+            raise NoKernel("an empty match after ^")
         return automaton
     if not is_ambiguous(automaton, by_name=True):
         return automaton
@@ -673,7 +673,7 @@ def _run_by(plan: Plan, mode: Mode) -> Automaton:
 
 
 def assemble(plan: Plan) -> Program:
-    """The program of a plan. Raises NoKernel, naming the construct, where only the reference can run it.
+    """Returns the program of a plan. Raises NoKernel, naming the construct, if only the reference can run it.
 
     Cost: linear in the automaton and the conditions."""
     mode, skip = _AFTER[plan.after.kind]
@@ -693,7 +693,7 @@ def assemble(plan: Plan) -> Program:
     if (absence.before or absence.behind) and not whole:
         lesser = [-1] * len(cut)
         for index, state in enumerate(run.states):
-            # nothing forbids an empty match, so nothing is read behind one
+            # nothing forbids an empty match, so nothing is read after one
             if index and state.accept_at is not None and state.accept_at < len(state.edges):
                 lesser[index] = len(cut)
                 cut.append(state.edges[state.accept_at :])

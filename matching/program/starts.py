@@ -1,6 +1,6 @@
 """Row-local patterns as a table over one attempt: what a start has become is one state, its configuration.
 
-A configuration is the ordered list of the partial matches of one start, and the match that waits behind them, if there
+A configuration is the ordered list of the partial matches of one start, and the match that waits after them, if there
 is one. Where conditions depend on the row only, it depends on the rows since the start only; so all starts of a
 partition in one configuration go on alike, and a row costs one look-up for each configuration alive there instead of
 one for each start. It serves the plans where starts are kept apart: WITHIN, SKIP TO NEXT ROW or to a variable, WITH
@@ -18,7 +18,7 @@ from matching.program.program import Mode, Program, Skip
 CONFIGS_MAX = 4096
 TRANSITIONS_MAX = 1 << 14
 EDGES_MAX = 1 << 18
-#: The first configurations: the attempt has failed; it is decided as a match; it stands before its first row.
+#: The first configurations: the attempt has failed; it is decided as a match; it is before its first row.
 FAILED = 0
 MATCHED = 1
 START = 2
@@ -28,7 +28,7 @@ START = 2
 class StartTransition:
     """One row taken by one configuration.
 
-    items: the configuration behind the row; for each item the index of the item it came from and the variable its row
+    items: the configuration after the row; for each item the index of the item it came from and the variable its row
     was bound to (-1: none, a match that waited on). next: index of the configuration. fresh: its match, which is its
     last item, ends at this row.
     """
@@ -40,9 +40,9 @@ class StartTransition:
 
 @dataclass(frozen=True, slots=True)
 class StartTable:
-    """transitions[c * masks + m] is what configuration c does on a row with mask m, where bit i of m stands for
-    Program.tests[i]; the other variables are always true. In configs, WAITING stands for a match
-    that waits; it can only stand last. skip: where the scan goes on behind a match."""
+    """transitions[c * masks + m] is the step of configuration c on a row with mask m, where bit i of m is that of
+    Program.tests[i]; the other variables are always true. In configs, WAITING is a match
+    that waits; it can only be last. skip: where the scan goes on after a match."""
 
     configs: tuple[tuple[int, ...], ...]
     masks: int

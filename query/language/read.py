@@ -1,5 +1,5 @@
 """Reads tokens by the grammar: tokens -> tree of lark. Finds the end of each scalar expression, and names the fault
-if a token cannot stand where it does. `_Reader._refuse` is long: one list of faults, the most certain first."""
+if a token is not allowed at its position. `_Reader._refuse` is long: one list of faults, the most certain first."""
 
 from __future__ import annotations
 
@@ -314,8 +314,7 @@ class _Reader:
     # ---- faults
 
     def _refuse(self, i: int) -> NoReturn:
-        """Raises the fault that token i (or the end, if i is last) is not allowed here. Long: a case for each message,
-        the most specific first."""
+        """Raises the fault that token i (or the end, if i is last) is not allowed here."""
         items, text = self.tokens.items, self.tokens.text
         accepted = self._expected() - {"$END"}
         ended = i >= self.last

@@ -100,7 +100,7 @@ def test_a_run_dependent_condition_becomes_registers_and_code() -> None:
     assert str(program) == (
         "mode        to next row, partition\n"
         "runs merge  equal state and rows\n"
-        "reads       0 rows before, 0 behind\n"
+        "reads       0 rows before, 0 after\n"
         "mask        bit 0 A: (vol > 0)\n"
         "            bit 1 B: True\n"
         "features    f0 float64 = price\n"
@@ -144,7 +144,7 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
     absent = plan_of(sequence(A, Negation("N")), within=Within(rows=3))
     assert refused(replace(absent, timeout_rows=True)) == f"{negation} with TIMEOUT ROWS"
     assert refused(replace(absent, after=AfterMatch(AfterMatchKind.NO_SKIP))) == f"{negation} with NO SKIP"
-    assert refused(plan_of(sequence(START, star(A)))) == "an empty match behind ^"
+    assert refused(plan_of(sequence(START, star(A)))) == "an empty match after ^"
     strict = {"selection": Selection.STRICT, "partition_by": (VOL,)}
     assert refused(plan_of(sequence(A, END), **strict)) == "$ under SELECTION STRICT"
     within = {"within": Within(rows=3), "timeout_rows": True}
