@@ -12,7 +12,7 @@ import hybrid
 from hybrid.service.app_file import AppError, load
 from query.errors import CODES, QueryError
 from tests.docs.documents import ROOT
-from tests.query.test_bind import plan_of
+from tests.query.plan.test_bind import plan_of
 
 TEXT = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 EXAMPLES: list[tuple[str, str, str]] = re.findall(

@@ -60,7 +60,7 @@ def plan_of(text: str, live: bool = False) -> QueryPlan:
 
 def read_cases(file: str) -> list[tuple[str, str, str]]:
     """(name, query, expected) of a file of `#### name`, query, `----`, expected."""
-    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
     cases = []
     for part in text.split("#### ")[1:]:
         name, rest = part.split("\n", 1)

@@ -14,7 +14,7 @@ from query.plan.fingerprint import fingerprint
 from query.plan.plan import QueryPlan
 from query.schema import Field, Schema
 from tests.query.mutations import count_failed
-from tests.query.test_bind import TICKS, read_cases, resolve
+from tests.query.plan.test_bind import TICKS, read_cases, resolve
 
 READS = Schema(
     "reads",

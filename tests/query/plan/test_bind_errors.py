@@ -6,7 +6,7 @@ import pytest
 
 from query.errors import CODES, QueryError
 from tests.query.mutations import count_failed
-from tests.query.test_bind import plan_of, read_cases
+from tests.query.plan.test_bind import plan_of, read_cases
 
 CASES = read_cases("errors.case")
 

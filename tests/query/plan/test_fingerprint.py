@@ -24,7 +24,7 @@ from query.plan.fingerprint import CHOICES, KINDS, encoded, fingerprint, fingerp
 from query.plan.pattern import Repeat
 from query.plan.plan import Define, Plan, Within
 from query.schema import Field
-from tests.query.test_bind import plan_of
+from tests.query.plan.test_bind import plan_of
 from tests.strategies import plans
 
 

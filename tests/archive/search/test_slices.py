@@ -20,7 +20,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.output import output_columns
 from query.plan.pattern import negated
 from query.plan.plan import AfterMatch, Plan, Within
-from tests.archive.test_partitions import standing
+from tests.archive.search.test_partitions import standing
 from tests.events import batch_of
 from tests.properties.comparing import FEWER, Answer, answer_of, kernel_of
 from tests.properties.test_skip_till import skipping

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from query.errors import CODES, Diagnostic, QueryError, Span
 from query.language import ast
 from query.language.parse import parse
-from tests.query.test_parse import HYBRID, nodes
+from tests.query.language.test_parse import HYBRID, nodes
 
 GOLDEN = [
     """\
