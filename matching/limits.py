@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from matching.program.program import Mode, Program
-from query.errors import NOWHERE, Diagnostic, QueryError
+from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.plan.plan import AfterMatch, Plan
 
 
@@ -30,7 +30,7 @@ def over_budget(plan: Plan, program: Program, runs_max: int) -> QueryError:
     hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
     most = f"{runs_max:,}"
     message = f"PATTERN ({plan.pattern}): one partition needs more than {most} partial matches: {why}"
-    return QueryError([Diagnostic("HQ600", message, NOWHERE, hint=hint)])
+    return QueryError([Diagnostic("HQ600", message, NO_SPAN, hint=hint)])
 
 
 def not_moving_on(after: AfterMatch) -> QueryError:
@@ -38,4 +38,4 @@ def not_moving_on(after: AfterMatch) -> QueryError:
     why = f"its first row is {'|'.join(after.variables)}, or it has no such row"
     message = f"AFTER MATCH {after} would not move on from a match: {why}"
     hint = "AFTER MATCH SKIP TO NEXT ROW and SKIP PAST LAST ROW always move on"
-    return QueryError([Diagnostic("HQ601", message, NOWHERE, hint=hint)])
+    return QueryError([Diagnostic("HQ601", message, NO_SPAN, hint=hint)])

@@ -388,7 +388,7 @@ class Rows:
         self.keys.restore({name: read_array(array) for name, array in of("key.").items()})
         if "spill.head" not in arrays:
             if self.spilled is not None:
-                self.spilled.all_are_here(len(self.keys))
+                self.spilled.all_are_resident(len(self.keys))
             return
         book = of("spilled.")
         if self.spilled is not None:

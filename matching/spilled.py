@@ -27,17 +27,17 @@ from query.errors import DataError, first_line
 
 #: Above every deadline: kept until requested.
 NEVER = 2**63 - 1
-#: In `place`: the partition is in memory; the partition is empty, in memory and on disk.
-HERE = kernels.HERE
-NOWHERE = kernels.NOWHERE
+#: In `place`: the partition is in memory; it has neither rows nor runs, in memory or on disk.
+RESIDENT = kernels.RESIDENT
+EMPTY = kernels.EMPTY
 
 
 @dataclass(slots=True)
-class _Lines:
-    """The data of each partition id. place: of its record, else HERE or NOWHERE; length: of the record, bytes; layout:
-    index of its layout; until_us: the time when all its runs have ended, NEVER: it must be asked. touched: the batch of
-    its last event; last_us: the time of that; state: the state it waits in, -1 none; since_us: the time it entered
-    that."""
+class PartitionLines:
+    """The data of each partition id. place: of its record, else RESIDENT or EMPTY; length: of the record, bytes;
+    layout: index of its layout; until_us: the time when all its runs have ended, NEVER: it must be asked. touched: the
+    batch of its last event; last_us: the time of that; state: the state it waits in, -1 none; since_us: the time it
+    entered that."""
 
     place: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     length: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -53,16 +53,16 @@ class _Lines:
         if partitions <= have:
             return
         capacity = max(partitions, 2 * have, 1024)
-        for name in _Lines.__slots__:
-            fill = {"place": NOWHERE, "state": -1}.get(name, 0)
+        for name in PartitionLines.__slots__:
+            fill = {"place": EMPTY, "state": -1}.get(name, 0)
             setattr(self, name, grown(getattr(self, name), capacity, fill))
 
     @property
     def nbytes(self) -> int:
-        return sum(getattr(self, name).itemsize for name in _Lines.__slots__)
+        return sum(getattr(self, name).itemsize for name in PartitionLines.__slots__)
 
 
-#: Tags of the arrays of _Lines in a state, by field: they stay when fields are renamed.
+#: Tags of the arrays of PartitionLines in a state, by field: they stay when fields are renamed.
 LINE_TAGS = {
     "place": "place", "length": "length", "layout": "layout", "until_us": "until_us", "touched": "touched",
     "last_us": "last_us", "state": "state", "since_us": "since_us",
@@ -79,11 +79,11 @@ class Spilled:
         self.trouble: str | None = None
         self._untold: list[str] = []
         self.out_count = self.written_count = self.read_count = 0
-        self._lines = _Lines()
+        self._lines = PartitionLines()
         self._layouts: list[Layout] = []
         self._batch = 0
         self._touched = np.zeros(0, np.int64)  # the partitions of this batch
-        self._here, self._here_count = np.zeros(1024, np.int64), 0  # the partitions that are HERE, each once
+        self._resident, self._resident_count = np.zeros(1024, np.int64), 0  # partitions that are RESIDENT, each once
         self._spot = np.zeros(0, np.int64)  # by partition id, -1 between two uses
         self._now_us = -NEVER
         self._reached_us = -NEVER  # the watermark: partitions that it decides have come back
@@ -101,46 +101,46 @@ class Spilled:
 
     def here(self) -> Int64Array:
         """Returns the partitions that may have rows or runs in memory, each once."""
-        return self._here[: self._here_count]
+        return self._resident[: self._resident_count]
 
-    def all_are_here(self, partitions: int) -> None:
+    def all_are_resident(self, partitions: int) -> None:
         """Notes that the existing rows and runs are in memory."""
         self._lines.reserve(partitions)
-        self._lines.place[:partitions] = HERE
-        self._are_here(np.arange(partitions))
+        self._lines.place[:partitions] = RESIDENT
+        self._set_resident(np.arange(partitions))
 
     def have_come(self, ids: Int64Array, partitions: int) -> None:
         """Notes that these partitions have come from elsewhere, and are in memory."""
         lines = self._lines
         lines.reserve(partitions)
-        self._came(ids[lines.place[ids] != HERE])
-        lines.place[ids] = HERE
+        self._came(ids[lines.place[ids] != RESIDENT])
+        lines.place[ids] = RESIDENT
 
-    def _are_here(self, ids: Int64Array) -> None:
-        """Sets exactly these partitions HERE."""
-        self._here_count = 0
+    def _set_resident(self, ids: Int64Array) -> None:
+        """Sets exactly these partitions RESIDENT."""
+        self._resident_count = 0
         self._came(ids)
 
     def _came(self, ids: Int64Array) -> None:
-        """Sets these partitions HERE, which were not before."""
-        count = self._here_count + len(ids)
-        if count > len(self._here):
-            self._here = grown(self._here, max(count, 2 * len(self._here)))
-        self._here[self._here_count : count] = ids
-        self._here_count = count
+        """Sets these partitions RESIDENT, which were not before."""
+        count = self._resident_count + len(ids)
+        if count > len(self._resident):
+            self._resident = grown(self._resident, max(count, 2 * len(self._resident)))
+        self._resident[self._resident_count : count] = ids
+        self._resident_count = count
 
     def settle(self, rows: Housed) -> None:
         """Finds the partitions that are still in memory after rows were dropped."""
         ids, lines = self.here(), self._lines
-        there = lines.place[ids] == HERE
+        there = lines.place[ids] == RESIDENT
         spots = self._spots(rows)
         spots[rows.store.partition[: rows.store.count]] = 0
         stays = spots[ids] == 0
         spots[ids] = -1
         for tenant in rows.tenants:
             stays |= tenant.busy(ids)
-        lines.place[ids[there & ~stays]] = NOWHERE
-        self._are_here(ids[there & stays])
+        lines.place[ids[there & ~stays]] = EMPTY
+        self._set_resident(ids[there & stays])
 
     # ---- coming back
 
@@ -170,7 +170,7 @@ class Spilled:
             if any(tenant.due_yields for tenant in rows.tenants):
                 self.bring_back(rows, self.out())
             else:
-                self._forget(self.out(), NOWHERE)
+                self._forget(self.out(), EMPTY)
             return
         asked = [tenant for tenant in rows.tenants if tenant.due_yields]
         if asked:
@@ -192,12 +192,12 @@ class Spilled:
                 hint = "queries resume from the last checkpoint when the database is opened again"
                 raise DataError(message, hint) from error
             rows.put_in(some, unpack(bounds, data, self._layouts[layout]))
-            self._forget(some, HERE)
+            self._forget(some, RESIDENT)
             self._came(some)
             self.read_count += len(some)
 
     def _forget(self, ids: Int64Array, place: int) -> None:
-        """Releases their records. place: HERE or NOWHERE."""
+        """Releases their records. place: RESIDENT or EMPTY."""
         lines = self._lines
         self.spill.store.drop(lines.place[ids], lines.length[ids].astype(np.int64))
         lines.place[ids] = place
@@ -312,7 +312,7 @@ class Spilled:
         lines = self._lines
         stale = np.flatnonzero((lines.place >= 0) & (lines.until_us < now_us))
         if len(stale):
-            self._forget(stale, NOWHERE)
+            self._forget(stale, EMPTY)
             lines.state[stale] = -1
         left = lines.until_us[self.out()]
         # an eighth of the spilled partitions may become stale before this is done again
@@ -355,6 +355,6 @@ class Spilled:
             setattr(self.learnt, name, arrays[f"learnt_{name}"])
         out = self.out()
         self.out_count = len(out)
-        self._are_here(np.flatnonzero(self._lines.place[:partitions] == HERE))
+        self._set_resident(np.flatnonzero(self._lines.place[:partitions] == RESIDENT))
         self._stale_us = int(self._lines.until_us[out].min(initial=NEVER))
         self.spill.store.adopt(self._lines.place[out], self._lines.length[out].astype(np.int64))

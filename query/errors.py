@@ -19,7 +19,7 @@ class Span:
         return Span(min(self.start, other.start), max(self.end, other.end))
 
 
-NOWHERE = Span(0, 0)
+NO_SPAN = Span(0, 0)
 
 #: All codes of QueryErrors, with their meanings. A test compares docs/errors.md with this table.
 CODES: dict[str, str] = {

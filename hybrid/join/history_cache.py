@@ -78,7 +78,7 @@ class HistoryCache:
         self._plan: Plan = history.plan
         self._matcher = matcher
         self._anew = anew
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._ahead_max = ahead_max
         self._bytes = 0
         self._pieces: dict[int, _Piece] = {}  # least recently used first
@@ -110,9 +110,9 @@ class HistoryCache:
 
     def may_keep(self, bytes_max: int) -> None:
         """Sets the limit of memory in bytes."""
-        if bytes_max > self._bytes_max:
+        if bytes_max > self.bytes_max:
             self._too_large = False
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
 
     def forget(self) -> None:
         """Clears the cache."""
@@ -152,7 +152,7 @@ class HistoryCache:
             return None
         selectivity = self._matches / self._events if self._events else None
         in_all = events + (known.covered.events if known is not None else 0)
-        if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self._bytes_max:
+        if in_all * ((selectivity or 0.0) * MATCH_BYTES + EVENT_BYTES) > self.bytes_max:
             return None
         if not events:
             return Estimate(selectivity, 0.0)
@@ -220,7 +220,7 @@ class HistoryCache:
                 return
         if known.covered.last_us < last_us and not self._extend(known, last_us, reader, late):
             return
-        self._too_large = known.nbytes > self._bytes_max
+        self._too_large = known.nbytes > self.bytes_max
         self._all = None if self._too_large else known
         self._evict()
 
@@ -282,7 +282,7 @@ class HistoryCache:
 
     def _keep(self, piece: _Piece, keys: set[tuple[Any, ...]]) -> None:
         if piece.read is None and keys != {()}:
-            self._all = piece if piece.nbytes <= self._bytes_max else self._all
+            self._all = piece if piece.nbytes <= self.bytes_max else self._all
             return
         self._count += 1
         self._pieces[self._count] = piece
@@ -297,9 +297,13 @@ class HistoryCache:
                     self._drop(before)
         self._evict()
 
+    @property
+    def nbytes(self) -> int:
+        """Returns the bytes in memory."""
+        return self._bytes + (0 if self._all is None else self._all.nbytes)
+
     def _evict(self) -> None:
-        of_all = 0 if self._all is None else self._all.nbytes
-        while self._pieces and self._bytes + of_all > self._bytes_max:
+        while self._pieces and self.nbytes > self.bytes_max:
             self._drop(next(iter(self._pieces)))
 
     def _drop(self, number: int) -> None:
@@ -321,7 +325,7 @@ class HistoryCache:
         self._bytes -= piece.nbytes if held else 0
         piece.nbytes = covered.nbytes
         self._bytes += piece.nbytes if held else 0
-        if piece is self._all and piece.nbytes > self._bytes_max:
+        if piece is self._all and piece.nbytes > self.bytes_max:
             self._all, self._too_large = None, True
         self._evict()
         return True

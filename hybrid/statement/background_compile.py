@@ -29,7 +29,7 @@ _lock = threading.Lock()
 #: The compiling child process, by the key of its kernel; one at a time.
 _children: dict[str, subprocess.Popen[bytes]] = {}
 #: Keys of kernels that a child failed to compile: their queries keep the interpreted kernel.
-_failed: set[str] = set()
+failed: set[str] = set()
 #: Keys of kernels that were not in the cache at the last look.
 _missing: set[str] = set()
 
@@ -82,7 +82,7 @@ def _looked_for(engine: Specialisable, rows: int) -> ModuleType | None:
             return None
         _ended(key)
         return built(key)
-    if rows >= ROWS_BUILD and key not in _failed:
+    if rows >= ROWS_BUILD and key not in failed:
         for other in [k for k, child in _children.items() if child.poll() is not None]:
             _ended(other)
         if not _children:
@@ -93,7 +93,7 @@ def _looked_for(engine: Specialisable, rows: int) -> ModuleType | None:
 def _ended(key: str) -> None:
     """Removes a child that has exited, and records a failure."""
     if _children.pop(key).wait() != 0:
-        _failed.add(key)
+        failed.add(key)
     _missing.discard(key)
 
 

@@ -116,7 +116,7 @@ class Partitions(NamedTuple):
     queued: np.ndarray  # bool: has an entry in the deadline heap
     nearest: np.ndarray  # time (WITHIN n ROWS: ordinal) of the last row negated before a match, or UNSEEN
     nearest_bad: np.ndarray  # 1 + node of that row if the negated condition could not be computed, else 0
-    calm: np.ndarray  # last of the leading items that are matches, decided or not, as far as they were looked at
+    calm: np.ndarray  # last item of the settled prefix: the leading matches, decided or not, that were read
     calm_length: np.ndarray  # how many these are
 
 

@@ -6,8 +6,8 @@ from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import kernel
 
 #: In the place of a partition: it is in memory; it has nothing, neither there nor on disk.
-HERE = -1
-NOWHERE = -2
+RESIDENT = -1
+EMPTY = -2
 
 
 @kernel
@@ -143,8 +143,8 @@ def due_first(watermark, count, deadline, partition, wanted, stack, out):
 
 @kernel
 def touch(partition, ts, batch, touched, last, place, ids, new, out):
-    """Notes for the partitions of a batch that they have had an event; writes each of them once to `ids`, to `new`
-    those that were NOWHERE, which are HERE now, and to `out` those on disk. Returns how many there are of all three."""
+    """Notes that the partitions of a batch have had an event. Writes each of them once to `ids`, those that were EMPTY,
+    which are RESIDENT now, to `new`, and those on disk to `out`. Returns the three numbers."""
     n = 0
     came = 0
     absent = 0
@@ -155,8 +155,8 @@ def touch(partition, ts, batch, touched, last, place, ids, new, out):
             touched[p] = batch
             ids[n] = p
             n += 1
-            if place[p] == NOWHERE:
-                place[p] = HERE
+            if place[p] == EMPTY:
+                place[p] = RESIDENT
                 new[came] = p
                 came += 1
             elif place[p] >= 0:

@@ -227,7 +227,7 @@ def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
         if is_calm:
             calm_left -= 1
             if state == PENDING and which != EVERYTHING and runs.ts[item] >= before_ts:
-                # the others that are calm began later
+                # the others of the settled prefix began later
                 if last < 0:
                     partitions.head[p] = item
                 else:
@@ -390,9 +390,9 @@ def settle(
 
 @inlined
 def keep(p, item, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions):
-    """Links an item that waits. Where it is pending, the items of the calm after it (calm_left, the last one is
-    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the calm left, the last
-    item of the new calm, its length)."""
+    """Links an item that waits. If it is pending, the items of the settled prefix after it (calm_left, the last one is
+    calm_end) began later and are not due either: they stay linked. Returns (tail, items of the prefix left, the last
+    item of the new prefix, its length)."""
     goes_on = trails and state != FAILED and calm == tail
     passed = calm_left if state == PENDING else np.int64(0)
     link(p, tail, item, runs, partitions)
@@ -468,8 +468,8 @@ def note_negated(p, t, ordinal, position, mask, bad, program, buffer, partitions
 
 @inlined
 def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, heap, decided, counters):
-    """Whether a row of a partition with a list of this length, the calm of which stays as it is, can be taken: OK, ROOM
-    or BUDGET. other_length: of the list that the row breaks under STRICT."""
+    """Returns OK if a row of a partition with a list of this length can be taken, else ROOM or BUDGET. calm_length: of
+    the settled prefix of the list, which stays. other_length: of the list that the row breaks under STRICT."""
     most = (length - calm_length + 2) * (degree + 1) + calm_length + other_length
     if (
         counters[C_FREE] < 2 * most

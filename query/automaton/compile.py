@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from query.automaton.nfa import Automaton, Edge, EdgeKind, Label, State
-from query.errors import NOWHERE, Diagnostic, QueryError
+from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import show
 from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
@@ -86,7 +86,7 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
         nodes.append(node)
         if len(nodes) > NODES_MAX:
             raise QueryError([Diagnostic(
-                "HQ600", f"the pattern expands to more than {NODES_MAX:,} nodes", NOWHERE,
+                "HQ600", f"the pattern expands to more than {NODES_MAX:,} nodes", NO_SPAN,
                 hint="use smaller bounds in {n,m}, or fewer nested ones",
             )])
         return len(nodes) - 1

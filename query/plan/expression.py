@@ -20,7 +20,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import assert_never
 
-from query.errors import NOWHERE, Span
+from query.errors import NO_SPAN, Span
 
 Value = None | bool | int | float | Decimal | str
 
@@ -31,7 +31,7 @@ class Constant:
 
     value: Value
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
     sql: str = ""
 
 
@@ -39,7 +39,7 @@ class Constant:
 class Column:
     name: str
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
 
 
 class Logical(Enum):
@@ -66,7 +66,7 @@ class Navigation:
     physical_offset: int
     final: bool
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Aggregate:
     distinct: bool
     final: bool
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
     more: tuple[Expression, ...] = ()
     where: Expression | None = None
     order: tuple[tuple[Expression, str], ...] = ()
@@ -121,13 +121,13 @@ class Aggregate:
 class Classifier:
     """The variable of the current row."""
 
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
     type: str = "VARCHAR"
 
 
 @dataclass(frozen=True, slots=True)
 class MatchNumber:
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
     type: str = "BIGINT"
 
 
@@ -144,7 +144,7 @@ class Call:
     function: str
     arguments: tuple[Expression, ...]
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Opaque:
     sql: str
     arguments: tuple[Expression, ...]
     type: str
-    span: Span = field(default=NOWHERE, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
 
 
 Expression = Constant | Column | Navigation | Aggregate | Classifier | MatchNumber | Call | Opaque

@@ -19,6 +19,11 @@ def opened_of(db: Database) -> Opened:
     return db._opened
 
 
+def memory_limit_of(db: Database) -> str | None:
+    """Returns the limit of memory, as it was given."""
+    return db._memory_limit
+
+
 def checkpoints_of(db: Database) -> Checkpoints:
     return db._checkpoints
 

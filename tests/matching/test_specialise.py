@@ -91,7 +91,7 @@ def test_a_child_compiles_while_the_query_runs(monkeypatch: pytest.MonkeyPatch) 
             if at == 2500:  # the first half by the interpreted kernel, whatever the machine does
                 while built(key) is None:
                     assert time.monotonic() < deadline
-                    assert key not in kernels._failed
+                    assert key not in kernels.failed
                     db.push("e", table.slice(at, 1))
                     at += 1
                     time.sleep(0.2)

@@ -20,7 +20,7 @@ from hybrid.database.database import Database
 from hybrid.watch.memory import bytes_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
-from tests.hybrid.inside import flow_of
+from tests.hybrid.inside import flow_of, memory_limit_of
 
 START = dt.datetime(2024, 1, 1)
 #: Run by tables, starts, blocks, lists and graphs of runs.
@@ -188,7 +188,7 @@ def test_several_streams_share_the_limit(tmp_path: Path) -> None:
             db.push("ticks" if i % 2 else "trades", rows)
         db.advance("ticks", None)
         db.advance("trades", None)
-        assert (alerts.stats()["read_back"] > 0) == (db._memory_limit is not None)
+        assert (alerts.stats()["read_back"] > 0) == (memory_limit_of(db) is not None)
         return sorted(str(row) for row in alerts.fetch().to_pylist())
 
     with opened(tmp_path / "db", "5KB") as db, opened(None, None) as other:
@@ -211,15 +211,15 @@ def test_joins_share_what_may_be_kept_of_history(
         with opened(None, None) as db:
             alerts = [db.watch(query, strategy=strategy) for _ in range(3)]
             caches = [cache for query in flow_of(db).queries if query.driver for cache in query.driver.caches]
-            assert [cache._bytes_max for cache in caches] == [kept_max // 3] * 3
+            assert [cache.bytes_max for cache in caches] == [kept_max // 3] * 3
             alerts.pop().close()
             caches.pop()
             for rows in batches():
                 db.push("ticks", rows)
             db.advance("ticks", None)
             rows = [sorted(map(str, a.fetch().to_pylist())) for a in alerts]
-            assert [cache._bytes_max for cache in caches] == [kept_max // 2] * 2
-            taken = [cache._bytes + (0 if cache._all is None else cache._all.nbytes) for cache in caches]
+            assert [cache.bytes_max for cache in caches] == [kept_max // 2] * 2
+            taken = [cache.nbytes for cache in caches]
             assert max(taken) <= kept_max // 2
             return rows, max(taken)
 

@@ -17,6 +17,7 @@ import hybrid
 from hybrid.watch.paged import PAGES, FoundPiece, Pages, size_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import killed
+from tests.hybrid.inside import flow_of, opened_of
 from tests.hybrid.watch.test_checkpoint import ABSENT, COLUMNS, FALLS, JOINED, JOINED_ONCE, ONCE, PASSING
 from tests.hybrid.watch.test_saved import events
 
@@ -53,11 +54,11 @@ def watched(db: hybrid.Database, ids: bool, named: bool) -> dict[str, Any]:
 
 def within(db: hybrid.Database) -> None:
     """No query has more in memory than its share."""
-    for query in db._flow.queries:
+    for query in flow_of(db).queries:
         alerts = query.alerts
         assert alerts.bytes_max is not None
         assert alerts._unread_bytes + alerts._last_bytes <= alerts.bytes_max
-    pages = db._opened.path
+    pages = opened_of(db).path
     assert pages is not None
     assert list((Path(str(pages)) / PAGES).glob("*")) == []
 

@@ -399,7 +399,7 @@ def test_every_field_has_a_tag():
     for kind, tags in saved.KINDS.values():
         assert [f.name for f in fields(kind)] == [*tags], kind
     assert [*ASKED_TAGS] == [f.name for f in fields(Asked)]
-    assert [*spilled.LINE_TAGS] == [f.name for f in fields(spilled._Lines)]
+    assert [*spilled.LINE_TAGS] == [f.name for f in fields(spilled.PartitionLines)]
     assert {*matcher.HELD_TAGS} == {"bounds", *PER_MATCH, *PER_ROW}
     assert [engine.tag for engine in ENGINES] == ["table", "starts", "graph", "merged", "blocks", "lists", "counts"]
     assert [*store.TAGS] == [*store.FIXED]
