@@ -18,7 +18,7 @@ from matching.array_lanes import Values, truth
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.engines.buffered_runs import group
-from matching.engines.choose import after_failure, choose_engine
+from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
 from matching.engines.engine import (
     NONE_BAD,
     Arrays,
@@ -33,7 +33,6 @@ from matching.engines.engine import (
     specialisable,
     spillable,
 )
-from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.kernels.layout import grown
@@ -511,7 +510,7 @@ class KernelMatcher:
         covered = np.zeros(store.count, np.bool_)
         covered[again] = old.covered(store, np.flatnonzero(again))
         chosen = after_failure(self.chosen)
-        lists = RunLists(chosen)
+        lists = AFTER_FAILURE(chosen)
         lists.go_on(self.engine.numbers(partitions), self.engine.stuck)
         self._run_by(chosen, lists)
         if self._unsettled is not None:
@@ -629,7 +628,7 @@ class KernelMatcher:
             raise DataError("the parts of this state name their sources in another order", "join parts of one stream")
         self.sources = longer if self.rows.began else sources
         if tag != self.engine.tag:
-            if self.rows.began or tag != RunLists.tag:
+            if self.rows.began or tag != AFTER_FAILURE.tag:
                 raise DataError(f"this state is of {tag}, and this matcher runs {self.engine.name}", _START_ANEW)
             self._run_by(after_failure(self.chosen))
 
@@ -832,7 +831,7 @@ class KernelMatcher:
         mine = (STATE_VERSION, self._fingerprint, self._stamp)
         same = (head.get("version"), head.get("plan"), head.get("program")) == mine
         # after conditions have failed it continues with lists
-        return same and head["engine"] in (self.engine.tag, RunLists.tag)
+        return same and head["engine"] in (self.engine.tag, AFTER_FAILURE.tag)
 
     def restore(self, state: bytes) -> None:
         """Restores a snapshot of the same plan. Raises DataError for another plan or version."""

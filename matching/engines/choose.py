@@ -28,6 +28,8 @@ GRAPH_STATES_MAX = 64
 COUNT_STATES_MAX = 16
 #: Maximum number of partial matches of one partition at a time.
 RUNS_MAX = 200_000
+#: The engine that knows whether a condition that cannot be computed is read, and so continues after another one.
+AFTER_FAILURE = RunLists
 
 
 def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) -> EnginePlan:
@@ -96,7 +98,7 @@ def after_failure(chosen: EnginePlan) -> EnginePlan:
     """Returns the engine to use after a condition could not be computed for a row: run lists know whether it is
     read."""
     why = "a condition could not be computed for a row, which is an error only if it is read"
-    return replace(chosen, engine=RunLists, why=why, table=None)
+    return replace(chosen, engine=AFTER_FAILURE, why=why, table=None)
 
 
 def rows_wanted(program: Program) -> WantedRows:
