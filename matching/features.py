@@ -193,8 +193,8 @@ class RowValues:
     def attempt(
         self, store: RowStore, positions: Int64Array | slice
     ) -> tuple[list[Values], list[np.ndarray | None]]:
-        """The same values, and for each expression the rows where it cannot be computed, bool (n,), or None where there
-        are none: such a cell is null. Whoever reads it raises what `why` gives.
+        """Returns the same values, and for each expression the rows where it cannot be computed, bool (n,), or None if
+        there are none. Such a cell is null; if it is read, the caller raises the error that `why` returns.
 
         As fast as `evaluate` where all can be computed; else each expression is computed alone, a failing one twice."""
         try:

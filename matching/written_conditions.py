@@ -31,8 +31,8 @@ NOTHING = np.uint64(2**64 - 1)  # one below the first place
 
 @inlined
 def holds(program, variable, registers, valid, feature, feature_valid, i, scratch):
-    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 it cannot be computed. Behind the rows of
-    `feature` in feature_valid, if there are more, those that say where a feature cannot be computed."""
+    """Runs the code of `variable` for row i: 1 true, 0 false or null, -1 it cannot be computed. Further
+    rows of feature_valid, if any, are those where a feature cannot be computed."""
     features = feature.shape[0]
     some_fail = feature_valid.shape[0] > features
     stack = scratch.stack
@@ -183,7 +183,7 @@ def operands(program: Program) -> list[str]:
 
 class _Bytecode:
     """The instructions of a condition as statements: slot d of the stack is s{d} or, of a float, t{d}, and is null
-    unless v{d}. Jumps go forward only: what they pass over stands under an `if`."""
+    unless v{d}. Jumps go forward only: the statements passed over are under an `if`."""
 
     def __init__(self, program: Program, v: int) -> None:
         self.program = program
@@ -367,12 +367,12 @@ def _accumulated(r: int, kind: RegisterKind, floating: bool, value: str, has: st
 
 
 def passing(program: Program) -> str:
-    """The function of what a row that is passed over says of each gap; see skip_till.passed_over."""
+    """Returns the function that computes the bits of a row that is passed over; see skip_till.passed_over."""
     lines = []
     for g, labels in enumerate(program.gaps):
-        mask = sum(1 << v for v in set(labels))  # a negation may stand there twice
+        mask = sum(1 << v for v in set(labels))  # a negation may be there twice
         lines += [f"if mask & {mask} != 0:", f"    passed |= {1 << g}"]
     return "\n".join([
-        "@inlined", "def passed_over(mask):", '    """What a row that is passed over says of the gaps."""',
+        "@inlined", "def passed_over(mask):", '    """Returns the bits of a row that is passed over."""',
         "    passed = np.int64(0)", *("    " + line for line in lines), "    return passed",
     ])  # fmt: skip

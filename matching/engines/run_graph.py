@@ -277,7 +277,7 @@ class RunGraph:
         self._left = cells.items
         of = owners(cells.bounds)
         narrow, wide = self._cells.narrow[cells.items], self._cells.wide[cells.items]
-        # an expired cell may be kept for later cells although its row is gone: none is read
+        # an expired cell may be kept for later cells although its row was dropped: none is read
         columns = {
             "row": leaving.rows.places(narrow[:, Narrow.ROW], of).astype(np.int32), "edge": narrow[:, Narrow.EDGE],
             "child": cells.places(narrow[:, Narrow.CHILD], of).astype(np.int32),

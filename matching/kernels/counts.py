@@ -5,10 +5,10 @@ Counts of runs per state are a vector, and what a row does to it is a matrix: ev
 edges the row meets, and stays where it is if the row may be passed over. WITHIN takes back the runs of the oldest
 starts, which a sum cannot do; so starts are kept as a queue is by two stacks. The starts of the *back* are one vector.
 For those of the *front*, each node has the counts, at the time when back became front, of its start and all later ones
-of the front; one matrix has what the rows since then have done. When the oldest start of the back is over time, the
+of the front; one matrix has the effect of the rows since then. When the oldest start of the back is over time, the
 back becomes the front, from its last row to its first. Each row is turned over once at most.
 
-Numbers stand for themselves up to MANY, which means so many or more. It cannot become less: all are sums of products of
+Numbers are exact up to MANY, which means so many or more. It cannot become less: all are sums of products of
 whole numbers, none negative.
 """
 

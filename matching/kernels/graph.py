@@ -171,7 +171,7 @@ class FoundPaths(NamedTuple):
 
 
 class GraphScratch(NamedTuple):
-    """edge, child: the edges that take the row at hand and the lists they take it behind, one per edge of the program;
+    """edge, child: the edges that take the row at hand and the lists before it, one per edge of the program;
     ends: cells of it that end matches; path: the cells of one match, from its end, and bottom: where the cells to try
     next at each of its places begin in `stack`, as long as the longest list; kept: ends kept for later."""
 
@@ -197,8 +197,8 @@ def window(t, ordinal, within_us, within_rows):
 
 @inlined
 def take_row(p, mask, bad, row, lowest, skips_any, program, cells, lists, scratch, counters):
-    """Notes the edges that take a row and the lists they take it behind; lists that may not ignore it end. Returns how
-    many there are, -1 if the condition of one cannot be computed."""
+    """Notes the edges that take a row and the lists before it; lists that may not ignore it end. Returns their number,
+    -1 if the condition of one cannot be computed."""
     made = 0
     for q in range(len(program.accept)):
         if (mask | bad) & program.state_mask[q] == 0:
@@ -758,7 +758,7 @@ def move_cells(cells, count, moved, row_moved):
         behind = cells.narrow[c, NEXT]
         cells.narrow[to, ROW] = row_moved[cells.narrow[c, ROW]]
         cells.narrow[to, EDGE] = cells.narrow[c, EDGE]
-        # of a cell that WITHIN has ended, kept for what stands behind it, the children may be gone: none is read
+        # of a cell that WITHIN has ended, kept for the cells after it, the children may have been dropped: none is read
         cells.narrow[to, CHILD] = moved[child] if child >= 0 else -1
         cells.narrow[to, NEXT] = moved[behind] if behind >= 0 else -1
         cells.wide[to, START] = cells.wide[c, START]
@@ -786,8 +786,8 @@ def own_lists(states, ids, lists, owner):
 
 @kernel
 def own_cells(count, cells, moved, owner):
-    """owner: int64 (count,), -1 but for first cells; set for all live cells (`mark_cells`) behind them. Cells of one
-    partition are behind cells of that partition only."""
+    """owner: int64 (count,), -1 but for first cells; set for all live cells (`mark_cells`) below them. Cells of one
+    partition are below cells of that partition only."""
     for c in range(count - 1, -1, -1):
         if moved[c] >= 0 and owner[c] >= 0:
             child = cells.narrow[c, CHILD]

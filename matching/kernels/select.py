@@ -9,9 +9,9 @@ from matching.kernels.jit import kernel
 def rows_that_matter(partition, begins, some, hot, passes, out):
     """Writes the indices i of the rows that may begin a match (begins[i]) or meet a run; returns their number.
 
-    some: whether a row meets any condition. hot: bool per partition, whether it may have runs; brought up to date.
+    some: True if a row meets any condition. hot: bool per partition, True if it may have runs; updated.
     passes: runs pass over rows, so that one which meets no condition changes nothing; else it ends them, and the rows
-    behind it meet none. O(rows)."""
+    after it meet none. O(rows)."""
     count = 0
     for i in range(len(partition)):
         p = partition[i]

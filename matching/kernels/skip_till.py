@@ -19,8 +19,8 @@ Where rows are negated before a match, a partition knows the nearest one, and a 
 whether WITHIN reaches it shows with the last row.
 
 Where rows are negated after a match, one that has its last row waits until WITHIN is over. The matches of one start
-that wait are a chain of their last nodes and have one line, the first one of those of its start. A negated row is
-behind all of them, and drops all that WITHIN has not ended before. Those whose WITHIN ends at one time come out in the
+that wait are a chain of their last nodes and have one line, the first one of those of its start. A negated row comes
+after all of them, and drops all that WITHIN has not ended before. Those whose WITHIN ends at one time come out in the
 order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
 made. Where all matches are not wanted only the first one of a start waits: what drops it drops the later ones too.
 
@@ -64,10 +64,10 @@ ANY = int(Ignore.ANY)
 
 
 class Run(IntEnum):
-    """Columns of a run; its registers stand behind them, and behind these, where rows are negated before a match,
-    NEAREST and SAID of its partition as they were before its first row.
+    """Columns of a run, followed by its registers and, if rows are negated before a match, by NEAREST and SAID of its
+    partition as they were before its first row.
 
-    A line of the state WAITS stands for the matches of a start that wait: NODE is the last node of the one that came
+    A line of the state WAITS is that of the waiting matches of a start: NODE is the last node of the one that came
     last, and VALID, where only one of a start waits, the ordinal of its last row."""
 
     STATE = 0
@@ -76,7 +76,7 @@ class Run(IntEnum):
     ROW = 3  # position of the first row in the row store
     NODE = 4  # last node in the match buffer
     VALID = 5  # bit r: register r is not null
-    PASSED = 6  # what the rows passed over said; see BAD_SHIFT
+    PASSED = 6  # bits of the rows passed over; see BAD_SHIFT
     BAD_NODE = 7  # 1 + node of a row passed over whose negated condition could not be computed
     REGISTERS = 8
 
@@ -125,13 +125,13 @@ WAITS = -1
 LABEL_BITS = 6
 LABELS = (1 << LABEL_BITS) - 1
 
-#: Of a row passed over since the last one bound, the first that says something of gap g: bit g if it meets a condition
-#: of the gap, bit 32 + g if that cannot be computed; then BAD_NODE has the row.
+#: Of the first row passed over since the last one bound that matters to gap g: bit g if it meets a condition of the
+#: gap, bit 32 + g if that cannot be computed; then BAD_NODE has the row.
 BAD_SHIFT = 32
 GAPS = (1 << 30) - 1
-#: A gap that lies behind was of the latter kind: it is an error if the run ends in a match.
+#: An earlier gap was of the latter kind: it is an error if the run ends in a match.
 POISONED = 1 << 62
-#: A gap that lies behind was of the former kind, so that the run is no match. It goes on only where a row before it
+#: An earlier gap was of the former kind, so that the run is no match. It goes on only where a row before it
 #: could not be computed: that is an error even so.
 DOOMED = 1 << 30
 
@@ -306,7 +306,7 @@ def copy_line(of, to, width, runs):
 
 @kernel
 def by_node(begin, end, decided):
-    """Sorts what stands in [begin, end) of `decided` by its nodes (Shell's sort)."""
+    """Sorts [begin, end) of `decided` by nodes (Shell's sort)."""
     gap = 1
     while 3 * gap < end - begin:
         gap = 3 * gap + 1
@@ -369,8 +369,8 @@ def decide_over(p, begin, end, program, runs, blocks, decided, counters):
 @kernel
 def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
     """Hands out the matches that wait and that the row at `ordinal` cannot forbid: those in the lines before `low`,
-    whose WITHIN is over; or of WITHIN n ROWS, if it forbids none, those of the start for which it is the last row. They
-    stand at `low` then. Returns whether they do."""
+    whose WITHIN is over; or of WITHIN n ROWS, if it forbids none, those of the start for which it is the last row.
+    These are at `low`. Returns True if there are some."""
     within_rows = program.parameters[P_WITHIN_ROWS]
     if within_rows < 0:
         decide_over(p, blocks[p, BASE] + blocks[p, BEGIN], low, program, runs, blocks, decided, counters)
@@ -452,7 +452,7 @@ def step(
 ):  # fmt: skip
     """Like matching.kernels.step.step, for programs that pass over rows. O(rows * runs of their partitions * edges).
 
-    Longer than other kernels: what is read and written of a block changes at every edge, so the edges stand in it."""
+    Longer than other kernels: every edge reads and writes the block, so the loop over edges is part of it."""
     mode = program.parameters[P_MODE]
     carries = program.parameters[P_CARRIES] != 0
     skips_any = program.parameters[P_IGNORE] == ANY
@@ -554,7 +554,7 @@ def step(
                     write += 1
                     continue
                 if mode == ALL and passed == 0 and not concerns(program, m | b, state):
-                    if trails and line[mine, FIRST] != group:  # a chain of its start stands before it, too
+                    if trails and line[mine, FIRST] != group:  # a chain of its start is before it, too
                         group = line[mine, FIRST]
                         group_count = write - low
                         chained = False
@@ -687,7 +687,7 @@ def step(
                         nodes = store(nodes, np.int64(-1), position, program.gap_label[0], buffer)
                     bad_before = bad_node + 1
                 before |= news
-            if taken:  # what it became may stand where it stood
+            if taken:  # its successor may be in its place
                 if write == (read if read < stop else block_end):
                     low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
                     block_end = stop
@@ -839,7 +839,7 @@ def cut_waiting(nodes, first, runs):
 
 @kernel
 def move_waiting(nodes, runs, moved):
-    """Renumbers the nodes of matches that wait. What stands there for other nodes is earlier than they are, too."""
+    """Renumbers the nodes of matches that wait. The entries of other nodes are earlier than these, too."""
     for n in range(nodes):
         if moved[n] >= 0:
             behind = runs.behind[n]
@@ -864,7 +864,7 @@ def mark_runs(ids, runs, blocks, buffer, moved, keep):
 
 @kernel
 def mark_positions(ids, runs, blocks, positions, keep):
-    """Marks the rows whose positions stand in registers. positions: int64, these registers."""
+    """Marks the rows whose positions are in registers. positions: int64, these registers."""
     for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
@@ -875,7 +875,7 @@ def mark_positions(ids, runs, blocks, positions, keep):
 
 @kernel
 def move_positions(ids, runs, blocks, positions, row_moved):
-    """Renumbers the rows whose positions stand in registers."""
+    """Renumbers the rows whose positions are in registers."""
     for p in ids:
         low = blocks[p, BASE] + blocks[p, BEGIN]
         for at in range(low, low + blocks[p, LENGTH]):
@@ -899,8 +899,8 @@ def move_runs(ids, runs, blocks, moved, row_moved):
 
 @kernel
 def place_blocks(ids, lengths, runs, blocks):
-    """Gives each of these partitions, which have none, a block for its runs; there is room for as many lines as
-    `lines_for` says."""
+    """Gives each of these partitions, which have none, a block for its runs; there is room for `lines_for`
+    lines."""
     for k in range(len(ids)):
         if lengths[k] > 0:
             size = size_for(2 * (lengths[k] + 1))

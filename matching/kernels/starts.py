@@ -294,7 +294,8 @@ def queue_length(p, rows, partitions):
 
 @kernel
 def meet(config, root, position, tick, rows, configs, met):
-    """The group of `root` is in `config` behind the row at `position`; returns the number of configurations met."""
+    """Notes that the group of `root` is in `config` after the row at `position`; returns the number of configurations
+    met."""
     if configs[config, 1] != tick:
         configs[config, 1] = tick
         configs[config, 0] = root

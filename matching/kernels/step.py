@@ -433,8 +433,8 @@ def has_twin(p, node, q, lesser, runs, partitions):
 def verdict(
     t, ordinal, first, node, spent, nearest, nearest_bad, ended_first, leads, trails, within_us, within_rows
 ):  # fmt: skip
-    """The state and node of the item for a run that accepts where rows are negated; 0: it is no match, or a preferred
-    one that is pending stands for it."""
+    """Returns the state and node of the item for a run that accepts where rows are negated; 0: it is no match, or a
+    preferred pending one replaces it."""
     if leads and nearest != UNSEEN:
         near = t - nearest <= within_us if within_us >= 0 else ordinal - nearest + 1 <= within_rows
         if near:

@@ -39,7 +39,7 @@ _DAY_US = 86_400_000_000
 
 
 class NoLane(Exception):
-    """The expression has no exact form in lanes; the message says which part."""
+    """The expression has no exact form in lanes; the message names the part."""
 
 
 class Unit(Enum):
@@ -108,7 +108,7 @@ def is_wide(type: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value from outside: a column, feature or register. `source` says which."""
+    """A value from outside, `source`: a column, feature or register."""
 
     source: object
     lane: Lane
