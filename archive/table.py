@@ -472,7 +472,7 @@ class Table:
             if any((action.path in there) != isinstance(action, AddAction) for action in actions):
                 if failed is not None and self._delta.version() == version:
                     raise failed
-                raise CommitFailedError("others have gone on")
+                raise CommitFailedError("another writer has committed")
         self._update()
         _committed(self.directory, version + 1, self._delta.version())
 

@@ -44,9 +44,9 @@ def mend(directory: Place) -> list[RepairedFault]:
     if isinstance(found, str):
         moved = aside(directory, STREAM_FILE) if (directory / STREAM_FILE).exists() else ""
         write_declaration(directory, Table.open(directory / TABLE).schema, None)
-        what = f"was damaged: it is {moved} now, and" if moved else "was gone: it is"
+        what = f"was damaged: it is {moved} now, and" if moved else "was missing: it was"
         again = "declare idle and heartbeat again, if it had them"
-        done.append(RepairedFault(STREAM_FILE, f"{what} made anew as the table says", "", again))
+        done.append(RepairedFault(STREAM_FILE, f"{what} created from the table", "", again))
     return done
 
 

@@ -275,7 +275,7 @@ class Service:
         context, outlets = self.context, self.outlets
         ticks = context.clock.ticks
         over = not self._stopping
-        self.report.state, context.doing = "stopping", "what was read"
+        self.report.state, context.doing = "stopping", "the last events"
         context.say("stopping" if not over else "every source has ended")
         until = ticks() + DRAIN_S
         end = float("inf") if over else ticks() + STOP_S

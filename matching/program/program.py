@@ -297,7 +297,7 @@ class Program:
         if self.ignore is Ignore.NOT_WAITED_FOR and not self.edge_waits[edge]:
             shown += " or passed over"
         if self.edge_gap and self.edge_gap[edge] >= 0:
-            shown += " behind no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
+            shown += " after no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
         return shown
 
     def _operand(self, op: OpCode, a: int) -> str:

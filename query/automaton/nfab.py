@@ -142,7 +142,7 @@ def explain_nfab(plan: Plan) -> str:
     if plan.within is not None:
         lines.append(f"within {plan.within}, on every edge")
     names = rp.negated(plan.pattern)
-    lines += [f"absent ~{rp.Variable(name)} where it stands: {show(plan.condition(name))}" for name in names]
+    lines += [f"absent ~{rp.Variable(name)} at its place: {show(plan.condition(name))}" for name in names]
     return "\n".join(lines)
 
 

@@ -49,7 +49,7 @@ def test_a_damaged_declaration(database):
     assert run("verify", "-d", database) == (1, f"t: broken: {file} is damaged: its checksum does not match\n")
     code, said = run("repair", "-d", database)
     assert code == 0
-    assert said.startswith("t: stream.json was damaged: it is _aside/stream.json now, and made anew as the table says")
+    assert said.startswith("t: stream.json was damaged: it is _aside/stream.json now, and created from the table")
     assert run("verify", "-d", database) == (0, "")
     assert values(database) == [1.0, 2.0, 3.0]
     with hybrid.connect(database, maintenance=False) as db:

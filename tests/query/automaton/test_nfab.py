@@ -232,7 +232,7 @@ def test_other_patterns_have_the_general_form(pattern: str, selection: Selection
 
 def test_the_general_form_names_what_must_be_absent() -> None:
     shown = explain_nfab(plan_of("PATTERN (A ~N B?  C) SELECTION SKIP TILL ANY MATCH DEFINE N AS s = 'n'"))
-    assert shown.splitlines()[-2:] == ["ignore any row", "absent ~N where it stands: (s = 'n')"]
+    assert shown.splitlines()[-2:] == ["ignore any row", "absent ~N at its place: (s = 'n')"]
 
 
 def test_a_large_automaton_is_not_written_out() -> None:
