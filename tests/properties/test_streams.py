@@ -161,9 +161,9 @@ def test_merged_streams(record_property: Callable[[str, object], None]) -> None:
                 live = live.drop_columns(["match_id"])
                 kept = db.sql(text, late=False)
                 table = union(db)
-                with Relations("SELECT * FROM u", {"u": table}).open() as relations:
-                    relations._text = QUERIES[which].format("u", "ts, n")
-                    expected = answer(relations._text, relations, ReferenceMatcher).arrow()
+                by_hand = QUERIES[which].format("u", "ts, n")
+                with Relations(by_hand, {"u": table}).open() as relations:
+                    expected = answer(by_hand, relations, ReferenceMatcher).arrow()
                 expected = expected.drop_columns([c for c in ("n",) if which == 3])
                 assert rows_of(live.select(expected.column_names)) == rows_of(expected)
                 assert rows_of(kept.arrow()) == rows_of(live)
