@@ -67,11 +67,10 @@ class Source(Protocol):
 
     A source that knows the ends of its partitions also has `places`, which returns a PartitionProgress by partition
     name.
-    """
 
-    #: True if it can send events again from a position. If not, events that were returned and are not yet durable are
-    #: lost with the process, unless the source withholds the acknowledgement until `kept` (MQTT).
-    resumes: bool
+    If a source cannot send events again from a position, events that were returned and are not yet durable are lost
+    with the process, unless it withholds the acknowledgement until `kept` (MQTT).
+    """
 
     @property
     def ended(self) -> bool:

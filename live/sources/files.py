@@ -74,8 +74,6 @@ class FileSource:
     that holds the positions. None: facts live as long as this object, and older files are recognised by path only.
     """
 
-    resumes = True
-
     def __init__(self, schema: Schema, settings: FileSettings, memory: Path | None = None) -> None:
         self._settings = settings
         self._path = absolute(settings.path)

@@ -78,7 +78,6 @@ class KafkaSource:
     """Reads events from topics. Resumes from positions. marks: facts stored beside the positions. Raises DataError for
     settings that the client rejects, without contacting a broker."""
 
-    resumes = True
     ended = False
 
     def __init__(self, schema: Schema, settings: KafkaSettings, marks: Marks | None = None) -> None:

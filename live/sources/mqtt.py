@@ -75,7 +75,6 @@ class MqttSource:
     """Reads events from topics. Does not resume from positions: the broker keeps unacknowledged messages. Raises
     DataError for invalid settings, without contacting a broker."""
 
-    resumes = False
     ended = False
 
     def __init__(self, schema: Schema, settings: MqttSettings) -> None:

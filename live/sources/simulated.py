@@ -26,8 +26,6 @@ class SimulatedSource:
     Raises DataError for a rate that is not above 0.
     """
 
-    resumes = True
-
     def __init__(
         self, schema: Schema, arrivals: Callable[[], Iterable[tuple[str, int, pa.RecordBatch]]],
         rate: float | None = None, *, clock: Callable[[], float] = time.monotonic,

@@ -67,7 +67,6 @@ class FakeSource:
     """Gives one of `given` at each poll; an exception among them is raised."""
 
     given: list[Piece | Bad | Exception] = field(default_factory=list)
-    resumes: bool = True
     ends: bool = False
     opened: dict[str, int] | None = None
     acknowledged: list[dict[str, int]] = field(default_factory=list)

@@ -68,7 +68,6 @@ TYPES = pa.schema([("ts", pa.timestamp("us")), ("k", pa.string()), ("v", pa.int6
 class Both:
     """Both sources of crash_child as partitions of one that resumes: some events of one of them at a time."""
 
-    resumes = True
     partitions = SOURCES
 
     def __init__(self, rng: np.random.Generator) -> None:
