@@ -125,6 +125,7 @@ class RowsPerMatch(Enum):
     ALL_SHOW_EMPTY = "ALL ROWS PER MATCH SHOW EMPTY MATCHES"
     ALL_OMIT_EMPTY = "ALL ROWS PER MATCH OMIT EMPTY MATCHES"
     ALL_WITH_UNMATCHED = "ALL ROWS PER MATCH WITH UNMATCHED ROWS"
+    WINDOW = "ONE ROW PER WINDOW"
 
 
 class AfterMatchKind(Enum):
@@ -212,6 +213,18 @@ class MatchRecognize:
     span: Span
     timeout: Span | None = None  # of TIMEOUT ROWS
     sase: SaseSyntax | None = None
+    trends: TrendSyntax | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrendSyntax:
+    """The clauses of ONE ROW PER WINDOW: `GROUP BY columns`, `SLIDE interval`; having: `HAVING condition`, in SASE+
+    only. span: of ONE ROW PER WINDOW, or of the clause without it."""
+
+    group_by: tuple[ExpressionText, ...]
+    slide: WithinSyntax | None
+    having: ExpressionText | None
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)

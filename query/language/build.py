@@ -22,6 +22,7 @@ _ROWS = {
     "all_rows_show_empty": ast.RowsPerMatch.ALL_SHOW_EMPTY,
     "all_rows_omit_empty": ast.RowsPerMatch.ALL_OMIT_EMPTY,
     "all_rows_with_unmatched": ast.RowsPerMatch.ALL_WITH_UNMATCHED,
+    "one_row_per_window": ast.RowsPerMatch.WINDOW,
 }
 _AFTER = {
     "skip_past_last_row": ast.AfterMatchKind.PAST_LAST_ROW,
@@ -79,8 +80,13 @@ def match_recognize(text: str, clauses: Node, span: Span) -> ast.MatchRecognize:
     subsets: tuple[ast.SubsetSyntax, ...] = ()
     defines: tuple[ast.DefineSyntax, ...] = ()
     timeout: Span | None = None
+    groups: tuple[ast.ExpressionText, ...] = ()
+    slide: ast.WithinSyntax | None = None
+    windows: Span | None = None  # of the first clause that only windows have
     for clause in clauses.children:
         kind = str(clause.data)
+        if kind in ("one_row_per_window", "group_by", "slide"):
+            windows = span_of(clause) if windows is None or kind == "one_row_per_window" else windows
         if kind in _ROWS:
             rows = _ROWS[kind]
         elif kind in _AFTER:
@@ -94,6 +100,10 @@ def match_recognize(text: str, clauses: Node, span: Span) -> ast.MatchRecognize:
                     partition_by = tuple(map(expression_of, clause.children))
                 case "order_by":
                     order_by = tuple(map(_order_item, clause.children))
+                case "group_by":
+                    groups = tuple(map(expression_of, clause.children))
+                case "slide":
+                    slide = within_of(text, clause, "SLIDE")
                 case "measures":
                     measures = tuple(
                         ast.MeasureSyntax(expression_of(m.children[0]), name_of(m.children[1]), span_of(m))
@@ -116,9 +126,11 @@ def match_recognize(text: str, clauses: Node, span: Span) -> ast.MatchRecognize:
                         for d in clause.children
                     )
     assert pattern is not None
+    trends = None if windows is None else ast.TrendSyntax(groups, slide, None, windows)
     return ast.MatchRecognize(
-        partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span, timeout
-    )
+        partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span, timeout,
+        trends=trends,
+    )  # fmt: skip
 
 
 def _order_item(node: Node) -> ast.OrderItem:

@@ -21,27 +21,29 @@ from query.cache import cache_home, is_private
 from query.errors import Diagnostic, QueryError, Span
 from query.language.lexer import Token, TokenKind, Tokens, words_of
 
-#: The position of WITHIN and SELECTION, which are allowed in either order.
-_EITHER_WAY = 7
+#: The position of WITHIN with SLIDE, and of SELECTION, which are allowed in either order.
+_EITHER_WAY = 8
 #: The clauses of MATCH_RECOGNIZE: the words each begins with, and its position.
 _CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("PARTITION BY", ("PARTITION", "BY"), 0),
     ("ORDER BY", ("ORDER", "BY"), 1),
-    ("MEASURES", ("MEASURES",), 2),
-    ("ONE ROW PER MATCH", ("ONE", "ROW"), 3),
-    ("ALL ROWS PER MATCH", ("ALL", "ROWS"), 3),
-    ("TIMEOUT ROWS", ("TIMEOUT", "ROWS"), 4),
-    ("AFTER MATCH", ("AFTER", "MATCH"), 5),
-    ("PATTERN", ("PATTERN", "("), 6),
+    ("GROUP BY", ("GROUP", "BY"), 2),
+    ("MEASURES", ("MEASURES",), 3),
+    ("ONE ROW PER MATCH", ("ONE", "ROW"), 4),
+    ("ALL ROWS PER MATCH", ("ALL", "ROWS"), 4),
+    ("TIMEOUT ROWS", ("TIMEOUT", "ROWS"), 5),
+    ("AFTER MATCH", ("AFTER", "MATCH"), 6),
+    ("PATTERN", ("PATTERN", "("), 7),
     ("WITHIN", ("WITHIN",), _EITHER_WAY),
+    ("SLIDE", ("SLIDE",), _EITHER_WAY),
     ("SELECTION", ("SELECTION",), _EITHER_WAY),
-    ("SUBSET", ("SUBSET",), 8),
-    ("DEFINE", ("DEFINE",), 9),
+    ("SUBSET", ("SUBSET",), 9),
+    ("DEFINE", ("DEFINE",), 10),
 )
 _CLAUSE_OF_WORD = {words[0]: (name, words, place) for name, words, place in _CLAUSES}
 _ORDER_HINT = (
-    "the order is PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, TIMEOUT ROWS, AFTER MATCH, PATTERN, "
-    "WITHIN, SELECTION, SUBSET, DEFINE"
+    "the order is PARTITION BY, ORDER BY, GROUP BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, TIMEOUT ROWS, AFTER "
+    "MATCH, PATTERN, WITHIN, SLIDE, SELECTION, SUBSET, DEFINE"
 )
 _UNITS = frozenset(
     f"{unit}{plural}"
@@ -56,7 +58,7 @@ _OPERATORS = words_of(
 )
 _CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WITH WITHOUT PRECISION VARYING")
 #: Keywords that determine the end of the expressions after them.
-_CONTEXTS = words_of("PARTITION ORDER MEASURES DEFINE FROM TO BETWEEN AND ON")
+_CONTEXTS = words_of("PARTITION ORDER GROUP MEASURES DEFINE FROM TO BETWEEN AND ON")
 _DIRECTIONS = ("ASC", "DESC", "NULLS")
 #: Words that begin a clause of the query around a SASE+ statement.
 _OUTER_WORDS = words_of("GROUP ORDER HAVING LIMIT OFFSET QUALIFY UNION EXCEPT INTERSECT JOIN")
@@ -230,7 +232,7 @@ class _Reader:
         match items[i].word:
             case "DEFINE" | "SUBSET":
                 return self.tokens.words(i + 2, "AS" if items[i].word == "DEFINE" else "=")
-            case "WITHIN":
+            case "WITHIN" | "SLIDE":
                 return following is not None and (following.word == "INTERVAL" or following.kind is TokenKind.NUMBER)
             case "SELECTION":
                 return following is not None and following.word in ("STRICT", "PARTITION", "SKIP")
@@ -244,7 +246,7 @@ class _Reader:
     def _expression_end(self, start: int) -> int:
         """The index of the first token from start on that is no longer part of the scalar expression."""
         items, partner = self.tokens.items, self.tokens.partner
-        in_clause = self.context in ("PARTITION", "ORDER", "MEASURES", "DEFINE")
+        in_clause = self.context in ("PARTITION", "ORDER", "GROUP", "MEASURES", "DEFINE")
         case_depth = 0
         operand = False  # True after the end of an operand, when only an operator or the end can follow
         i = start
@@ -285,8 +287,10 @@ class _Reader:
             following = items[i + 1].word if i + 1 < self.last else ""
             if word == "WITHIN" and following == "GROUP":  # percentile_cont(0.5) WITHIN GROUP (ORDER BY x)
                 return False
+            if word == "GROUP" and following != "BY":
+                return False
             # `pattern(x)` is a call if an operand is due; so is a column called `measures`
-            return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN"))
+            return operand or (self._clause_at(i) and word not in ("PATTERN", "MEASURES", "WITHIN", "SLIDE"))
         if word == "WITH" and self.tokens.words(i + 1, "TIMEOUT", "ROWS"):
             return operand
         if not operand or word in _OPERATORS or word in _CONTINUATIONS:

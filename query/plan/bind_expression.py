@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from query.plan.expression import (
     Navigation,
     Opaque,
     literal_sql,
+    show,
+    walk,
 )
 from query.plan.tree import (
     NAVIGATION,
@@ -42,7 +45,7 @@ from query.plan.tree import (
     word_without_call,
 )
 from query.plan.typed import ARITHMETIC, NUMERIC, base_type, typed
-from query.schema import Schema
+from query.schema import Field, Schema
 
 COMPARISON = {
     "COMPARE_EQUAL": "=",
@@ -54,6 +57,8 @@ COMPARISON = {
     "COMPARE_DISTINCT_FROM": "is_distinct",
     "COMPARE_NOT_DISTINCT_FROM": "is_not_distinct",
 }
+#: The argument of COUNT(MATCHES), no column of any input.
+MATCHES = Column("MATCHES", "BIGINT")
 #: Larger offsets are equivalent to this one: no partition has so many rows.
 OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
@@ -72,7 +77,8 @@ class Scope:
 
     candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no row.
     one_row: ONE ROW PER MATCH. volatile: True if now(), random() and the like are allowed. qualified: True if every
-    column needs a variable. session: the connection that runs the statement.
+    column needs a variable. session: the connection that runs the statement. trends: True in the measures of ONE ROW
+    PER WINDOW.
     """
 
     schema: Schema
@@ -84,6 +90,7 @@ class Scope:
     volatile: bool
     qualified: bool = False
     session: Session = NO_SESSION
+    trends: bool = False
 
     def members(self, variable: str) -> tuple[str, ...]:
         """Returns the primary variables of a name; empty for a name that takes no row."""
@@ -100,6 +107,45 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
     if expression is None or len(faults) > before:
         return None
     expression = typed(expression, scope.schema, faults, scope.session.settings)
+    return expression if len(faults) == before else None
+
+
+def bind_over_trends(
+    text: ExpressionText, scope: Scope, faults: list[Diagnostic], column: Callable[[Aggregate], Column | None],
+    fields: Callable[[], tuple[Field, ...]],
+) -> Expression | None:
+    """Returns the typed expression over aggregates and groups of trends, or None after adding its faults.
+
+    column: the column that holds an aggregate, None after adding a fault; its argument has types. fields: the columns
+    that the expression may read, after all calls of `column`."""
+    before = len(faults)
+    bound = _Binder(text, replace(scope, trends=True), faults).bind()
+    if bound is None or len(faults) > before:
+        return None
+
+    def columns(e: Expression) -> Expression:
+        match e:
+            case Aggregate():
+                argument = e.argument
+                if argument is not None and argument != MATCHES:
+                    argument = typed(argument, scope.schema, faults, scope.session.settings)
+                return (column(replace(e, argument=argument)) if len(faults) == before else None) or e
+            case Call() | Opaque():
+                return replace(e, arguments=tuple(map(columns, e.arguments)))
+            case _:
+                return e
+
+    expression = columns(bound)
+    for e in walk(expression) if len(faults) == before else ():
+        if isinstance(e, Navigation | Classifier | MatchNumber):
+            faults.append(Diagnostic("HQ221", f"{show(e)} is a value of one match", e.span, "of which match?",
+                                     "available: COUNT(MATCHES), COUNT, SUM, AVG, MIN, MAX, and columns of GROUP BY"))
+        elif isinstance(e, Column) and e.name not in {f.name for f in fields()}:
+            faults.append(Diagnostic("HQ221", f"{e.name} is no column of GROUP BY", e.span, "of which event?",
+                                     f"group by it, or aggregate it: max({e.name})"))
+    if len(faults) > before:
+        return None
+    expression = typed(expression, Schema("", fields()), faults, scope.session.settings)
     return expression if len(faults) == before else None
 
 
@@ -501,6 +547,8 @@ class _Binder:
             self.volatile(name, span)
         sound = len(self.faults)
         final, call = self.is_final(node), _Inside(name.removesuffix("_star"))
+        if self.scope.trends and name == "count" and self.counts_matches(arguments):
+            return Aggregate("count", MATCHES, (), bool(node["distinct"]), final, "", span)
         if name == "count_star" or any(a["class"] == "STAR" for a in arguments):
             self.star(arguments, node, call)
             inputs: list[Expression] = []
@@ -523,6 +571,14 @@ class _Binder:
             name, inputs[0], members, bool(node["distinct"]), final, "", span, tuple(inputs[1:]), where, tuple(order),
             before,
         )  # fmt: skip
+
+    def counts_matches(self, arguments: list[Node]) -> bool:
+        """True if the argument is the word MATCHES, and no variable or column."""
+        if len(arguments) != 1 or arguments[0]["class"] != "COLUMN_REF":
+            return False
+        names = [str(name) for name in arguments[0]["column_names"]]
+        known = self.scope.schema.field(names[0]) is not None or self.is_variable(names[0].upper())
+        return len(names) == 1 and names[0].upper() == MATCHES.name and not known
 
     def star(self, arguments: list[Node], node: Node, call: _Inside) -> None:
         """Checks the argument of count(*) or count(A.*)."""

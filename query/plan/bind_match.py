@@ -17,6 +17,7 @@ from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
+from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
@@ -43,6 +44,7 @@ class MatchBinder:
         self.faults = faults
         self.warnings = warnings
         self.session = session
+        self.grouped_negations = False
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -50,6 +52,8 @@ class MatchBinder:
     def match(self, match: ast.MatchRecognize, schema: Schema) -> Plan:
         if match.sase is not None:
             match = self.by_time(match, match.sase, schema)
+        if match.trends is not None:
+            return self.trends(match, match.trends, schema)
         partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
         order = self.order(match, schema)
         pattern = simplified(self.pattern(match.pattern))
@@ -72,6 +76,35 @@ class MatchBinder:
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
             settings=self.session.settings,
+        )  # fmt: skip
+
+    def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
+        """Binds ONE ROW PER WINDOW. Without SELECTION the trends are those of SKIP TILL ANY MATCH."""
+        of = TrendBinder(match, syntax, self.faults)
+        partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
+        order = self.order(match, schema)
+        self.grouped_negations = True
+        pattern = simplified(self.pattern(match.pattern))
+        self.grouped_negations = False
+        selection = match.selection.selection if match.selection else Selection.SKIP_TILL_ANY
+        primary, negated = rp.variables(pattern), rp.negated(pattern)
+        if negated and not primary:
+            self.negations(match, pattern, None, selection)
+        of.clauses(pattern)
+        windows = of.windows()
+        within = self.within(match, schema, order) or Within(windows[0])
+        scope = Scope(schema, primary, negated, self.subsets(match, primary, negated), None, True, self.volatile,
+                      match.sase is not None, self.session)
+        defines = self.defines(match, pattern, scope)
+        of.reach(pattern, defines)
+        groups = of.groups(lambda text: self.item(text, schema, "GROUP BY"), partition)
+        measures = of.measures(trend_scope(scope), groups)
+        having = of.having(trend_scope(scope), groups)
+        of.names(groups)
+        return Plan(
+            schema, tuple(partition), tuple(order), tuple(measures), RowsPerMatch.WINDOW,
+            AfterMatch(AfterMatchKind.NO_SKIP), pattern, within, selection, tuple(scope.subsets.items()),
+            tuple(defines), settings=self.session.settings, trends=of.trends(windows, groups, having),
         )  # fmt: skip
 
     def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:
@@ -199,7 +232,7 @@ class MatchBinder:
         return rp.Alternation(tuple(dict.fromkeys(rp.Sequence(order) for order in permutations(bound))))
 
     def in_group(self, syntax: ast.PatternSyntax, group: str) -> rp.RowPattern:
-        for negation in _negations(syntax):
+        for negation in () if self.grouped_negations else _negations(syntax):
             if any(f.span == negation.span for f in self.faults):
                 continue  # reported for the outer group
             self.fault("HQ500", f"a negation inside {group} is not supported yet", negation.span,

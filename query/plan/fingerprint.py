@@ -24,6 +24,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan import expression as e
 from query.plan import pattern as p
 from query.plan import plan as q
+from query.plan import trends as t
 from query.schema import Field, Schema
 
 
@@ -51,7 +52,14 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "order_by": _Tagged("or", ()), "measures": _Tagged("me", ()), "rows": _Tagged("ro", RowsPerMatch.ONE),
         "after": _Tagged("af"), "pattern": _Tagged("pa"), "within": _Tagged("wi", None),
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
-        "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()),
+        "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
+    }),
+    t.Trends: ("trends", {
+        "within_us": _Tagged("wi"), "slide_us": _Tagged("sl"), "group_by": _Tagged("by", ()),
+        "aggregates": _Tagged("ag", ()), "having": _Tagged("ha", None),
+    }),
+    t.TrendAggregate: ("aggregate", {
+        "over": _Tagged("o"), "argument": _Tagged("a", None), "variables": _Tagged("v", ()), "type": _TYPE,
     }),
     Schema: ("rows", {
         "name": _SILENT, "fields": _Tagged("f"), "time": _Tagged("t", None, any_case=True), "keys": _SILENT,
@@ -101,12 +109,14 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
 #: Tags of the members of enumerations.
 CHOICES: Mapping[Enum, str] = {
     RowsPerMatch.ONE: "one", RowsPerMatch.ALL_SHOW_EMPTY: "all", RowsPerMatch.ALL_OMIT_EMPTY: "nonempty",
-    RowsPerMatch.ALL_WITH_UNMATCHED: "unmatched",
+    RowsPerMatch.ALL_WITH_UNMATCHED: "unmatched", RowsPerMatch.WINDOW: "window",
     AfterMatchKind.PAST_LAST_ROW: "past", AfterMatchKind.TO_NEXT_ROW: "next", AfterMatchKind.TO_FIRST: "first",
     AfterMatchKind.TO_LAST: "last", AfterMatchKind.NO_SKIP: "none",
     Selection.STRICT: "strict", Selection.PARTITION: "partition", Selection.SKIP_TILL_NEXT: "tillnext",
     Selection.SKIP_TILL_ANY: "tillany",
     e.Logical.FIRST: "first", e.Logical.LAST: "last",
+    t.Over.MATCHES: "matches", t.Over.EVENTS: "events", t.Over.VALUES: "count", t.Over.SUM: "sum", t.Over.AVG: "avg",
+    t.Over.MIN: "min", t.Over.MAX: "max",
 }  # fmt: skip
 
 

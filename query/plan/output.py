@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from query.language.ast import RowsPerMatch
 from query.plan.plan import Plan
+from query.plan.trends import WINDOW_COLUMNS
 from query.schema import Field
 
 #: Columns that TIMEOUT ROWS adds after all others: the variables of the (partial) match's rows in order, and the
@@ -26,8 +27,12 @@ def output_columns(plan: Plan) -> tuple[Field, ...]:
     """Returns names and DuckDB types of a plan's rows, in order.
 
     ONE ROW PER MATCH: partition columns, then measures. ALL ROWS PER MATCH: partition columns, order columns, measures,
-    then the remaining input columns. TIMEOUT ROWS adds TIMEOUT_COLUMNS.
+    then the remaining input columns. TIMEOUT ROWS adds TIMEOUT_COLUMNS. ONE ROW PER WINDOW: the window's bounds, the
+    groups, then measures.
     """
+    if plan.trends is not None:
+        groups = [Field(c.name, c.type) for c in plan.trends.group_by]
+        return (*WINDOW_COLUMNS, *groups, *(Field(m.name, m.type) for m in plan.measures))
     partition = [Field(c.name, c.type) for c in plan.partition_by]
     measures = [Field(m.name, m.type) for m in plan.measures]
     behind = TIMEOUT_COLUMNS if plan.timeout_rows else ()

@@ -9,6 +9,7 @@ from query.language.duck import Settings
 from query.plan.expression import Column, Expression, quote, show, walk
 from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
+from query.plan.trends import Trends
 from query.schema import Schema
 
 
@@ -69,7 +70,7 @@ class Plan:
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE without DEFINE.
     subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends are emitted too (TIMEOUT
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
-    expressions.
+    expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups.
     """
 
     schema: Schema
@@ -86,6 +87,7 @@ class Plan:
     timeout_rows: bool = False
     inputs: tuple[str, ...] = ()
     settings: Settings = ()
+    trends: Trends | None = None
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -94,9 +96,13 @@ class Plan:
     @property
     def columns(self) -> tuple[str, ...]:
         """The input columns that matches and output rows depend on, in the order of the schema."""
-        if self.rows is not RowsPerMatch.ONE:
+        if self.rows not in (RowsPerMatch.ONE, RowsPerMatch.WINDOW):
             return self.schema.names
-        read = [*(d.condition for d in self.defines), *(m.expression for m in self.measures)]
+        read = [d.condition for d in self.defines]
+        if self.trends is None:
+            read += [m.expression for m in self.measures]
+        else:
+            read += [a.argument for a in self.trends.aggregates if a.argument is not None]
         named = {e.name for expression in read for e in walk(expression) if isinstance(e, Column)}
         named |= {c.name for c in self.partition_by} | {o.column.name for o in self.order_by}
         return tuple(name for name in self.schema.names if name in named)
@@ -110,7 +116,9 @@ class Plan:
         lines.append(f"rows        {self.rows.value}" + (" TIMEOUT ROWS" if self.timeout_rows else ""))
         lines.append(f"after       {self.after}")
         lines.append(f"pattern     {self.pattern}")
-        if self.within:
+        if self.trends is not None:
+            lines.append(str(self.trends))
+        elif self.within:
             lines.append(f"within      {self.within}")
         lines.append(f"selection   {self.selection.value}")
         for i, (name, members) in enumerate(self.subsets):

@@ -1,0 +1,237 @@
+"""Trends: aggregates over all matches of a window, and the reach of the conditions that they allow.
+
+A trend is one match. A plan with `Trends` returns one row per window and group instead of one per match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from query.plan.expression import (
+    Aggregate,
+    Classifier,
+    Column,
+    Expression,
+    Logical,
+    MatchNumber,
+    Navigation,
+    children,
+    show,
+)
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence,
+    Variable,
+)
+from query.schema import Field
+
+#: The first columns of a row per window.
+WINDOW_COLUMNS = (Field("window_start", "TIMESTAMP"), Field("window_end", "TIMESTAMP"))
+#: DuckDB's type of whole numbers without bound.
+BIGNUM = "BIGNUM"
+
+
+class Over(Enum):
+    """What an aggregate computes over the trends of a window."""
+
+    MATCHES = "count(MATCHES)"  # trends
+    EVENTS = "count(*)"  # events of the variables, summed over trends
+    VALUES = "count"  # the same without events whose value is null
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"  # over events in any trend, as MAX
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class TrendAggregate:
+    """`over(argument)` over the events of `variables` (empty: all events) in the trends of a window.
+
+    argument: row-local, over the columns of one event; None for MATCHES and EVENTS. type: BIGNUM of counts and of sums
+    of whole numbers; VARCHAR, the digits, of sums of DECIMALs; DOUBLE of averages and of other sums; the argument's
+    own type of MIN and MAX.
+    """
+
+    over: Over
+    argument: Expression | None
+    variables: tuple[str, ...]
+    type: str
+
+    @property
+    def name(self) -> str:
+        """Returns the text of the call: the name of its column in the measures."""
+        if self.over is Over.MATCHES:
+            return str(self.over.value)
+        plain = Aggregate(self.over.value.removesuffix("(*)"), self.argument, self.variables, False, False, self.type)
+        return show(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """Windows [k * slide_us, k * slide_us + within_us) of event time, from the epoch, UTC.
+
+    group_by: partition columns; one row for each of their values, aggregated over the other partition columns.
+    aggregates: those that the plan's measures and `having` read, as Columns of their names. having: condition of a row,
+    None without HAVING.
+    """
+
+    within_us: int
+    slide_us: int
+    group_by: tuple[Column, ...]
+    aggregates: tuple[TrendAggregate, ...]
+    having: Expression | None = None
+
+    def windows(self, ts_us: int) -> range:
+        """Returns the k of the windows that contain an event at that time."""
+        last = ts_us // self.slide_us
+        first = (ts_us - self.within_us) // self.slide_us + 1
+        return range(first, last + 1)
+
+    def __str__(self) -> str:
+        lines = [f"windows     {self.within_us} us every {self.slide_us} us"]
+        lines.append("group       " + (", ".join(c.name for c in self.group_by) or "(one)"))
+        for i, a in enumerate(self.aggregates):
+            lines.append(f"{'aggregates' if i == 0 else '':<12}{a.name} {a.type}")
+        if self.having is not None:
+            lines.append(f"having      {show(self.having)}")
+        return "\n".join(lines)
+
+
+# ---- the order of variables --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Which variables may follow each other in a trend. first, last: those of its first and its last event. after: by
+    variable, those of the next event. empty: a trend may have no event."""
+
+    first: frozenset[str]
+    last: frozenset[str]
+    after: Mapping[str, frozenset[str]]
+    empty: bool
+
+    def before(self, variable: str) -> frozenset[str]:
+        """Returns the variables of the event right before one of `variable`."""
+        return frozenset(v for v, following in self.after.items() if variable in following)
+
+    def reached(self, variable: str) -> frozenset[str]:
+        """Returns the variables of any event after one of `variable`."""
+        found: set[str] = set()
+        pending = list(self.after.get(variable, ()))
+        while pending:
+            v = pending.pop()
+            if v not in found:
+                found.add(v)
+                pending.extend(self.after.get(v, ()))
+        return frozenset(found)
+
+
+def neighbours(pattern: RowPattern) -> Neighbours:
+    """Returns which variables may follow each other (the Glushkov sets of a pattern, by variable)."""
+    nothing: frozenset[str] = frozenset()
+    match pattern:
+        case Variable(name):
+            one = frozenset((name,))
+            return Neighbours(one, one, {name: nothing}, False)
+        case Sequence(parts):
+            found = Neighbours(nothing, nothing, {}, True)
+            for part in parts:
+                found = _followed(found, neighbours(part))
+            return found
+        case Alternation(choices):
+            sides = [neighbours(c) for c in choices]
+            after: dict[str, frozenset[str]] = {}
+            for side in sides:
+                _join(after, side.after)
+            first = frozenset(v for side in sides for v in side.first)
+            last = frozenset(v for side in sides for v in side.last)
+            return Neighbours(first, last, after, any(side.empty for side in sides))
+        case Repeat(body, at_least, at_most):
+            inner = neighbours(body)
+            after = dict(inner.after)
+            if at_most is None or at_most > 1:
+                _join(after, dict.fromkeys(inner.last, inner.first))
+            return Neighbours(inner.first, inner.last, after, inner.empty or not at_least)
+        case Exclusion(body):
+            return neighbours(body)
+        case Empty() | Negation() | Anchor():
+            return Neighbours(nothing, nothing, {}, True)
+        case _:
+            assert_never(pattern)
+
+
+def _followed(one: Neighbours, two: Neighbours) -> Neighbours:
+    after = dict(one.after)
+    _join(after, two.after)
+    _join(after, dict.fromkeys(one.last, two.first))
+    first = one.first | two.first if one.empty else one.first
+    last = one.last | two.last if two.empty else two.last
+    return Neighbours(first, last, after, one.empty and two.empty)
+
+
+def _join(after: dict[str, frozenset[str]], more: Mapping[str, frozenset[str]]) -> None:
+    for v, following in more.items():
+        after[v] = after.get(v, frozenset()) | following
+
+
+def reaches_too_far(variable: str, condition: Expression, order: Neighbours) -> Iterator[tuple[Expression, str]]:
+    """Yields the parts of a condition that read another event of a trend than the immediate predecessor, each with the
+    reason. variable: whose condition it is."""
+    def visit(e: Expression) -> Iterator[tuple[Expression, str]]:
+        match e:
+            case MatchNumber() | Classifier():
+                yield e, "a condition of a trend reads its event and the one before"
+            case Navigation(logical=None):
+                yield e, "PREV and NEXT read rows that are in no trend"
+            case Navigation(variables=variables, logical=logical, logical_offset=offset, physical_offset=physical):
+                if why := _navigates_too_far(variable, variables, logical, offset, physical, order):
+                    yield e, why
+            case Aggregate():
+                if why := _counts_too_far(variable, e, order):
+                    yield e, why
+            case _:
+                for child in children(e):
+                    yield from visit(child)
+
+    yield from visit(condition)
+
+
+def _navigates_too_far(
+    variable: str, variables: tuple[str, ...], logical: Logical | None, offset: int, physical: int, order: Neighbours
+) -> str:
+    if physical:
+        return "PREV and NEXT read rows that are in no trend"
+    if logical is Logical.FIRST:
+        return "FIRST reads the beginning of the trend"
+    own = not variables or variable in variables
+    if offset - own == -1:
+        return ""  # the event itself
+    if offset - own > 0:
+        return "it reads further back than the event before"
+    return _beside(variable, variables, order)
+
+
+def _beside(variable: str, variables: tuple[str, ...], order: Neighbours) -> str:
+    """Returns why the latest earlier event of `variables` may not be the immediate predecessor, or an empty text."""
+    if not variables:
+        return ""
+    for before in sorted(order.before(variable) - set(variables)):
+        far = [v for v in variables if before in order.reached(v)]
+        if far:
+            return f"between an event of {far[0]} and one of {variable} may be one of {before}"
+    return ""
+
+
+def _counts_too_far(variable: str, e: Aggregate, order: Neighbours) -> str:
+    if e.function == "count" and e.argument is None and e.where is None and e.variables == (variable,):
+        return _beside(variable, e.variables, order)
+    return "an aggregate reads the whole trend so far"
