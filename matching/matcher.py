@@ -33,6 +33,7 @@ from matching.engines.engine import (
     specialisable,
     spillable,
 )
+from matching.engines.run_trends import RunTrends, Windows
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.kernels.layout import grown
@@ -48,12 +49,16 @@ from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
 from matching.tenant import Needs
-from matching.types import plain_type
+from matching.trend_rows import trend_rows
+from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
 from query.errors import DataError, HybridWarning
+from query.language.ast import RowsPerMatch
 from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
 from query.plan.fingerprint import fingerprint
+from query.plan.output import output_columns
 from query.plan.plan import Plan
+from query.schema import Schema
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
 STATE_VERSION = 6
@@ -148,7 +153,9 @@ class KernelMatcher:
         self.stuck = 0
         self._builder = builder  # until its module is made
         self._rows = 0
-        self.measures = Measures(plan, program.variables, program.shown, program.waiting)
+        # measures of trends read their aggregates, not events
+        of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
+        self.measures = Measures(of_events, program.variables, program.shown, program.waiting)
         self._planned = chosen
         self._bare = chosen.purpose.bare
         self._run_by(chosen)
@@ -178,6 +185,8 @@ class KernelMatcher:
         new_when_idle = found and not reach and _is_new_when_idle(plan, program)
         self.forgets = bool(plan.partition_by) and new_when_idle
         self._empty = self.measures.schema.empty_table()
+        if plan.trends is not None:
+            self._empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
         self._specialise(0)
 
     def _run_by(self, chosen: EnginePlan, engine: Engine | None = None) -> None:
@@ -700,6 +709,8 @@ class KernelMatcher:
         self.store.floor = self.floor
         if self.settled:
             return self._none()
+        if isinstance(self.engine, RunTrends):
+            return self._rows_of_windows(self.engine.windows())
         self._look_whether_stuck()
         out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
         self.engine.decode(self.store, out)
@@ -715,6 +726,19 @@ class KernelMatcher:
             if not out.count:
                 return self._none()
         return self.matches_of(out)
+
+    def _rows_of_windows(self, windows: Windows) -> Matches:
+        """Returns the rows of closed windows, each as a match without events."""
+        table = self.chosen.trends
+        assert table is not None
+        partition_by = [c.name for c in self.plan.partition_by]
+        keys = [self.keys.values(partition_by.index(c.name), windows.partition) for c in table.trends.group_by]
+        rows = trend_rows(self.plan, table, windows, keys)
+        n = rows.num_rows
+        return replace(
+            self._none(), rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64),
+            event_bounds=np.zeros(n + 1, np.int64),
+        )  # fmt: skip
 
     def matches_of(self, out: Decode) -> Matches:
         """Decoded matches, at least one, with their output rows and evidence."""

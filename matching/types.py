@@ -9,14 +9,18 @@ import pyarrow as pa
 
 from query.errors import first_line
 from query.language.duck import quiet_connection
+from query.plan.trends import BIGNUM
 from query.schema import Schema
 
 
 @cache
 def arrow_type(duckdb_type: str) -> pa.DataType:
-    """The Arrow type DuckDB hands out for one of its types; strings and blobs in their plain (32-bit offset) form.
+    """The Arrow type DuckDB hands out for one of its types; strings and blobs in their plain (32-bit offset) form. A
+    BIGNUM, which would be bytes that only DuckDB reads, is the text of its digits.
 
     Raises ValueError for a name that DuckDB does not know."""
+    if duckdb_type == BIGNUM:
+        return pa.string()
     try:
         table = quiet_connection().sql(f"SELECT NULL::{duckdb_type} AS x").to_arrow_table()
     except duckdb.Error as error:

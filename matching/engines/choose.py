@@ -12,12 +12,15 @@ from matching.engines.run_lists import RunLists
 from matching.engines.run_merged import RunMerged
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
+from matching.engines.run_trends import RunTrends
 from matching.program.carried import Carried, Chain, carry, chain_of
 from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
+from matching.program.trends import trend_program
 from matching.purpose import Purpose
+from query.language.ast import Selection
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
@@ -39,6 +42,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
 
     A new engine is a file beside this one, and a line here before the engines that are to serve only as its
     fallback."""
+    if plan.trends is not None:
+        return _of_trends(plan, purpose)
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
@@ -74,6 +79,21 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         carried = carry(plan, program) if purpose.carries else None
         return by(RunBlocks, "rows may be skipped, and each run has its own future", carried=carried)
     return by(RunLists, "each run has its own future")
+
+
+def _of_trends(plan: Plan, purpose: Purpose) -> EnginePlan:
+    """Returns the engine of ONE ROW PER WINDOW, whose rows have no evidence."""
+    if purpose in (Purpose.COUNTS, Purpose.GRAPH):
+        return EnginePlan(None, "a row per window", purpose, None)
+    try:
+        program, table = trend_program(plan)
+    except NoKernel as construct:
+        return EnginePlan(None, str(construct), purpose, None)
+    passes = plan.selection in (Selection.SKIP_TILL_ANY, Selection.SKIP_TILL_NEXT)
+    why = "all matches of a window are counted by state, not found"
+    wanted = rows_wanted(program) if passes else WantedRows.ALL
+    resident = f"the engine, {RunTrends.name}, keeps them in memory"
+    return EnginePlan(RunTrends, why, purpose, program, trends=table, wanted=wanted, resident=resident)
 
 
 def found_again(plan: Plan, program: Program) -> bool:

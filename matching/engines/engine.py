@@ -15,6 +15,7 @@ from matching.program.carried import Carried, Chain
 from matching.program.determinise import ListTable
 from matching.program.program import Program
 from matching.program.starts import StartTable, show_starts
+from matching.program.trends import TrendTable
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Policy
@@ -222,7 +223,7 @@ class EnginePlan:
     again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
     measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
     wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
-    maximum number of partial matches of one partition at a time."""
+    maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW."""
 
     engine: type[Engine] | None
     why: str
@@ -234,6 +235,7 @@ class EnginePlan:
     wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
     runs_max: int = 0
+    trends: TrendTable | None = None
 
     @property
     def runs(self) -> Program:
@@ -261,6 +263,8 @@ class EnginePlan:
         if self.engine is None:
             return f"engine      reference matcher: {self.why} has no kernel"
         lines = [f"engine      {self.engine.name}"]
+        if self.trends is not None:
+            lines.append(str(self.trends))
         if isinstance(self.table, StartTable):
             lines.append(show_starts(self.table, self.runs))
         elif self.table is not None:

@@ -362,7 +362,7 @@ class _Assembler:
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
             lane = kept_lane(expression.type)
-            _storable(expression)
+            storable_feature(expression)
             self.features[expression] = len(self.features)
             self.lanes.append(lane)
         return self.features[expression]
@@ -536,13 +536,13 @@ def _has_lane(expression: Expression) -> bool:
     """True if a row-local value is kept as a number."""
     try:
         lane_of(expression.type)
-        _storable(expression)
+        storable_feature(expression)
     except NoLane:
         return False
     return True
 
 
-def _storable(feature: Expression) -> None:
+def storable_feature(feature: Expression) -> None:
     """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
     bits, and intervals that may have months."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]

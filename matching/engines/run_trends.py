@@ -1,0 +1,311 @@
+"""The engine that aggregates over all trends of windows, without finding one (matching.kernels.trends)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from matching.batch import Int64Array
+from matching.decode import Decode
+from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
+from matching.kernels import trends as kernels
+from matching.kernels.layout import grown
+from matching.kernels.trends import Counter, Fresh, Moves, Node, Output, Policy, Pool, Sums
+from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable
+from matching.store import RowStore
+from query.errors import DataError
+from query.language.ast import Selection
+
+#: Initial room for nodes and rows of output.
+ROOM = 1 << 8
+#: Most limbs of 64 bits of a number: 10^19,000.
+LIMBS_MAX = 1 << 10
+#: Bits by which a count may grow with one event, besides those of its value.
+GROWTH_BITS = 13
+#: After all windows.
+END = 1 << 62
+
+_POLICY = {Selection.SKIP_TILL_ANY: Policy.STAYS, Selection.SKIP_TILL_NEXT: Policy.STAYS_UNLESS_WAITED_FOR}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """n rows of closed windows. partition: ids; window: k; whole: int64 (n, 1 + sums, limbs), numbers in two's
+    complement, the lowest limb first, the count of trends first; floats: float64 (n, sums); least: int64 (n, sums), in
+    the order of the values, and whether there is one."""
+
+    partition: Int64Array
+    window: Int64Array
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+
+class RunTrends:
+    """Counts of partial trends by partition, window and state. It keeps no rows."""
+
+    name = "counts of trends by state and window"
+    tag = "trends"
+    by_test = False
+    defers = False
+    specialises = False
+    settles = False
+    stuck = 0
+    size = 0
+
+    def __init__(self, chosen: EnginePlan) -> None:
+        table = self._table = chosen.trends
+        assert table is not None
+        self._moves = moves_of(table)
+        self._sums = sums_of(table)
+        self._slots = -(-table.trends.within_us // table.trends.slide_us)
+        self._least = [s.value for s in table.of_kind(LEAST)]
+        self._limbs = 1
+        self._counters = np.zeros(len(Counter), np.int64)
+        self._counters[Counter.FREE] = kernels.NONE
+        self._counters[Counter.VALUE_BITS] = GROWTH_BITS
+        self._pool = self._pool_of(ROOM, 0)
+        self._out = self._output_of(ROOM)
+        self._fresh = self._fresh_of()
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        """Returns the numbers of cells, of whole numbers, of doubles and of smallest values."""
+        table = self._table
+        assert table is not None
+        cells = len(table.automaton.states) + len(table.automaton.ends)
+        return cells, 1 + len(table.of_kind(WHOLE)), len(table.of_kind(FLOAT)), len(table.of_kind(LEAST))
+
+    def _pool_of(self, nodes: int, partitions: int) -> Pool:
+        cells, whole, floats, least = self._shape
+        return Pool(
+            np.zeros((nodes, len(Node)), np.int64), np.zeros((nodes, cells, whole, self._limbs), np.int64),
+            np.zeros((nodes, cells, floats)), np.zeros((nodes, cells, least), np.int64),
+            np.zeros((nodes, cells, least), np.bool_), np.zeros((nodes, cells), np.bool_),
+            np.full((partitions, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
+            self._counters,
+        )  # fmt: skip
+
+    def _output_of(self, rows: int) -> Output:
+        _, whole, floats, least = self._shape
+        return Output(
+            np.zeros((rows, 2), np.int64), np.zeros((rows, whole, self._limbs), np.int64), np.zeros((rows, floats)),
+            np.zeros((rows, least), np.int64), np.zeros((rows, least), np.bool_),
+        )  # fmt: skip
+
+    def _fresh_of(self) -> Fresh:
+        cells, whole, floats, least = self._shape
+        return Fresh(
+            np.zeros((cells, whole, self._limbs), np.int64), np.zeros((cells, floats)),
+            np.zeros((cells, least), np.int64), np.zeros((cells, least), np.bool_), np.zeros(cells, np.bool_),
+        )  # fmt: skip
+
+    # ---- Engine
+
+    @property
+    def decided(self) -> int:
+        return int(self._counters[Counter.OUT])
+
+    def reserve(self, partitions: int) -> None:
+        have = len(self._pool.of)
+        if partitions > have:
+            more = np.full((max(partitions, 2 * have) - have, self._slots), kernels.NONE, np.int32)
+            self._pool = self._pool._replace(of=np.concatenate([self._pool.of, more]))
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
+        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs."""
+        partition, ts = store.partition[positions], store.ts[positions]
+        doubles = feature.view(np.float64)
+        values = self._values(feature, doubles, feature_valid)
+        at, count = 0, len(mask)
+        while at < count:
+            at, status = kernels.step(
+                at, count, partition, mask, ts, values, doubles, feature_valid, self._moves, self._sums, self._pool,
+                self._out, self._fresh,
+            )  # fmt: skip
+            match status:
+                case kernels.MORE_NODES:
+                    self._more_nodes()
+                case kernels.MORE_LIMBS:
+                    self._more_limbs()
+                case kernels.MORE_OUTPUT:
+                    self._room_for_output()
+
+    def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """Returns whole numbers as they are, and doubles of which the smallest are kept as int64 in their order; notes
+        the bits of the largest whole number."""
+        table = self._table
+        assert table is not None
+        added = [s.value for s in table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
+        if added and feature.shape[1]:
+            of = np.where(valid[added], feature[added], 0)
+            largest = max(int(of.max()), -int(of.min()))
+            bits = GROWTH_BITS + largest.bit_length()
+            if bits > self._counters[Counter.VALUE_BITS]:
+                self._counters[Counter.VALUE_BITS] = bits
+                self._pool.nodes[:, Node.FULL] = 1  # one limb more is room for 63 bits more
+        floating = [v for v in dict.fromkeys(self._least) if table.features[v][1].floating]
+        if not floating:
+            return feature
+        values = feature.copy()
+        values[floating] = in_order(doubles[floating])
+        return values
+
+    def _more_nodes(self) -> None:
+        pool = self._pool
+        rows = 2 * len(pool.nodes) + self._slots
+        names = ("nodes", "whole", "floats", "least", "least_there", "alive")
+        self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
+
+    def _more_limbs(self) -> None:
+        self._limbs *= 2
+        if self._limbs > LIMBS_MAX:
+            self._limbs //= 2
+            raise DataError(
+                f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
+                "shorten WITHIN, or make the conditions of the pattern stricter",
+            )
+        more = self._limbs // 2
+        pool, out = self._pool, self._out
+        # numbers of nodes are as wide as Node.WIDTH says; those of the output continue their sign
+        wide = np.concatenate([pool.whole, np.zeros((*pool.whole.shape[:3], more), np.int64)], axis=3)
+        self._pool = pool._replace(whole=wide)
+        sign = np.repeat(out.whole[:, :, -1:] >> 63, more, axis=2)
+        self._out = out._replace(whole=np.concatenate([out.whole, sign], axis=2))
+        self._fresh = self._fresh_of()
+
+    def _room_for_output(self) -> None:
+        need = int(self._counters[Counter.OUT] + self._counters[Counter.OPEN])
+        if need > len(self._out.keys):
+            rows = max(need, 2 * len(self._out.keys))
+            self._out = Output(*(grown(array, rows) for array in self._out))
+
+    def expire(self, watermark_us: int, held: Int64Array) -> None:
+        """Closes the windows that end at the watermark or before."""
+        self._close((watermark_us - self._moves.within_us) // self._moves.slide_us + 1)
+
+    def finish(self, partitions: int) -> None:
+        """Closes all windows."""
+        self._close(END)
+
+    def _close(self, window: int) -> None:
+        if self._counters[Counter.LIVE]:
+            self._room_for_output()
+            kernels.close_before(window, self._moves, self._sums, self._pool, self._out)
+
+    def windows(self) -> Windows:
+        """Returns the rows of closed windows, in the order of windows, and forgets them."""
+        count, out = self.decided, self._out
+        self._counters[Counter.OUT] = 0
+        partition, window = out.keys[:count].T.copy()
+        return Windows(
+            partition, window, out.whole[:count].copy(), out.floats[:count].copy(), out.least[:count].copy(),
+            out.least_there[:count].copy(),
+        )  # fmt: skip
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """Does nothing: there are no matches to write; see `windows`."""
+        out.begin(0)
+        out.room(0)
+
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """Does nothing: no count reads a row again."""
+
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
+        """Does nothing: no count refers to a row."""
+
+    def busy(self, partition: Int64Array) -> np.ndarray:
+        """True if these partitions have trends in an open window."""
+        return np.asarray((self._pool.of[partition] >= 0).any(axis=1))
+
+    def idle(self, partitions: int) -> np.ndarray:
+        """True if a partition has no open window, and no row of a closed one is pending."""
+        idle = np.asarray(~(self._pool.of[:partitions] >= 0).any(axis=1))
+        idle[self._out.keys[: self.decided, 0]] = False
+        return idle
+
+    def forget(self, ids: Int64Array) -> None:
+        """Does nothing: an idle partition has no counts."""
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Returns 0: trends have no numbers."""
+        return np.zeros(partitions, np.int64)
+
+    def snapshot(self) -> Arrays:
+        used, out = int(self._counters[Counter.USED]), self.decided
+        pool = {n: a if n in ("of", "first", "counters") else a[:used] for n, a in self._pool._asdict().items()}
+        return pool | {f"out_{n}": a[:out] for n, a in self._out._asdict().items()}
+
+    def restore(self, arrays: Arrays) -> None:
+        self._counters = arrays["counters"]
+        self._limbs = arrays["whole"].shape[3]
+        self._fresh = self._fresh_of()
+        pool = Pool(**{name: arrays[name] for name in Pool._fields})
+        rows = max(ROOM, len(pool.nodes))
+        names = ("nodes", "whole", "floats", "least", "least_there", "alive")
+        self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
+        rows = max(ROOM, self.decided)
+        self._out = Output(*(grown(arrays[f"out_{name}"], rows) for name in Output._fields))
+
+
+def in_order(doubles: np.ndarray) -> Int64Array:
+    """Returns doubles as int64 in the same order, NaN the largest."""
+    bits = np.where(np.isnan(doubles), np.nan, doubles).view(np.int64)
+    return np.asarray(np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits))
+
+
+def out_of_order(ordered: Int64Array) -> np.ndarray:
+    """The inverse of `in_order`."""
+    return np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered).view(np.float64)
+
+
+def moves_of(table: TrendTable) -> Moves:
+    """Returns the arrays of an automaton."""
+    automaton, bit = table.automaton, {name: v for v, name in enumerate(table.labels)}
+    states, ends = automaton.states, automaton.ends
+    takes = [[(bit[v], to, len(states) + end if end >= 0 else -1) for v, (to, end) in s.takes.items()] for s in states]
+    breaks = [[(bit[v], to) for v, to in s.violated.items()] for s in states]
+    breaks += [[(bit[v], len(states) + to if to >= 0 else -1) for v, to in end.items()] for end in ends]
+
+    def begins(lists: list[list[tuple[int, ...]]]) -> Int64Array:
+        return np.cumsum([0, *map(len, lists)]).astype(np.int64)
+
+    def column(lists: list[list[tuple[int, ...]]], i: int) -> Int64Array:
+        return np.array([entry[i] for entries in lists for entry in entries], np.int64)
+
+    def bits(lists: list[list[int]]) -> Int64Array:
+        return np.array([sum({1 << v for v in of}) for of in lists], np.int64)
+
+    taken: list[list[tuple[int, ...]]] = [list(t) for t in takes]
+    broken: list[list[tuple[int, ...]]] = [list(b) for b in breaks]
+    return Moves(
+        begins(taken), column(taken, 0), column(taken, 1), column(taken, 2), bits([[t[0] for t in of] for of in taken]),
+        bits([[bit[v] for v in s.waits] for s in states]), begins(broken), column(broken, 0), column(broken, 1),
+        bits([[b[0] for b in of] for of in broken]), np.isin(np.arange(len(states)), automaton.starts),
+        int(_POLICY.get(table.selection, Policy.ENDS)), len(states), table.trends.within_us, table.trends.slide_us,
+    )  # fmt: skip
+
+
+def sums_of(table: TrendTable) -> Sums:
+    """Returns the arrays of what is added up."""
+    whole, floats, least = (table.of_kind(kind) for kind in (WHOLE, FLOAT, LEAST))
+
+    def numbers(values: list[int]) -> Int64Array:
+        return np.array(values, np.int64)
+
+    def labels(of: list[Sum]) -> Int64Array:
+        return numbers([sum(1 << v for v in s.labels) for s in of])
+
+    return Sums(
+        numbers([s.value for s in whole]), labels(whole), np.array([s.ones for s in whole], np.bool_),
+        numbers([s.value for s in floats]), labels(floats), numbers([s.value for s in least]), labels(least),
+        np.array([s.largest for s in least], np.bool_),
+    )  # fmt: skip

@@ -1,0 +1,502 @@
+"""Counts and sums of trends by state and window, without a trend: O(states * windows) an event, exact at any size.
+
+A node holds the counts of one partition in one window: for each state of the automaton the partial trends that wait in
+it, and for each end the trends that have come to it. Beside each count are sums over the events of these trends, and
+minima and maxima. An event with the label v in state s moves nothing: all trends in s are copied to the state that
+follows (SKIP TILL ANY MATCH), so that the count there grows by that of s, and each sum by that of s plus the event's
+value times that count ([SHARING] unshared online aggregation; COGRA, type-grained).
+
+Counts and sums of whole numbers are two's complement numbers of `WIDTH` limbs of 64 bits, the lowest first. A number
+becomes wider before an event could overflow it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from matching.kernels.jit import inlined, kernel
+from matching.kernels.limbs import add_limb, add_product_limb, subtract_product_limb
+
+#: No node, no state, no end.
+NONE = -1
+
+DONE = 0
+MORE_NODES = 1
+MORE_LIMBS = 2
+MORE_OUTPUT = 3
+
+
+class Policy(IntEnum):
+    """What happens to the trends of a state that an event does not take."""
+
+    STAYS = 0  # SKIP TILL ANY MATCH
+    STAYS_UNLESS_WAITED_FOR = 1  # SKIP TILL NEXT MATCH
+    ENDS = 2  # PARTITION, STRICT
+
+
+ANY = int(Policy.STAYS)
+NEXT = int(Policy.STAYS_UNLESS_WAITED_FOR)
+ENDS = int(Policy.ENDS)
+
+
+class Moves(NamedTuple):
+    """An automaton of n states and e ends; cell c < n is state c, cell n + i end i.
+
+    Takes of state s are [take_begin[s], take_begin[s + 1]): label, cell of the next state or NONE, cell of the end that
+    is reached or NONE. takes, waits: per state, bits of labels. Violations of cell c are [break_begin[c],
+    break_begin[c + 1]): label, and the cell that is left or NONE. breaks: per cell, bits of labels. labels: bits of all
+    labels that some state takes, starts: of those that the start takes or that break it.
+    """
+
+    take_begin: np.ndarray
+    take_label: np.ndarray
+    take_state: np.ndarray
+    take_end: np.ndarray
+    takes: np.ndarray
+    waits: np.ndarray
+    break_begin: np.ndarray
+    break_label: np.ndarray
+    break_to: np.ndarray
+    breaks: np.ndarray
+    starts: np.ndarray
+    policy: int
+    states: int
+    within_us: int
+    slide_us: int
+
+
+class Sums(NamedTuple):
+    """What is added up beside the counts: whole numbers, doubles, and the smallest or largest values, as int64 in their
+    order. *_value: index of the event's value, NONE for the number 1; *_labels: bits of the labels of the events that
+    are meant. whole_ones: True to add 1 for each value that is not null, to count them. least_largest: True for MAX."""
+
+    whole_value: np.ndarray
+    whole_labels: np.ndarray
+    whole_ones: np.ndarray
+    float_value: np.ndarray
+    float_labels: np.ndarray
+    least_value: np.ndarray
+    least_labels: np.ndarray
+    least_largest: np.ndarray
+
+
+class Node(IntEnum):
+    """Columns of the nodes, int64 (nodes, 6)."""
+
+    PARTITION = 0
+    NEXT = 1  # of the same window, or the next free one
+    START = 2  # state of the start, NONE if a negated event has ended it
+    WIDTH = 3  # limbs in use
+    FULL = 4  # 1: the next event needs one limb more
+    WINDOW = 5
+
+
+PARTITION = int(Node.PARTITION)
+NEXT_NODE = int(Node.NEXT)
+START = int(Node.START)
+WIDTH = int(Node.WIDTH)
+FULL = int(Node.FULL)
+WINDOW = int(Node.WINDOW)
+
+
+class Counter(IntEnum):
+    """Numbers that outlive a call, int64 (8,)."""
+
+    USED = 0  # nodes ever used
+    FREE = 1  # first free one of them
+    OPEN = 2  # nodes of open windows
+    CLOSED_BEFORE = 3  # windows before this one are closed
+    SLOT = 4  # where to go on in a row after MORE_LIMBS
+    OUT = 5  # rows of output
+    VALUE_BITS = 6  # of the largest value of a row, for the room above a number
+    LIVE = 7  # 1: CLOSED_BEFORE has been set
+
+
+USED = int(Counter.USED)
+FREE = int(Counter.FREE)
+OPEN = int(Counter.OPEN)
+CLOSED_BEFORE = int(Counter.CLOSED_BEFORE)
+SLOT = int(Counter.SLOT)
+OUT = int(Counter.OUT)
+VALUE_BITS = int(Counter.VALUE_BITS)
+LIVE = int(Counter.LIVE)
+
+
+class Pool(NamedTuple):
+    """Nodes. whole: int64 (nodes, cells, 1 + sums, limbs), the counts first; floats: float64 (nodes, cells, sums);
+    least: int64 (nodes, cells, sums), and whether there is one, in least_there; alive: bool (nodes, cells), the count
+    is not 0. of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first
+    node of each open window."""
+
+    nodes: np.ndarray
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+    alive: np.ndarray
+    of: np.ndarray
+    first: np.ndarray
+    counters: np.ndarray
+
+
+class Output(NamedTuple):
+    """Rows of closed windows with a trend: int64 (rows, 2) partition and window; sums as in a cell of the pool."""
+
+    keys: np.ndarray
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+
+
+class Fresh(NamedTuple):
+    """What an event adds to each cell; room for one event. touched: bool (cells,)."""
+
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+    touched: np.ndarray
+
+
+@inlined
+def add_number(to, value, width):
+    """Adds a number to another, both of `width` limbs."""
+    carry = np.int64(0)
+    for i in range(width):
+        to[i], carry = add_limb(to[i], value[i], carry)
+
+
+@inlined
+def add_times(to, count, value, width):
+    """Adds `count`, which is not negative, times `value` to a number."""
+    carry = np.int64(0)
+    if value >= 0:
+        for i in range(width):
+            to[i], carry = add_product_limb(to[i], count[i], value, carry)
+    else:
+        for i in range(width):
+            to[i], carry = subtract_product_limb(to[i], count[i], -value, carry)
+
+
+@inlined
+def as_double(value, width):
+    """A number that is not negative, rounded."""
+    result = 0.0
+    for i in range(width - 1, -1, -1):
+        low = value[i] & 0xFFFFFFFF
+        high = (value[i] >> 32) & 0xFFFFFFFF
+        result = (result * 4294967296.0 + high) * 4294967296.0 + low
+    return result
+
+
+@inlined
+def crowded(value, width, bits):
+    """True if a number may overflow when it grows by `bits` bits."""
+    sign = np.int64(-1) if value[width - 1] < 0 else np.int64(0)
+    at = width - 1
+    while bits >= 63:
+        if at < 0 or value[at] != sign:
+            return True
+        bits -= 63
+        at -= 1
+    if at < 0:
+        return True
+    return (value[at] ^ sign) >> (62 - bits) != 0
+
+
+@inlined
+def touch(fresh, cell, width):
+    """Begins what an event adds to a cell."""
+    if not fresh.touched[cell]:
+        fresh.touched[cell] = True
+        for k in range(fresh.whole.shape[1]):
+            for i in range(width):
+                fresh.whole[cell, k, i] = 0
+        for k in range(fresh.floats.shape[1]):
+            fresh.floats[cell, k] = 0.0
+        for k in range(fresh.least.shape[1]):
+            fresh.least_there[cell, k] = False
+
+
+@inlined
+def take_least(least, there, k, value, largest):
+    if not there[k] or (value > least[k] if largest else value < least[k]):
+        least[k] = value
+        there[k] = True
+
+
+@inlined
+def extend(pool, node, source, fresh, cell, label, row, width, sums, values, doubles, valid):
+    """Adds to `cell` the trends of state `source` (NONE: the start, one trend without events) with the event."""
+    touch(fresh, cell, width)
+    bit = np.int64(1) << label
+    to = fresh.whole[cell]
+    if source >= 0:
+        count = pool.whole[node, source, 0]
+        add_number(to[0], count, width)
+    else:
+        carry = np.int64(1)
+        for i in range(width):
+            to[0, i], carry = add_limb(to[0, i], np.int64(0), carry)
+    for k in range(len(sums.whole_value)):
+        if source >= 0:
+            add_number(to[k + 1], pool.whole[node, source, k + 1], width)
+        if sums.whole_labels[k] & bit == 0:
+            continue
+        value = np.int64(1)
+        v = sums.whole_value[k]
+        if v >= 0:
+            if not valid[v, row]:
+                continue
+            if not sums.whole_ones[k]:
+                value = values[v, row]
+        if source >= 0:
+            add_times(to[k + 1], count, value, width)
+        else:
+            carry = np.int64(0)
+            high = np.int64(-1) if value < 0 else np.int64(0)
+            for i in range(width):
+                to[k + 1, i], carry = add_limb(to[k + 1, i], value if i == 0 else high, carry)
+    for k in range(len(sums.float_value)):
+        if source >= 0:
+            fresh.floats[cell, k] += pool.floats[node, source, k]
+        v = sums.float_value[k]
+        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
+            fresh.floats[cell, k] += doubles[v, row] * (as_double(count, width) if source >= 0 else 1.0)
+    for k in range(len(sums.least_value)):
+        if source >= 0 and pool.least_there[node, source, k]:
+            take_least(fresh.least[cell], fresh.least_there[cell], k, pool.least[node, source, k],
+                       sums.least_largest[k])
+        v = sums.least_value[k]
+        if sums.least_labels[k] & bit != 0 and valid[v, row]:
+            take_least(fresh.least[cell], fresh.least_there[cell], k, values[v, row], sums.least_largest[k])
+
+
+@inlined
+def join(pool, node, cell, fresh, width, sums, bits):
+    """Adds what an event brings to a cell."""
+    for k in range(fresh.whole.shape[1]):
+        add_number(pool.whole[node, cell, k], fresh.whole[cell, k], width)
+        if crowded(pool.whole[node, cell, k], width, bits):
+            pool.nodes[node, FULL] = 1
+    for k in range(fresh.floats.shape[1]):
+        pool.floats[node, cell, k] += fresh.floats[cell, k]
+    for k in range(fresh.least.shape[1]):
+        if fresh.least_there[cell, k]:
+            take_least(pool.least[node, cell], pool.least_there[node, cell], k, fresh.least[cell, k],
+                       sums.least_largest[k])
+    pool.alive[node, cell] = True
+    fresh.touched[cell] = False
+
+
+@inlined
+def clear(pool, node, cell):
+    """A cell without trends."""
+    pool.alive[node, cell] = False
+    pool.whole[node, cell] = 0
+    pool.floats[node, cell] = 0.0
+    pool.least_there[node, cell] = False
+
+
+@inlined
+def left(moves, cell, mask):
+    """The cell that is left of a state or an end when negated events come, NONE if none is."""
+    while cell >= 0 and moves.breaks[cell] & mask != 0:
+        for b in range(moves.break_begin[cell], moves.break_begin[cell + 1]):
+            if (mask >> moves.break_label[b]) & 1 == 1:
+                cell = moves.break_to[b]
+                break
+    return cell
+
+
+@inlined
+def pass_over(moves, pool, node, mask, width, sums):
+    """What an event does to the trends that it does not become part of."""
+    for cell in range(len(moves.breaks)):
+        if not pool.alive[node, cell]:
+            continue
+        if cell < moves.states and (
+            moves.policy == ENDS or (moves.policy == NEXT and moves.waits[cell] & mask != 0)
+        ):
+            clear(pool, node, cell)
+        elif moves.breaks[cell] & mask != 0:
+            to = left(moves, cell, mask)
+            if to >= 0:
+                for k in range(pool.whole.shape[2]):
+                    add_number(pool.whole[node, to, k], pool.whole[node, cell, k], width)
+                for k in range(pool.floats.shape[2]):
+                    pool.floats[node, to, k] += pool.floats[node, cell, k]
+                for k in range(pool.least.shape[2]):
+                    if pool.least_there[node, cell, k]:
+                        take_least(pool.least[node, to], pool.least_there[node, to], k, pool.least[node, cell, k],
+                                   sums.least_largest[k])
+                pool.alive[node, to] = True
+            clear(pool, node, cell)
+
+
+@inlined
+def new_node(pool, partition, window, slot, width):
+    """A node of a partition in a window, at its start."""
+    counters = pool.counters
+    node = counters[FREE]
+    if node >= 0:
+        counters[FREE] = pool.nodes[node, NEXT_NODE]
+    else:
+        node = counters[USED]
+        counters[USED] = node + 1
+    pool.nodes[node, PARTITION] = partition
+    pool.nodes[node, WINDOW] = window
+    pool.nodes[node, START] = 0
+    pool.nodes[node, WIDTH] = width
+    pool.nodes[node, FULL] = 0
+    pool.nodes[node, NEXT_NODE] = pool.first[slot]
+    pool.first[slot] = node
+    pool.of[partition, slot] = node
+    counters[OPEN] += 1
+    return node
+
+
+@inlined
+def give(moves, pool, node, out, sums):
+    """Writes the row of a closed window: its trends of all ends."""
+    counters = pool.counters
+    width = pool.nodes[node, WIDTH]
+    at = counters[OUT]
+    any_end = False
+    for cell in range(moves.states, len(moves.breaks)):
+        if not pool.alive[node, cell]:
+            continue
+        if not any_end:
+            any_end = True
+            out.keys[at, 0] = pool.nodes[node, PARTITION]
+            out.keys[at, 1] = pool.nodes[node, WINDOW]
+            out.whole[at] = 0
+            out.floats[at] = 0.0
+            out.least_there[at] = False
+        # numbers in the output have all limbs: those above `width` continue the sign
+        for k in range(pool.whole.shape[2]):
+            carry = np.int64(0)
+            sign = np.int64(-1) if pool.whole[node, cell, k, width - 1] < 0 else np.int64(0)
+            for i in range(pool.whole.shape[3]):
+                limb = pool.whole[node, cell, k, i] if i < width else sign
+                out.whole[at, k, i], carry = add_limb(out.whole[at, k, i], limb, carry)
+        for k in range(pool.floats.shape[2]):
+            out.floats[at, k] += pool.floats[node, cell, k]
+        for k in range(pool.least.shape[2]):
+            if pool.least_there[node, cell, k]:
+                take_least(out.least[at], out.least_there[at], k, pool.least[node, cell, k], sums.least_largest[k])
+    if any_end:
+        counters[OUT] = at + 1
+
+
+@kernel
+def close_before(window, moves, sums, pool, out):
+    """Closes the open windows before `window`, writes their rows, in the order of windows, and frees their nodes. The
+    output has room for all open nodes."""
+    counters = pool.counters
+    slots = len(pool.first)
+    if counters[LIVE] == 0:
+        counters[LIVE] = 1
+        counters[CLOSED_BEFORE] = window
+        return
+    k = counters[CLOSED_BEFORE]
+    last = min(window, k + slots)  # no node has a later one
+    while k < last:
+        slot = k % slots
+        node = pool.first[slot]
+        while node >= 0:
+            after = pool.nodes[node, NEXT_NODE]
+            give(moves, pool, node, out, sums)
+            for cell in range(len(moves.breaks)):
+                if pool.alive[node, cell]:
+                    clear(pool, node, cell)
+            pool.of[pool.nodes[node, PARTITION], slot] = NONE
+            pool.nodes[node, NEXT_NODE] = counters[FREE]
+            counters[FREE] = node
+            counters[OPEN] -= 1
+            node = after
+        pool.first[slot] = NONE
+        k += 1
+    if window > counters[CLOSED_BEFORE]:
+        counters[CLOSED_BEFORE] = window
+
+
+@kernel
+def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, pool, out, fresh):
+    """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, doubles: (values,
+    rows), of int64 and the same bits as float64; valid: bool, not null. Returns (next row, status); the call is to be
+    repeated with more room. O(windows * states) a row and limb."""
+    counters = pool.counters
+    slots = len(pool.first)
+    bits = counters[VALUE_BITS]
+    narrow = bits // 63 + 1  # limbs of a number that is 0
+    if narrow > pool.whole.shape[3]:
+        return begin, MORE_LIMBS
+    for row in range(begin, end):
+        m = mask[row]
+        if m == 0 and moves.policy != ENDS:
+            continue
+        t = ts[row]
+        first = (t - moves.within_us) // moves.slide_us + 1
+        last = t // moves.slide_us
+        if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
+            if counters[OUT] + counters[OPEN] > len(out.keys):
+                return row, MORE_OUTPUT
+            close_before(first, moves, sums, pool, out)
+        if counters[USED] + slots > len(pool.nodes):
+            return row, MORE_NODES
+        p = partition[row]
+        for k in range(first + counters[SLOT], last + 1):
+            slot = k % slots
+            node = np.int64(pool.of[p, slot])
+            if node < 0:
+                if (moves.takes[0] | moves.breaks[0]) & m == 0:
+                    continue
+                node = new_node(pool, p, k, slot, narrow)
+            width = pool.nodes[node, WIDTH]
+            if pool.nodes[node, FULL] == 1:
+                if width == pool.whole.shape[3]:
+                    counters[SLOT] = k - first
+                    return row, MORE_LIMBS
+                for cell in range(len(moves.breaks)):
+                    for j in range(pool.whole.shape[2]):
+                        low = pool.whole[node, cell, j, width - 1]
+                        pool.whole[node, cell, j, width] = np.int64(-1) if low < 0 else np.int64(0)
+                width += 1
+                pool.nodes[node, WIDTH] = width
+                pool.nodes[node, FULL] = 0
+            some = False
+            for s in range(moves.states):
+                source = s
+                if moves.starts[s]:
+                    if pool.nodes[node, START] != s:
+                        continue
+                    source = NONE
+                elif not pool.alive[node, s]:
+                    continue
+                if moves.takes[s] & m == 0:
+                    continue
+                for e in range(moves.take_begin[s], moves.take_begin[s + 1]):
+                    label = moves.take_label[e]
+                    if (m >> label) & 1 == 0:
+                        continue
+                    some = True
+                    if moves.take_state[e] >= 0:
+                        extend(pool, node, source, fresh, moves.take_state[e], label, row, width, sums, values, doubles,
+                               valid)
+                    if moves.take_end[e] >= 0:
+                        extend(pool, node, source, fresh, moves.take_end[e], label, row, width, sums, values, doubles,
+                               valid)
+            pass_over(moves, pool, node, m, width, sums)
+            if pool.nodes[node, START] >= 0:
+                pool.nodes[node, START] = left(moves, pool.nodes[node, START], m)
+            if some:
+                for cell in range(len(moves.breaks)):
+                    if fresh.touched[cell]:
+                        join(pool, node, cell, fresh, width, sums, bits)
+        counters[SLOT] = 0
+    return end, DONE

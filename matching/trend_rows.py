@@ -1,0 +1,198 @@
+"""Rows of closed windows: partitions of a group put together, aggregates as values, HAVING and measures over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from matching.engines.run_trends import Windows, out_of_order
+from matching.features import query
+from matching.program.trends import FLOAT, LEAST, Put, TrendTable
+from matching.store import to_arrow
+from matching.types import arrow_schema, plain_type
+from query.errors import DataError
+from query.plan.expression import Column, Expression, quote, show, to_sql, walk
+from query.plan.output import output_columns
+from query.plan.plan import Plan
+from query.plan.trends import BIGNUM, WINDOW_COLUMNS, Over
+from query.schema import Schema
+
+#: Bits of a digit while numbers are added: so many rows of them fit into an int64.
+_DIGIT = 32
+
+
+def trend_rows(plan: Plan, table: TrendTable, windows: Windows, groups: Sequence[pa.Array]) -> pa.Table:
+    """Returns the output rows of windows, by window, then group, nulls first. groups: the values of GROUP BY of each
+    row of `windows`. Raises DataError if HAVING or a measure cannot be computed."""
+    schema = arrow_schema(Schema("", output_columns(plan)))
+    if not len(windows):
+        return schema.empty_table()
+    first, group = grouped(windows.window, groups)
+    put = _together(windows, group, len(first))
+    start = windows.window[first] * table.trends.slide_us
+    columns: dict[str, pa.Array] = {}
+    for field, us in zip(WINDOW_COLUMNS, (start, start + table.trends.within_us), strict=True):
+        columns[field.name] = pa.array(us).cast(plain_type(field.type))
+    at = pa.array(first)
+    columns |= {c.name: values.take(at) for c, values in zip(table.trends.group_by, groups, strict=True)}
+    fixed = len(columns)
+    columns |= {p.aggregate.name: _value(p, put, table) for p in table.puts}
+    return _measured(plan, columns, fixed).cast(schema)
+
+
+def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the index of the first row of each (window, group), in the order of windows and groups, nulls first; and
+    for each row the number of its (window, group)."""
+    by = {f"g{i}": values for i, values in enumerate(groups)}
+    rows = pa.table({"w": pa.array(window), **by, "i": pa.array(np.arange(len(window)))})
+    keys = ["w", *by]
+    found = rows.group_by(keys, use_threads=False).aggregate([("i", "min")])
+    order = pc.sort_indices(found, [(name, "ascending", "at_start") for name in keys])
+    first = found["i_min"].take(order).to_numpy()
+    if len(first) == len(window):
+        number = np.empty(len(window), np.int64)
+        number[first] = np.arange(len(first))
+        return first, number
+    codes = [np.unique(window, return_inverse=True)[1]]
+    for values in groups:
+        encoded = values.dictionary_encode(null_encoding="encode")
+        codes.append((encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded).indices.to_numpy())
+    joined = codes[0].astype(np.int64)
+    for code in codes[1:]:
+        joined = np.unique(joined * (int(code.max(initial=0)) + 1) + code, return_inverse=True)[1]
+    place = np.empty(int(joined.max()) + 1, np.int64)
+    place[joined[first]] = np.arange(len(first))
+    return first, place[joined]
+
+
+def _together(windows: Windows, group: np.ndarray, count: int) -> Windows:
+    """Adds up the rows of each group. The whole numbers of the result are Python's, in an array of objects without
+    limbs."""
+    floats = np.zeros((count, windows.floats.shape[1]))
+    np.add.at(floats, group, windows.floats)
+    least, there = windows.least[:count].copy(), np.zeros((count, windows.least.shape[1]), np.bool_)
+    return Windows(
+        windows.partition[:count], windows.window[:count], whole_numbers(windows.whole, group, count), floats,
+        *_least_of(windows, group, count, least, there),
+    )  # fmt: skip
+
+
+def _least_of(
+    windows: Windows, group: np.ndarray, count: int, least: np.ndarray, there: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the smallest and the largest values of each group, side by side: (count, sums, 2)."""
+    bounds = np.empty((*least.shape, 2), np.int64)
+    bounds[..., 0], bounds[..., 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for k in range(least.shape[1]):
+        some = np.flatnonzero(windows.least_there[:, k])
+        np.minimum.at(bounds[:, k, 0], group[some], windows.least[some, k])
+        np.maximum.at(bounds[:, k, 1], group[some], windows.least[some, k])
+        there[group[some], k] = True
+    return bounds, there
+
+
+def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    """Returns the sums of numbers by group, as Python's ints, object (count, numbers). whole: int64 (rows, numbers,
+    limbs), two's complement, the lowest limb first."""
+    rows, numbers, limbs = whole.shape
+    out = np.empty((count, numbers), object)
+    if limbs == 1 and (rows == 0 or int(np.abs(whole >> 1).max()) < (1 << 61) // rows):
+        added = np.zeros((count, numbers), np.int64)
+        np.add.at(added, group, whole[:, :, 0])
+        out[:] = added
+        return out
+    unsigned = whole.view(np.uint64)
+    digits = np.empty((rows, numbers, 2 * limbs), np.int64)
+    digits[:, :, 0::2] = (unsigned & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    digits[:, :, 1::2] = (unsigned >> np.uint64(_DIGIT)).astype(np.int64)
+    digits[:, :, -1] = whole[:, :, -1] >> _DIGIT  # the highest digit has the sign
+    added = np.zeros((count, numbers, 2 * limbs), np.int64)
+    np.add.at(added, group, digits)
+    for i in range(count):
+        for k in range(numbers):
+            value = 0
+            for digit in reversed(added[i, k].tolist()):
+                value = (value << _DIGIT) + digit
+            out[i, k] = value
+    return out
+
+
+def _value(p: Put, put: Windows, table: TrendTable) -> pa.Array:
+    """Returns the column of an aggregate, in the type of the plan; BIGNUM as digits."""
+    kind, count = p.aggregate.type, len(put)
+    values = put.whole[:, 1 + p.values] if p.values >= 0 else None
+    missing = None if values is None else np.array([not n for n in values], np.bool_)
+    if p.kind == LEAST:
+        largest = int(table.of_kind(LEAST)[p.total].largest)
+        numbers, there = put.least[:, p.total, largest], put.least_there[:, p.total]
+        argument = p.aggregate.argument
+        assert argument is not None
+        lane = next(lane for e, lane in table.features if e == argument)
+        return to_arrow(out_of_order(numbers) if lane.floating else numbers, there, plain_type(kind))
+    if p.kind == FLOAT:
+        total = put.floats[:, p.total]
+        if p.aggregate.over is Over.SUM:
+            return pa.array(total, mask=missing)
+        assert values is not None
+        return pa.array([None if not n else float(t) / n for t, n in zip(total, values)], pa.float64())
+    numbers = put.whole[:, 1 + p.total]
+    if p.aggregate.over is Over.AVG:
+        assert values is not None
+        scale = 10**p.scale
+        shown = [None if not n else _double(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
+        return pa.array(shown, pa.float64())
+    texts = [_digits(n, p.scale) for n in numbers]
+    return pa.array(texts, pa.string(), mask=missing if missing is not None else np.zeros(count, np.bool_))
+
+
+def _double(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _digits(number: int, scale: int) -> str:
+    """Returns the digits of a whole number of 10**-scale."""
+    if not scale:
+        return str(number)
+    text = str(abs(number)).rjust(scale + 1, "0")
+    return ("-" if number < 0 else "") + text[:-scale] + "." + text[-scale:]
+
+
+def _measured(plan: Plan, columns: dict[str, pa.Array], fixed: int) -> pa.Table:
+    """Returns the windows, groups and measures of the rows that HAVING keeps. fixed: number of the columns before the
+    aggregates."""
+    trends = plan.trends
+    assert trends is not None
+    names = list(columns)[:fixed]
+    expressions = [m.expression for m in plan.measures]
+    if trends.having is None and all(isinstance(e, Column) for e in expressions):
+        picked = [columns[e.name] for e in expressions if isinstance(e, Column)]
+        return pa.table([*(columns[n] for n in names), *picked], names=[f.name for f in output_columns(plan)])
+    types = {a.name: a.type for a in trends.aggregates if a.type == BIGNUM}
+    leaves: dict[Expression, str] = {
+        e: f"CAST({quote(e.name)} AS {BIGNUM})"
+        for root in [*expressions, *([] if trends.having is None else [trends.having])]
+        for e in walk(root)
+        if isinstance(e, Column) and e.name in types
+    }
+    selected = [quote(n) for n in names]
+    for m in plan.measures:
+        sql = to_sql(m.expression, leaves)
+        selected.append(f"CAST({sql} AS VARCHAR)" if m.type == BIGNUM else sql)
+    where = "" if trends.having is None else f" WHERE {to_sql(trends.having, leaves)}"
+    shown = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(selected))
+    listed = ", ".join(map(show, expressions))
+
+    def failure(reason: str) -> DataError:
+        return DataError(f"a measure cannot be computed for these windows: {reason}",
+                         f"guard it with TRY(...), TRY_CAST or CASE in: {listed}")
+
+    found = query(f"SELECT {shown} FROM t{where}", {"t": columns}, failure, plan.settings)
+    return pa.table(found, names=[f.name for f in output_columns(plan)])
+
