@@ -85,6 +85,10 @@ def make_matcher(
             HybridWarning,
             stacklevel=2,
         )
+        if plan.trends is not None:
+            from matching.trends_by_reference import ReferenceTrends
+
+            return ReferenceTrends(plan, sources)
         return ReferenceMatcher(plan, sources, lenient)
     if chosen.resident is not None:
         spill = None
@@ -236,7 +240,7 @@ class KernelMatcher:
         chosen = choose_engine(plan, purpose)
         if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
             return None
-        if chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
+        if chosen.trends != was.trends or chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
             return None
         known = {*self.store.numeric, *self.store.other}
         new = KernelMatcher(plan, chosen, self.sources, self.lenient, self.rows)
@@ -620,6 +624,8 @@ class KernelMatcher:
     def _stamp(self) -> str:
         """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
         planned = self._planned
+        if planned.trends is not None:
+            return stamp(self.program, planned.trends)
         if planned.keeps_rows:
             return stamp(self.program, planned.table)
         return stamp(planned.runs, planned.table, () if planned.chain is None else planned.chain.variables)

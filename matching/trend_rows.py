@@ -41,7 +41,7 @@ def trend_rows(plan: Plan, table: TrendTable, windows: Windows, groups: Sequence
     columns |= {c.name: values.take(at) for c, values in zip(table.trends.group_by, groups, strict=True)}
     fixed = len(columns)
     columns |= {p.aggregate.name: _value(p, put, table) for p in table.puts}
-    return _measured(plan, columns, fixed).cast(schema)
+    return measured(plan, columns, fixed).cast(schema)
 
 
 def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +164,7 @@ def _digits(number: int, scale: int) -> str:
     return ("-" if number < 0 else "") + text[:-scale] + "." + text[-scale:]
 
 
-def _measured(plan: Plan, columns: dict[str, pa.Array], fixed: int) -> pa.Table:
+def measured(plan: Plan, columns: dict[str, pa.Array], fixed: int) -> pa.Table:
     """Returns the windows, groups and measures of the rows that HAVING keeps. fixed: number of the columns before the
     aggregates."""
     trends = plan.trends

@@ -157,7 +157,7 @@ def search(
 
 def key_column(plan: Plan, schema: Schema) -> str | None:
     """Returns the column by which a search may be cut into units, or None."""
-    if plan.selection is Selection.STRICT:
+    if plan.selection is Selection.STRICT or plan.trends is not None:  # a window's rows are of all its partitions
         return None
     keys = {key.lower() for key in schema.keys}
     return next((c.name for c in plan.partition_by if c.name.lower() in keys and c.type in _CUT_TYPES), None)

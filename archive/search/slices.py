@@ -63,6 +63,8 @@ class Slices:
 def reach(plan: Plan) -> Reach | None:
     """Returns the reach of a plan; None if the matches from a start may depend on the whole partition."""
     within_us = plan.within.interval_us if plan.within is not None else None
+    if plan.trends is not None:
+        return None  # windows are cut at the epoch, not at a start
     if within_us is None or plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
         return None
     if plan.selection is Selection.STRICT and plan.partition_by:

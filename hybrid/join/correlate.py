@@ -16,7 +16,7 @@ from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck
 from hybrid.rows.answer import ROW, Answer, Side, side_schema
 from hybrid.rows.evidence import Evidence, concat
-from hybrid.rows.session import enums_of, register
+from hybrid.rows.session import register, texts_of
 from matching.array_lanes import Overflow, Values, run_lanes, truth
 from matching.batch import Matcher
 from matching.features import storable
@@ -204,8 +204,8 @@ def _pairs(
     right = candidates.rows.append_column(BLOCK, pa.array(candidates.block))
     right = right.append_column(ROW, pa.array(np.arange(right.num_rows)))
     # ON is typed with ENUMs, which have their own order and are text in Arrow
-    register(connection, "__hybrid_live", left, enums_of(output_columns(factor.plan)))
-    register(connection, "__hybrid_history", right, enums_of(history_columns(history)))
+    register(connection, "__hybrid_live", left, texts_of(output_columns(factor.plan)))
+    register(connection, "__hybrid_history", right, texts_of(history_columns(history)))
     a, b = quote(factor.alias), quote(history.alias)
     try:
         pairs = connection.sql(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
-from hybrid.rows.session import is_enum
+from hybrid.rows.session import arrow_of, is_enum
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
@@ -98,7 +98,7 @@ def table_of(relation: Any, name: str) -> pa.Table:
             own = quote(column)
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
             raise DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
-    return conform(relation.to_arrow_table(), name)
+    return conform(arrow_of(relation), name)
 
 
 def conform(table: pa.Table, name: str) -> pa.Table:

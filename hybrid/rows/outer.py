@@ -15,7 +15,7 @@ from hybrid.rows import duck
 from hybrid.rows.answer import COMPLETE, ROW, Answer, Side, output_schema, side_schema
 from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.faults import fault
-from hybrid.rows.session import enums_of, register, unregister
+from hybrid.rows.session import arrow_of, register, texts_of, unregister
 from query.language.ast import HistoryKind, StatementKind
 from query.plan.bind import ADD_A_COLUMN, history_columns
 from query.plan.output import output_columns
@@ -191,9 +191,9 @@ class Outer:
         registered: dict[str, dict[str, str]] = {}
         try:
             for name, table in tables.items():
-                registered[name] = enums_of(self.fields.get(name, ())) if self._has_enums else {}
+                registered[name] = texts_of(self.fields.get(name, ()), self._has_enums)
                 register(on, name, table, registered[name])
-            return on.sql(select_sql).to_arrow_table()  # INSERT and the like return DuckDB's row count
+            return arrow_of(on.sql(select_sql))  # INSERT and the like return DuckDB's row count
         except duckdb.Error as error:
             raise duck.query_error(error, self._plan.text) from None
         finally:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
+from hybrid.rows.faults import fault
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.identity import id_lanes, id_texts
@@ -111,8 +112,12 @@ def evidence_table(
     rows: only of the first `rows` output rows. first: number of the first output row. Columns: row (number of the
     output row; -1 if output rows have no single origin, and then all matches are listed), match_id, join_id (null
     without a history join), side (pl for live, pa for history), variable (null for plain history rows), event_time,
-    source, offset, history_complete (null without a history join), then the event's own columns.
+    source, offset, history_complete (null without a history join), then the event's own columns. Raises QueryError for
+    rows of windows.
     """
+    if any(factor.plan.trends is not None for factor in plan.factors):
+        message = "rows of ONE ROW PER WINDOW have no evidence: they aggregate matches that are never found one by one"
+        raise fault("HQ221", message, plan.text, "ask for ONE ROW PER MATCH to see the matches")
     parts: list[pa.Table] = []
     for f, (factor, answer, (lookup, side_lookups)) in enumerate(zip(plan.factors, answers, lookups)):
         at = (np.arange(len(answer)) if sources is None else sources[f])[:rows]

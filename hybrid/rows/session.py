@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from query.language.duck import Session, Settings
 from query.plan.expression import quote
+from query.plan.trends import BIGNUM
 from query.schema import Field
 
 #: Temporary names on the user's connection.
@@ -67,14 +68,25 @@ def is_enum(type: str) -> bool:
     return type.startswith("ENUM(")
 
 
-def enums_of(fields: Sequence[Field]) -> dict[str, str]:
-    """Returns the ENUM columns with their types."""
-    return {field.name: field.type for field in fields if is_enum(field.type)}
+def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
+    """Returns the columns that are text in Arrow and another type in SQL, with that type: BIGNUMs, and with `enums`
+    ENUMs."""
+    return {f.name: f.type for f in fields if f.type == BIGNUM or (enums and is_enum(f.type))}
 
 
-def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, enums: Mapping[str, str]) -> None:
-    """Registers a table on a connection. enums: columns to be cast from text in Arrow to their ENUM type."""
-    casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in enums.items() if c in table.column_names]
+def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """Returns the rows of a relation, BIGNUMs as the text of their digits."""
+    types = list(map(str, relation.types))
+    if BIGNUM in types:
+        names = map(quote, relation.columns)
+        shown = (f"CAST({n} AS VARCHAR) AS {n}" if t == BIGNUM else n for n, t in zip(names, types))
+        relation = relation.project(", ".join(shown))
+    return relation.to_arrow_table()
+
+
+def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, texts: Mapping[str, str]) -> None:
+    """Registers a table on a connection. texts: columns to be cast from text in Arrow to their type."""
+    casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in texts.items() if c in table.column_names]
     if not casts:
         connection.register(name, table)
         return
@@ -83,10 +95,10 @@ def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, 
     connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {text}")
 
 
-def unregister(connection: duckdb.DuckDBPyConnection, name: str, enums: Mapping[str, str]) -> None:
+def unregister(connection: duckdb.DuckDBPyConnection, name: str, texts: Mapping[str, str]) -> None:
     """Removes a table that `register` added."""
     with suppress(duckdb.TransactionException):  # an aborted transaction removes it itself
-        if enums:
+        if texts:
             connection.execute(f"DROP VIEW IF EXISTS temp.{quote(name)}")
             connection.unregister(name + _AS_TEXT)
         connection.unregister(name)

@@ -71,6 +71,8 @@ def compress(plan: QueryPlan, relations: Relations) -> Compressed:
     if plan.kind is not StatementKind.SELECT or not outer.picks:
         raise not_supported("a graph for a SELECT that does more than pick columns of one pattern", plan.text, HINT)
     (factor,) = plan.factors
+    if factor.plan.trends is not None:
+        raise not_supported("a graph of ONE ROW PER WINDOW", plan.text, HINT)
     if any(isinstance(e, MatchNumber) for m in factor.plan.measures for e in walk(m.expression)):
         raise not_supported("MATCH_NUMBER() of matches in a graph", plan.text, HINT)
     chosen = _chosen(factor, plan.text)

@@ -106,6 +106,8 @@ def _nfab(plan: Plan) -> str:
     from query.automaton.nfab import explain_nfab
     from query.errors import QueryError
 
+    if plan.trends is not None:
+        return "none: trends are counted, and no run is kept"
     try:
         return explain_nfab(plan)
     except QueryError as why:
@@ -116,6 +118,10 @@ def _automaton(plan: Plan) -> str:
     from matching.program.program import NoKernel
     from query.automaton.compile import compile_plan
 
+    if plan.trends is not None:
+        from query.automaton.trends import trend_automaton
+
+        return str(trend_automaton(plan.pattern))
     try:
         return str(compile_plan(plan))
     except NoKernel as why:

@@ -49,7 +49,8 @@ class OnSpark:
                 raise not_supported(f"{what} over {', '.join(streams)} on Spark", plan.text, _HINT)
             why = why_not(factor.plan)
             if why:
-                raise not_supported(f"{why} on Spark", plan.text, f"ORDER BY {factor.plan.schema.time}, or {_HINT}")
+                order = f"ORDER BY {factor.plan.schema.time}, or " if why.startswith("ORDER") else ""
+                raise not_supported(f"{why} on Spark", plan.text, f"{order}{_HINT}")
             searched += 1
         if not searched:
             raise not_supported("a statement without a pattern over a stream on Spark", plan.text, _HINT)

@@ -31,7 +31,7 @@ from hybrid.rows.inputs import (
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
-from hybrid.rows.session import collated, enums_of, is_enum, register, session_of, settings_of, unregister
+from hybrid.rows.session import collated, is_enum, register, session_of, settings_of, texts_of, unregister
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.stream_input import StreamInput
@@ -151,11 +151,11 @@ class Relations:
             self._views.clear()
 
     def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
-        """Registers a table for the statement's SQL, until the end of `open()`. fields: its columns; ENUMs become ENUMs
-        again on a user's connection."""
-        enums = {} if self._own else enums_of(fields)
-        register(self.connection, name, table, enums)
-        self._registered[name] = enums
+        """Registers a table for the statement's SQL, until the end of `open()`. fields: its columns; BIGNUMs become
+        BIGNUMs again, and ENUMs ENUMs on a user's connection."""
+        texts = texts_of(fields, self.has_enums)
+        register(self.connection, name, table, texts)
+        self._registered[name] = texts
 
     @property
     def has_enums(self) -> bool:

@@ -274,7 +274,8 @@ class EnginePlan:
     def __str__(self) -> str:
         if self.engine is None:
             return self.show_engine()
-        lines = [str(self.runs), self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
+        tests = str(self.runs) if self.trends is None else self.trends.show_conditions(self.runs.local)
+        lines = [tests, self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
         if self.purpose.live:

@@ -271,7 +271,10 @@ def moves_of(table: TrendTable) -> Moves:
     """Returns the arrays of an automaton."""
     automaton, bit = table.automaton, {name: v for v, name in enumerate(table.labels)}
     states, ends = automaton.states, automaton.ends
+    policy = _POLICY.get(table.selection, Policy.ENDS)
     takes = [[(bit[v], to, len(states) + end if end >= 0 else -1) for v, (to, end) in s.takes.items()] for s in states]
+    finished = _finished(table) if policy is Policy.STAYS else frozenset()
+    takes = [[(v, to, -1 if to in finished else end) for v, to, end in of] for of in takes]
     breaks = [[(bit[v], to) for v, to in s.violated.items()] for s in states]
     breaks += [[(bit[v], len(states) + to if to >= 0 else -1) for v, to in end.items()] for end in ends]
 
@@ -286,12 +289,49 @@ def moves_of(table: TrendTable) -> Moves:
 
     taken: list[list[tuple[int, ...]]] = [list(t) for t in takes]
     broken: list[list[tuple[int, ...]]] = [list(b) for b in breaks]
+    of_label = [[(s, to, end) for s, of in enumerate(takes) for v, to, end in of if v == w] for w in bit.values()]
+    in_order = [_in_order(of) for of in of_label]
+    ordered = [v for v, of in enumerate(in_order) if of]
+    alone: list[list[tuple[int, ...]]] = [list(of or ()) for of in in_order]
     return Moves(
         begins(taken), column(taken, 0), column(taken, 1), column(taken, 2), bits([[t[0] for t in of] for of in taken]),
         bits([[bit[v] for v in s.waits] for s in states]), begins(broken), column(broken, 0), column(broken, 1),
         bits([[b[0] for b in of] for of in broken]), np.isin(np.arange(len(states)), automaton.starts),
-        int(_POLICY.get(table.selection, Policy.ENDS)), len(states), table.trends.within_us, table.trends.slide_us,
+        np.array([c >= len(states) or c in finished for c in range(len(states) + len(ends))], np.bool_),
+        begins(alone), column(alone, 0), column(alone, 1), column(alone, 2), sum(1 << v for v in ordered),
+        sum({1 << t[0] for of in taken for t in of}), sum({1 << b[0] for of in broken for b in of}), int(policy),
+        len(states), table.trends.within_us, table.trends.slide_us,
     )  # fmt: skip
+
+
+def _finished(table: TrendTable) -> frozenset[int]:
+    """Returns the states whose trends are all finished, each with the event that led there, and stay so: no end of
+    their own is needed."""
+    automaton = table.automaton
+    into: dict[int, set[int]] = {}
+    for state in automaton.states:
+        for to, end in state.takes.values():
+            into.setdefault(to, set()).add(end)
+    plain = {e for e, over in enumerate(automaton.ends) if not over}
+    return frozenset(
+        s for s, ends in into.items() if s >= 0 and ends <= plain and not automaton.states[s].violated
+    )
+
+
+def _in_order(takes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]] | None:
+    """Returns takes of one label (state, next state, end) so that each state is read before it grows, None if there is
+    no such order."""
+    left = list(takes)
+    out: list[tuple[int, int, int]] = []
+    while left:
+        # a state may grow when no take that is left reads it, or only the one that lets it grow
+        reads = {s for s, _, _ in left}
+        ready = [t for t in left if t[1] == t[0] or t[1] not in reads]
+        if not ready:
+            return None
+        out += ready
+        left = [t for t in left if t not in ready]
+    return out
 
 
 def sums_of(table: TrendTable) -> Sums:

@@ -59,3 +59,13 @@ def subtract_product_limb(context: Any, x: Any, y: Any, factor: Any, borrow: Any
         return _both(builder, left, builder.add(high, short))
 
     return types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64, types.int64), build
+
+
+@intrinsic
+def trailing_zeros(context: Any, x: Any) -> Any:
+    """The index of the lowest bit of x, which is not 0."""
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), build

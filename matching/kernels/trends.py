@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import inlined, kernel
-from matching.kernels.limbs import add_limb, add_product_limb, subtract_product_limb
+from matching.kernels.limbs import add_limb, add_product_limb, subtract_product_limb, trailing_zeros
 
 #: No node, no state, no end.
 NONE = -1
@@ -47,8 +47,12 @@ class Moves(NamedTuple):
 
     Takes of state s are [take_begin[s], take_begin[s + 1]): label, cell of the next state or NONE, cell of the end that
     is reached or NONE. takes, waits: per state, bits of labels. Violations of cell c are [break_begin[c],
-    break_begin[c + 1]): label, and the cell that is left or NONE. breaks: per cell, bits of labels. labels: bits of all
-    labels that some state takes, starts: of those that the start takes or that break it.
+    break_begin[c + 1]): label, and the cell that is left or NONE. breaks: per cell, bits of labels. starts: bool per
+    state, True before the first event. results: bool per cell, True if its trends are finished.
+
+    Takes of label v alone are [alone_begin[v], alone_begin[v + 1]): state, next state and end, in an order in which
+    each state is read before it grows; there are none if there is no such order, and then `alone` lacks the bit v.
+    taken, broken: bits of all labels of takes, and of violations.
     """
 
     take_begin: np.ndarray
@@ -62,6 +66,14 @@ class Moves(NamedTuple):
     break_to: np.ndarray
     breaks: np.ndarray
     starts: np.ndarray
+    results: np.ndarray
+    alone_begin: np.ndarray
+    alone_source: np.ndarray
+    alone_state: np.ndarray
+    alone_end: np.ndarray
+    alone: int
+    taken: int
+    broken: int
     policy: int
     states: int
     within_us: int
@@ -171,6 +183,15 @@ def add_number(to, value, width):
 
 
 @inlined
+def add_small(to, value, width):
+    """Adds an int64 to a number."""
+    carry = np.int64(0)
+    high = np.int64(-1) if value < 0 else np.int64(0)
+    for i in range(width):
+        to[i], carry = add_limb(to[i], value if i == 0 else high, carry)
+
+
+@inlined
 def add_times(to, count, value, width):
     """Adds `count`, which is not negative, times `value` to a number."""
     carry = np.int64(0)
@@ -239,9 +260,7 @@ def extend(pool, node, source, fresh, cell, label, row, width, sums, values, dou
         count = pool.whole[node, source, 0]
         add_number(to[0], count, width)
     else:
-        carry = np.int64(1)
-        for i in range(width):
-            to[0, i], carry = add_limb(to[0, i], np.int64(0), carry)
+        add_small(to[0], np.int64(1), width)
     for k in range(len(sums.whole_value)):
         if source >= 0:
             add_number(to[k + 1], pool.whole[node, source, k + 1], width)
@@ -257,10 +276,7 @@ def extend(pool, node, source, fresh, cell, label, row, width, sums, values, dou
         if source >= 0:
             add_times(to[k + 1], count, value, width)
         else:
-            carry = np.int64(0)
-            high = np.int64(-1) if value < 0 else np.int64(0)
-            for i in range(width):
-                to[k + 1, i], carry = add_limb(to[k + 1, i], value if i == 0 else high, carry)
+            add_small(to[k + 1], value, width)
     for k in range(len(sums.float_value)):
         if source >= 0:
             fresh.floats[cell, k] += pool.floats[node, source, k]
@@ -300,6 +316,52 @@ def clear(pool, node, cell):
     pool.whole[node, cell] = 0
     pool.floats[node, cell] = 0.0
     pool.least_there[node, cell] = False
+
+
+@inlined
+def grow(pool, node, source, cell, label, row, width, sums, values, doubles, valid, bits):
+    """Adds to `cell` the trends of state `source` (NONE: the start) with the event, at once: no trend of `source` is
+    new. source and cell may be the same."""
+    bit = np.int64(1) << label
+    to = pool.whole[node, cell]
+    count = pool.whole[node, max(source, 0), 0]
+    full = False
+    for k in range(len(sums.whole_value)):
+        if source >= 0:
+            add_number(to[k + 1], pool.whole[node, source, k + 1], width)
+        if sums.whole_labels[k] & bit != 0:
+            value = np.int64(1)
+            v = sums.whole_value[k]
+            if v >= 0:
+                value = np.int64(0)
+                if valid[v, row]:
+                    value = np.int64(1) if sums.whole_ones[k] else values[v, row]
+            if source >= 0:
+                add_times(to[k + 1], count, value, width)
+            else:
+                add_small(to[k + 1], value, width)
+        full |= crowded(to[k + 1], width, bits)
+    for k in range(len(sums.float_value)):
+        if source >= 0:
+            pool.floats[node, cell, k] += pool.floats[node, source, k]
+        v = sums.float_value[k]
+        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
+            pool.floats[node, cell, k] += doubles[v, row] * (as_double(count, width) if source >= 0 else 1.0)
+    for k in range(len(sums.least_value)):
+        if source >= 0 and pool.least_there[node, source, k]:
+            take_least(pool.least[node, cell], pool.least_there[node, cell], k, pool.least[node, source, k],
+                       sums.least_largest[k])
+        v = sums.least_value[k]
+        if sums.least_labels[k] & bit != 0 and valid[v, row]:
+            take_least(pool.least[node, cell], pool.least_there[node, cell], k, values[v, row], sums.least_largest[k])
+    if source >= 0:
+        add_number(to[0], count, width)
+    else:
+        add_small(to[0], np.int64(1), width)
+    full |= crowded(to[0], width, bits)
+    if full:
+        pool.nodes[node, FULL] = 1
+    pool.alive[node, cell] = True
 
 
 @inlined
@@ -367,8 +429,8 @@ def give(moves, pool, node, out, sums):
     width = pool.nodes[node, WIDTH]
     at = counters[OUT]
     any_end = False
-    for cell in range(moves.states, len(moves.breaks)):
-        if not pool.alive[node, cell]:
+    for cell in range(len(moves.breaks)):
+        if not moves.results[cell] or not pool.alive[node, cell]:
             continue
         if not any_end:
             any_end = True
@@ -449,6 +511,11 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, p
             close_before(first, moves, sums, pool, out)
         if counters[USED] + slots > len(pool.nodes):
             return row, MORE_NODES
+        alone = np.int64(NONE)
+        label_bit = m & moves.taken
+        if moves.policy == ANY and m & moves.broken == 0 and label_bit & (label_bit - 1) == 0:
+            if label_bit & moves.alone != 0:
+                alone = trailing_zeros(label_bit)
         p = partition[row]
         for k in range(first + counters[SLOT], last + 1):
             slot = k % slots
@@ -469,6 +536,24 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, p
                 width += 1
                 pool.nodes[node, WIDTH] = width
                 pool.nodes[node, FULL] = 0
+            if alone >= 0:
+                for e in range(moves.alone_begin[alone], moves.alone_begin[alone + 1]):
+                    s = moves.alone_source[e]
+                    source = s
+                    if moves.starts[s]:
+                        if pool.nodes[node, START] != s:
+                            continue
+                        source = np.int64(NONE)
+                    elif not pool.alive[node, s]:
+                        continue
+                    # the end first: the next state may be the source itself
+                    if moves.alone_end[e] >= 0:
+                        grow(pool, node, source, moves.alone_end[e], alone, row, width, sums, values, doubles, valid,
+                             bits)
+                    if moves.alone_state[e] >= 0:
+                        grow(pool, node, source, moves.alone_state[e], alone, row, width, sums, values, doubles, valid,
+                             bits)
+                continue
             some = False
             for s in range(moves.states):
                 source = s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane, NoLane, kept_lane
@@ -58,6 +59,13 @@ class TrendTable:
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
         return [s for s in self.sums if s.kind == kind]
+
+    def show_conditions(self, local: Sequence[Expression]) -> str:
+        """Returns the lines of EXPLAIN with the conditions of labels and the values of events."""
+        lines = [f"bit {i} {v}: {show(c)}" for i, (v, c) in enumerate(zip(self.labels, local, strict=True))]
+        shown = [f"{'mask' if i == 0 else '':<12}{line}" for i, line in enumerate(lines)]
+        shown += [f"{'values' if i == 0 else '':<12}{show(e)}" for i, (e, _) in enumerate(self.features)]
+        return "\n".join(shown)
 
     def __str__(self) -> str:
         lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", str(self.automaton)]

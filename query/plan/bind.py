@@ -226,6 +226,9 @@ class _Query:
             else:
                 named.append(found[0].name)
         plan = factor.plan
+        if plan.trends is not None:
+            self.fault("HQ500", "ALERT ONCE over rows of windows is not supported yet", syntax.span,
+                       "a window has no last event", "filter the rows: WHERE")
         if not min_rows(plan.pattern) and plan.rows is not ast.RowsPerMatch.ALL_OMIT_EMPTY:
             self.fault("HQ500", "ALERT ONCE over a pattern that may match nothing is not supported", syntax.span,
                        "an empty match has no time of its own", "let it match a row at least: A+ for A*")
@@ -445,6 +448,9 @@ class _Query:
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
         """Checks that only matches are returned: unmatched rows and timeouts have no history, and are none."""
+        if match is not None and match.trends is not None:
+            self.fault("HQ500", f"{what} of ONE ROW PER WINDOW is not supported yet", match.trends.span,
+                       "windows, no matches", "run it as a query of its own, and join its rows in SQL")
         if match is not None and match.timeout is not None:
             self.fault("HQ300", f"{what} gives matches only", match.timeout, "these are no matches",
                        "ask for TIMEOUT ROWS in a query of their own")

@@ -20,6 +20,7 @@ from query.plan.pattern import (
     min_rows,
 )
 from query.plan.plan import Plan
+from query.plan.trends import WINDOW_COLUMNS
 
 
 def lag_us(plan: Plan, column: str | None) -> int | None:
@@ -28,8 +29,11 @@ def lag_us(plan: Plan, column: str | None) -> int | None:
     several.
 
     0 for the time of the last event if matches are emitted with it. Otherwise the time of WITHIN, after which each
-    start is decided; None if rows wait for the next row of their partition.
+    start is decided; None if rows wait for the next row of their partition. A row of a window comes out at its end.
     """
+    if plan.trends is not None:
+        start, end = (field.name for field in WINDOW_COLUMNS)
+        return {start: plan.trends.within_us, end: 0}.get(column or "")
     if _looks_ahead(plan):
         return None
     if column is not None and _is_last(plan, column) and _ends_at_once(plan):
