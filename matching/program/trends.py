@@ -143,7 +143,7 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     table = TrendTable(
         plan.trends, plan.selection, labels, trend_automaton(plan.pattern), tuple(features), tuple(sums), tuple(puts)
     )
-    return replace(program, features=tuple(features)), table
+    return replace(program, features=tuple(features), within_us=plan.trends.within_us), table
 
 
 def _whether(argument: Expression) -> Expression:

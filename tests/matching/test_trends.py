@@ -1,0 +1,163 @@
+"""Aggregates over all trends of windows: matching/engines/run_trends.py, matching/trend_rows.py, their kernels and
+their program. tests/properties/test_trends.py compares them with the reference."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from matching.engines.run_trends import LIMBS_MAX, in_order, out_of_order
+from matching.kernels import trends as kernels
+from matching.matcher import KernelMatcher, make_matcher
+from matching.program.trends import trend_program
+from matching.trend_rows import grouped, whole_numbers
+from query.automaton.trends import trend_automaton
+from query.errors import DataError, QueryError
+from query.plan.plan import Plan
+from tests.events import batch_of
+from tests.trends import EVENTS, Row, expected, plan_of, read_rows, row, rows_of, statement
+
+#: pattern, events, WITHIN and SLIDE, keys; and of each row: start, (group,) trends, COUNT(A), SUM, MIN and MAX of A.v.
+WORKED = [
+    ("A+ B", "A@1{2} A@2{3} B@3 A@4{5} B@5", (10, 10), "", [(0, 10, 16, 50, 2, 5)]),
+    ("(A B)+", "A@1{2} B@2 A@3{3} B@4", (10, 10), "", [(0, 4, 5, 12, 2, 3)]),
+    ("((A)+)+", "A@1{1} A@2{2} A@3{4}", (10, 10), "", [(0, 7, 12, 28, 1, 4)]),
+    ("A NOT C B", "A@1 C@2 A@3 B@4 B@5", (10, 10), "", [(0, 2, 2, None, None, None)]),
+    ("A B NOT C", "A@1 B@2 C@3 B@4 A@5 B@6", (10, 10), "", [(0, 3, 3, None, None, None)]),
+    ("NOT C A B", "A@1{1} C@2 A@3{2} B@4", (10, 10), "", [(0, 1, 1, 1, 1, 1)]),
+    ("(A NOT C B)+", "A@1{1} C@2 B@3 A@4{2} B@5 C@6", (10, 10), "", [(0, 1, 1, 2, 2, 2)]),
+    ("(A | C) B", "A@1{1} C@2 B@3", (10, 10), "", [(0, 2, 1, 1, 1, 1)]),
+    ("A B", "A@1{1} B@3 A@4{7} B@6", (4, 2), "", [(0, 1, 1, 1, 1, 1), (4, 1, 1, 7, 7, 7)]),
+    ("A B", "A@1{1,g=x} A@2{2,g=y} B@3{g=x} B@4{g=y}", (10, 10), "g",
+     [(0, "x", 1, 1, 1, 1, 1), (0, "y", 1, 1, 2, 2, 2)]),
+]  # fmt: skip
+
+
+def found(plan: Plan, events: list[Row], size: int = 1000) -> list[tuple[object, ...]]:
+    matcher = make_matcher(plan)
+    whole = batch_of(EVENTS, events)
+    parts = [whole.slice(i, min(len(events), i + size)) for i in range(0, len(events), size)]
+    return rows_of(plan, [*map(matcher.push, parts), matcher.advance(None)])
+
+
+@pytest.mark.parametrize(("pattern", "events", "windows", "key", "wanted"), WORKED, ids=[w[0] for w in WORKED])
+def test_the_worked_examples(
+    pattern: str, events: str, windows: tuple[int, int], key: str, wanted: list[tuple[object, ...]]
+) -> None:
+    plan = plan_of(statement(pattern, *windows, partition=key, group=key))
+    rows = [(start * 1_000_000, (start + windows[0]) * 1_000_000, *rest) for start, *rest in wanted]
+    assert expected(plan, read_rows(events)) == rows
+    assert found(plan, read_rows(events)) == rows
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_numbers_are_exact_at_any_size(size: int) -> None:
+    """600 A and then a B: every set of A but the empty one; with values up to both ends of a BIGINT."""
+    values = [(-(2**63), 2**63 - 1, 7)[i % 3] for i in range(600)]
+    events = [row("A", i / 1000, v, m=Decimal("0.01")) for i, v in enumerate(values)] + [row("B", 1)]
+    measures = "COUNT(MATCHES) AS n, COUNT(A.*) AS c, SUM(A.v) AS s, AVG(A.v) AS a, SUM(A.m) AS m"
+    plan = plan_of(statement("A+ B", 10, 10, measures=measures))
+    ((_, _, n, c, s, a, m),) = found(plan, events, size)
+    half = 2**599
+    assert (n, c, s) == (2**600 - 1, 600 * half, sum(values) * half)
+    assert a == sum(values) / 600
+    assert m == 6 * half
+
+
+def test_more_limbs_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matching.engines.run_trends.LIMBS_MAX", 2)
+    plan = plan_of(statement("A+", 10, 10))
+    with pytest.raises(DataError, match=r"a count of trends has more than 128 bits(.|\n)*shorten WITHIN"):
+        found(plan, [row("A", i / 1000) for i in range(200)])
+    assert LIMBS_MAX > 2
+
+
+def test_a_state_that_grew_is_restored_in_the_middle() -> None:
+    plan = plan_of(statement("A+ B", 10, 5, partition="g", group="g"))
+    events = [row("AB"[i % 5 == 4], i / 50, i, "xyz"[i % 3]) for i in range(400)]
+    matcher, out = make_matcher(plan), []
+    for begin in range(0, 400, 50):
+        out.append(matcher.push(batch_of(EVENTS, events[begin : begin + 50], begin)))
+        new = make_matcher(plan)
+        new.restore(matcher.snapshot())
+        matcher = new
+    assert rows_of(plan, [*out, matcher.advance(None)]) == found(plan, events)
+
+
+def test_a_watermark_closes_windows_and_a_closed_window_leaves_no_memory() -> None:
+    plan = plan_of(statement("A+", 4, 2, partition="g"))
+    matcher = make_matcher(plan)
+    assert isinstance(matcher, KernelMatcher)
+    for k in range(200):
+        matcher.push(batch_of(EVENTS, [row("A", 10 * k, 1, str(k))], k))
+        assert len(matcher.advance((10 * k + 9) * 1_000_000)) == 2
+        assert not matcher.engine.busy(np.arange(min(k, 1))).any()
+    assert matcher.engine.snapshot()["nodes"].shape[0] < 10
+
+
+def test_policy_of_strategies() -> None:
+    """Under PARTITION any other event of the key ends a trend, under NEXT one that could be taken is."""
+    events = read_rows("A@1 C@2 A@3 B@4 B@5")
+    trends = {
+        selection: found(plan_of(statement("A B", 10, 10, selection=selection)), events)[0][2]
+        for selection in ("SELECTION PARTITION", "SELECTION SKIP TILL NEXT MATCH", "SELECTION SKIP TILL ANY MATCH")
+    }
+    assert list(trends.values()) == [1, 2, 4]
+
+
+def test_a_condition_between_neighbours_and_texts_have_no_engine() -> None:
+    for more in ({"conditions": "B: v > LAST(A.v)"}, {"measures": "MAX(A.g) AS g"}):
+        plan = plan_of(statement("A B", 10, 10, **more))
+        with pytest.warns(match="runs through the reference matcher"):
+            make_matcher(plan)
+
+
+def test_the_explained_engine() -> None:
+    plan = plan_of(statement("A NOT C B+", 10, 10, measures="COUNT(MATCHES) AS n, SUM(B.v) AS s, MIN(B.d) AS l"))
+    _, table = trend_program(plan)
+    assert str(table) == (
+        "windows     10000000 us every 10000000 us\n"
+        "states      0 start: A -> 1\n"
+        "            1: B -> 2, trend 0; not C -> none\n"
+        "            2: B -> 2, trend 0\n"
+        "adds        whole 1 for each v of B\n"
+        "            whole v of B\n"
+        "            least smallest d of B"
+    )
+
+
+def test_an_automaton_that_is_too_large() -> None:
+    plan = plan_of(statement("(A{40} B{40}){2}", 10, 10))
+    assert len(trend_automaton(plan.pattern).states) == 160
+    for pattern in ("(A{50}){50}", "(A | B)* A (A | B){12}"):
+        with pytest.raises(QueryError, match="HQ600"):
+            trend_automaton(plan_of(statement(pattern, 10, 10)).pattern)
+
+
+def test_numbers_of_several_rows_are_added() -> None:
+    numbers = [5, -7, 2**200, -(2**190), 2**62]
+    limbs = np.array([[[(n >> (64 * i)) & (2**64 - 1) for i in range(4)]] for n in numbers], np.uint64).view(np.int64)
+    assert whole_numbers(limbs, np.array([0, 0, 1, 1, 1]), 2).tolist() == [[-2], [2**200 - 2**190 + 2**62]]
+    small = np.array([[[3]], [[-4]]], np.int64)
+    assert whole_numbers(small, np.array([0, 0]), 1).tolist() == [[-1]]
+
+
+def test_rows_by_window_then_group_nulls_first() -> None:
+    import pyarrow as pa
+
+    first, number = grouped(np.array([2, 1, 1, 1]), [pa.array(["b", "b", None, "b"]), pa.array([1, 2, 3, 2])])
+    assert first.tolist() == [2, 1, 0]
+    assert number.tolist() == [2, 1, 0, 1]
+
+
+def test_doubles_as_whole_numbers_in_their_order() -> None:
+    values = np.array([-np.inf, -1.5, -0.0, 0.0, 5e-324, 2.5, np.inf, np.nan])
+    ordered = in_order(values)
+    assert (np.diff(ordered) > 0).all()
+    assert np.array_equal(out_of_order(ordered), values, equal_nan=True)
+
+
+def test_kernel_constants_are_those_of_the_enumerations() -> None:
+    assert tuple(kernels.Policy) == (kernels.ANY, kernels.NEXT, kernels.ENDS)

@@ -1,0 +1,118 @@
+"""Rows per window: the engine gives those of the reference, whatever the batches, the watermarks and the restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from matching.batch import Matcher, Matches
+from matching.matcher import KernelMatcher, make_matcher
+from query.errors import QueryError
+from query.plan.plan import Plan
+from tests.events import batch_of
+from tests.properties.comparing import FEWER, drawn_alike
+from tests.trends import (
+    ALL_MEASURES,
+    EVENTS,
+    PATTERNS,
+    SELECTIONS,
+    Row,
+    expected,
+    plan_of,
+    rows,
+    rows_of,
+    statement,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+#: Conditions on two neighbours of a trend, which are enumerated.
+BETWEEN = "A: count(A.*) = 1 OR v >= LAST(A.v, 1); B: v IS NULL OR LAST(A.v) IS NULL OR v > LAST(A.v)"
+
+
+def through(
+    matcher: Matcher, events: Sequence[Row], size: int, restart: Callable[[Matcher], Matcher] | None = None
+) -> list[Matches]:
+    """Returns what a matcher gives for events in batches of `size`, with the watermark of each batch after it."""
+    found = []
+    whole = batch_of(EVENTS, events)
+    for begin in range(0, len(events), size):
+        part = whole.slice(begin, min(len(events), begin + size))
+        found.append(matcher.push(part))
+        if begin % 2:
+            found.append(matcher.advance(int(part.ts_us[-1])))
+        if restart is not None:
+            matcher = restart(matcher)
+    return [*found, matcher.advance(None)]
+
+
+def restarted(plan: Plan) -> Callable[[Matcher], Matcher]:
+    def restart(matcher: Matcher) -> Matcher:
+        new = make_matcher(plan)
+        new.restore(matcher.snapshot())
+        return new
+
+    return restart
+
+
+@pytest.mark.slow
+def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[str, object], None]) -> None:
+    counts: Counter[str] = Counter()
+
+    @FEWER
+    @drawn_alike
+    @given(
+        pattern=PATTERNS, events=rows(), within=st.sampled_from((3, 5, 10)), slide=st.sampled_from((1, 2, 3, 10)),
+        keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"), ("h, g", "g, h"))),
+        selection=SELECTIONS, size=st.integers(1, 4), conditions=st.sampled_from(("", "", "", BETWEEN)),
+    )  # fmt: skip
+    def check(
+        pattern: str, events: list[Row], within: int, slide: int, keys: tuple[str, str], selection: str, size: int,
+        conditions: str,
+    ) -> None:  # fmt: skip
+        assume("A" in pattern and "B" in pattern)
+        text = statement(pattern, within, slide, partition=keys[0], group=keys[1], selection=selection,
+                         measures=ALL_MEASURES, conditions=conditions)  # fmt: skip
+        counts["drawn"] += 1
+        try:
+            plan = plan_of(text)
+        except QueryError as refused:
+            counts[refused.diagnostics[0].message] += 1
+            return
+        wanted = expected(plan, events)
+        matcher = make_matcher(plan)
+        engine = matcher.chosen.engine if isinstance(matcher, KernelMatcher) else None
+        counts[engine.name if engine is not None else "reference"] += 1
+        counts["rows"] += len(wanted)
+        counts["several windows"] += len({row[0] for row in wanted}) > 1
+        counts["several trends"] += any(row[2 + keys[1].count(",") + bool(keys[1])] > 1 for row in wanted)
+        counts["NOT"] += "NOT" in pattern
+        assert rows_of(plan, through(matcher, events, size)) == wanted
+        assert rows_of(plan, through(make_matcher(plan), events, size, restarted(plan))) == wanted
+
+    check()
+    for name, n in counts.most_common():
+        record_property(name, n)
+    assert counts["counts of trends by state and window"] > 10
+    assert counts["reference"]
+    assert min(counts["several windows"], counts["several trends"], counts["NOT"]) > 5
+
+
+@pytest.mark.slow
+def test_what_is_selected_by_a_condition_between_neighbours_is_enumerated() -> None:
+    """A plan that the engine does not know runs through the reference, over whose windows the batches have no say."""
+    text = statement("A+ B", 10, 5, conditions="A: count(A.*) = 1 OR v > LAST(A.v, 1)", measures="COUNT(MATCHES) AS n")
+    plan = plan_of(text)
+    events: list[Row] = [
+        {"ts": s * 1_000_000, "type": t, "v": v, "d": None, "m": None, "g": None, "h": None}
+        for s, t, v in ((1, "A", 1), (2, "A", 3), (3, "A", 2), (4, "B", 0), (11, "A", 1), (12, "B", 0))
+    ]
+    wanted: list[tuple[Any, ...]] = expected(plan, events)
+    assert wanted[0][2] == 5  # 1, 3, 2, 1 3, 1 2
+    for size in (1, 2, 6):
+        assert rows_of(plan, through(make_matcher(plan), events, size)) == wanted
+        assert rows_of(plan, through(make_matcher(plan), events, size, restarted(plan))) == wanted
