@@ -17,6 +17,7 @@ from query.errors import DataError, nearest
 from query.plan.lag import lag_us
 from query.plan.plan import QueryPlan
 from query.plan.statement import origin
+from query.plan.trends import WINDOW_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,14 @@ class DerivedDeclaration:
 
 def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> DerivedDeclaration:
     """Returns the declaration that makes the rows of a live query events. schema: of the rows; time: their time column,
-    or None if they have exactly one. Events of equal time are ordered by the other columns, independent of emission
+    or None if they have exactly one, or are of windows: these come at their ends. Events of equal time are ordered by the other columns, independent of emission
     order.
 
     Raises QueryError if a row may come out any time after its time, DataError for an invalid time column."""
     columns = {field.name: duckdb_type(field.type) for field in schema}
     times = [name for name, type in columns.items() if type in TIME_TYPES]
+    if time is None and plan.factors[-1].plan.trends is not None:
+        times = [WINDOW_COLUMNS[1].name] if WINDOW_COLUMNS[1].name in times else times
     if time is None:
         if len(times) != 1:
             has = f"have several times: {', '.join(times)}" if times else "have no column of time"

@@ -1,0 +1,158 @@
+"""ONE ROW PER WINDOW in a database: live at the watermark, after a restart, over the archive, in a chain."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hybrid
+from query.errors import QueryError
+from tests.events import batch_of
+from tests.trends import EVENTS, Row, read_rows, row, statement
+
+QUERY = statement("A+ B", 10, 5, partition="g", group="g")
+COLUMNS = {f.name: f.type for f in EVENTS.fields}
+
+
+def database(where: Path | None = None) -> hybrid.Database:
+    db = hybrid.connect() if where is None else hybrid.connect(where)
+    if "events" not in db.streams():
+        db.create_stream("events", COLUMNS, time="ts", key="g")
+    return db
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    return batch_of(EVENTS, rows).columns
+
+
+def end(db: hybrid.Database) -> None:
+    """Announces that no event of the tests is still to come."""
+    db.advance("events", datetime(1970, 1, 2))
+
+
+def drawn(count: int, seed: int = 1) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    types, values, keys = rng.choice(list("AAABBC"), count), rng.integers(0, 100, count), rng.choice(list("xyz"), count)
+    return [row(str(t), i / 4, int(v), str(k)) for i, (t, v, k) in enumerate(zip(types, values, keys))]
+
+
+def answered(rows: list[Row], text: str = QUERY) -> list[dict[str, Any]]:
+    return hybrid.sql(text, events=pa.Table.from_batches([batch(rows)])).arrow().to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_window_comes_out_when_the_watermark_reaches_its_end() -> None:
+    with database() as db:
+        alerts = db.watch(QUERY)
+        db.push("events", batch(read_rows("A@1{2,g=x} A@2{3,g=x} B@3{g=x} A@4{1,g=y}")))
+        assert not alerts.fetch().num_rows
+        db.push("events", batch(read_rows("C@10{g=y}")))
+        ends = [r["window_end"].second for r in alerts.fetch().to_pylist()]
+        assert ends == [5, 10]
+        end(db)
+        assert not alerts.fetch().num_rows
+
+
+@pytest.mark.parametrize("size", [1, 17, 200])
+def test_live_rows_are_those_of_the_statement(size: int) -> None:
+    rows = drawn(200)
+    with database() as db:
+        alerts, found = db.watch(QUERY), []
+        for begin in range(0, len(rows), size):
+            db.push("events", batch(rows[begin : begin + size]))
+            found += alerts.fetch().to_pylist()
+        end(db)
+        found += alerts.fetch().to_pylist()
+        assert found == answered(rows)
+        assert db.sql(QUERY).arrow().to_pylist() == found
+
+
+def test_a_database_that_is_opened_again_goes_on_in_the_middle_of_a_window(tmp_path: Path) -> None:
+    rows, found = drawn(120), []
+    for begin in range(0, len(rows), 30):
+        with database(tmp_path) as db:
+            alerts = db.watch(QUERY, name="trends")
+            db.push("events", batch(rows[begin : begin + 30]))
+            found += alerts.fetch().to_pylist()
+            if begin + 30 == len(rows):
+                end(db)
+                found += alerts.fetch().to_pylist()
+    assert found == answered(rows)
+
+
+def test_late_events_are_in_no_window() -> None:
+    with database() as db:
+        alerts = db.watch(QUERY)
+        db.push("events", batch(read_rows("A@1{1,g=x} C@20{g=x}")))
+        db.push("events", batch(read_rows("B@2{g=x}")))
+        db.push("events", batch(read_rows("A@21{1,g=x} B@22{g=x} C@40{g=x}")))
+        assert [r["n"] for r in alerts.fetch().to_pylist()] == ["1", "1"]
+
+
+def test_a_live_pattern_over_windows() -> None:
+    """window_end is a time of the rows, with lag 0; window_start has the length of a window."""
+    inner = statement("A+", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n")
+    for time in ("window_start", "window_end"):
+        text = (
+            f"SELECT * FROM ({inner}) MATCH_RECOGNIZE (ORDER BY {time} MEASURES LAST(UP.n) AS n, count(*) AS windows "
+            f"PATTERN (FIRST_ UP UP) DEFINE UP AS n > PREV(n)) AS m"
+        )
+        rows = read_rows("A@1 A@11 A@12 A@21 A@22 A@23 A@31")
+        with database() as db:
+            alerts, found = db.watch(text), []
+            for one in rows:
+                db.push("events", batch([one]))
+                found += alerts.fetch().to_pylist()
+            end(db)
+            assert [*found, *alerts.fetch().to_pylist()] == answered(rows, text) == [{"n": 7, "windows": 3}]
+
+
+def test_rows_of_windows_feed_a_stream() -> None:
+    with database() as db:
+        db.watch(statement("A+ B", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n"), into="windows")
+        db.push("events", batch([*read_rows("A@1 A@2 B@3"), *read_rows("A@11 B@12 C@40")]))
+        assert [r["n"] for r in db.sql("SELECT n FROM windows ORDER BY window_end").arrow().to_pylist()] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (QUERY + " ALERT ONCE WITHIN 1 HOUR", "ALERT ONCE over rows of windows"),
+        (QUERY + " JOIN HISTORY OF events FROM m.window_start TO m.window_end AS h ON true", "joined with history"),
+        (
+            "SELECT * FROM events MATCH_RECOGNIZE (MEASURES A.ts AS t PATTERN (A)) AS pl JOIN HISTORY OF events FROM "
+            "pl.t - INTERVAL 1 HOUR TO pl.t MATCH_RECOGNIZE (ORDER BY ts MEASURES COUNT(MATCHES) AS n ONE ROW PER "
+            "WINDOW PATTERN (A) WITHIN 1 MINUTE) AS pa ON true",
+            "a pattern on history of ONE ROW PER WINDOW",
+        ),
+    ],
+)
+def test_what_windows_cannot_do_yet(text: str, said: str) -> None:
+    with database() as db, pytest.raises(QueryError, match=said):
+        db.watch(text)
+
+
+@pytest.mark.parametrize("measures", ["COUNT(MATCHES) AS n", "MAX(A.v) AS n, AVG(B.d) AS d"])
+def test_a_query_is_replaced_in_the_middle_of_a_window(measures: str) -> None:
+    """With the counts of the old version if they are enough, else from the events."""
+    text = statement("A+ B", 10, 5, partition="g", group="g", measures=measures)
+    with database() as db:
+        old = db.watch(QUERY)
+        db.push("events", batch(read_rows("A@1{2,g=x} A@2{3,g=x} B@3{g=x} C@7{g=x} A@8{1,g=x}")))
+        assert old.fetch().num_rows == 1
+        alerts = db.replace(old, text)
+        db.push("events", batch(read_rows("B@9{g=x} C@40{g=x}")))
+        assert alerts.fetch().to_pylist() == answered(read_rows(
+            "A@1{2,g=x} A@2{3,g=x} B@3{g=x} C@7{g=x} A@8{1,g=x} B@9{g=x}"), text)[1:]  # fmt: skip
+
+
+def test_times_before_the_epoch_have_windows_too() -> None:
+    start = datetime(1969, 12, 31, 23, 59, 51)
+    rows = [row("A", -9, 1, "x"), row("B", -8, None, "x")]
+    assert [(r["window_start"], r["n"]) for r in answered(rows)] == [
+        (start - timedelta(seconds=6), "1"), (start - timedelta(seconds=1), "1")
+    ]  # fmt: skip
