@@ -33,7 +33,7 @@ from matching.engines.engine import (
     specialisable,
     spillable,
 )
-from matching.engines.run_trends import RunTrends, Windows
+from matching.engines.run_trends import ClosedWindows, RunTrends
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.kernels.layout import grown
@@ -733,7 +733,7 @@ class KernelMatcher:
                 return self._none()
         return self.matches_of(out)
 
-    def _rows_of_windows(self, windows: Windows) -> Matches:
+    def _rows_of_windows(self, windows: ClosedWindows) -> Matches:
         """Returns the rows of closed windows, each as a match without events."""
         table = self.chosen.trends
         assert table is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matching.engines.run_trends import Windows, out_of_order
+from matching.engines.run_trends import ClosedWindows, out_of_order
 from matching.features import query
 from matching.program.trends import FLOAT, LEAST, Put, TrendTable
 from matching.store import to_arrow
@@ -25,7 +25,7 @@ from query.schema import Schema
 _DIGIT = 32
 
 
-def trend_rows(plan: Plan, table: TrendTable, windows: Windows, groups: Sequence[pa.Array]) -> pa.Table:
+def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Sequence[pa.Array]) -> pa.Table:
     """Returns the output rows of windows, by window, then group, nulls first. groups: the values of GROUP BY of each
     row of `windows`. Raises DataError if HAVING or a measure cannot be computed."""
     schema = arrow_schema(Schema("", output_columns(plan)))
@@ -69,20 +69,20 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     return first, place[joined]
 
 
-def _together(windows: Windows, group: np.ndarray, count: int) -> Windows:
+def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> ClosedWindows:
     """Adds up the rows of each group. The whole numbers of the result are Python's, in an array of objects without
     limbs."""
     floats = np.zeros((count, windows.floats.shape[1]))
     np.add.at(floats, group, windows.floats)
     least, there = windows.least[:count].copy(), np.zeros((count, windows.least.shape[1]), np.bool_)
-    return Windows(
+    return ClosedWindows(
         windows.partition[:count], windows.window[:count], whole_numbers(windows.whole, group, count), floats,
         *_least_of(windows, group, count, least, there),
     )  # fmt: skip
 
 
 def _least_of(
-    windows: Windows, group: np.ndarray, count: int, least: np.ndarray, there: np.ndarray
+    windows: ClosedWindows, group: np.ndarray, count: int, least: np.ndarray, there: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the smallest and the largest values of each group, side by side: (count, sums, 2)."""
     bounds = np.empty((*least.shape, 2), np.int64)
@@ -121,7 +121,7 @@ def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
     return out
 
 
-def _value(p: Put, put: Windows, table: TrendTable) -> pa.Array:
+def _value(p: Put, put: ClosedWindows, table: TrendTable) -> pa.Array:
     """Returns the column of an aggregate, in the type of the plan; BIGNUM as digits."""
     kind, count = p.aggregate.type, len(put)
     values = put.whole[:, 1 + p.values] if p.values >= 0 else None

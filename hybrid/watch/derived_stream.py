@@ -48,8 +48,8 @@ class DerivedDeclaration:
 
 def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> DerivedDeclaration:
     """Returns the declaration that makes the rows of a live query events. schema: of the rows; time: their time column,
-    or None if they have exactly one, or are of windows: these come at their ends. Events of equal time are ordered by the other columns, independent of emission
-    order.
+    or None if they have exactly one, or are of windows, which come out at their ends. Events of equal time are ordered
+    by the other columns, independent of emission order.
 
     Raises QueryError if a row may come out any time after its time, DataError for an invalid time column."""
     columns = {field.name: duckdb_type(field.type) for field in schema}

@@ -11,7 +11,7 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import trends as kernels
 from matching.kernels.layout import grown
-from matching.kernels.trends import Counter, Fresh, Moves, Node, Output, Policy, Pool, Sums
+from matching.kernels.trends import Counter, Fresh, Output, PassedOver, Pool, TrendMoves, TrendNode, TrendSums
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable
 from matching.store import RowStore
 from query.errors import DataError
@@ -26,11 +26,11 @@ GROWTH_BITS = 13
 #: After all windows.
 END = 1 << 62
 
-_POLICY = {Selection.SKIP_TILL_ANY: Policy.STAYS, Selection.SKIP_TILL_NEXT: Policy.STAYS_UNLESS_WAITED_FOR}
+_POLICY = {Selection.SKIP_TILL_ANY: PassedOver.STAYS, Selection.SKIP_TILL_NEXT: PassedOver.STAYS_UNLESS_WAITED_FOR}
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class ClosedWindows:
     """n rows of closed windows. partition: ids; window: k; whole: int64 (n, 1 + sums, limbs), numbers in two's
     complement, the lowest limb first, the count of trends first; floats: float64 (n, sums); least: int64 (n, sums), in
     the order of the values, and whether there is one."""
@@ -84,7 +84,7 @@ class RunTrends:
     def _pool_of(self, nodes: int, partitions: int) -> Pool:
         cells, whole, floats, least = self._shape
         return Pool(
-            np.zeros((nodes, len(Node)), np.int64), np.zeros((nodes, cells, whole, self._limbs), np.int64),
+            np.zeros((nodes, len(TrendNode)), np.int64), np.zeros((nodes, cells, whole, self._limbs), np.int64),
             np.zeros((nodes, cells, floats)), np.zeros((nodes, cells, least), np.int64),
             np.zeros((nodes, cells, least), np.bool_), np.zeros((nodes, cells), np.bool_),
             np.full((partitions, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
@@ -151,7 +151,7 @@ class RunTrends:
             bits = GROWTH_BITS + largest.bit_length()
             if bits > self._counters[Counter.VALUE_BITS]:
                 self._counters[Counter.VALUE_BITS] = bits
-                self._pool.nodes[:, Node.FULL] = 1  # one limb more is room for 63 bits more
+                self._pool.nodes[:, TrendNode.FULL] = 1  # one limb more is room for 63 bits more
         floating = [v for v in dict.fromkeys(self._least) if table.features[v][1].floating]
         if not floating:
             return feature
@@ -175,7 +175,7 @@ class RunTrends:
             )
         more = self._limbs // 2
         pool, out = self._pool, self._out
-        # numbers of nodes are as wide as Node.WIDTH says; those of the output continue their sign
+        # numbers of nodes are as wide as TrendNode.WIDTH says; those of the output continue their sign
         wide = np.concatenate([pool.whole, np.zeros((*pool.whole.shape[:3], more), np.int64)], axis=3)
         self._pool = pool._replace(whole=wide)
         sign = np.repeat(out.whole[:, :, -1:] >> 63, more, axis=2)
@@ -201,12 +201,12 @@ class RunTrends:
             self._room_for_output()
             kernels.close_before(window, self._moves, self._sums, self._pool, self._out)
 
-    def windows(self) -> Windows:
+    def windows(self) -> ClosedWindows:
         """Returns the rows of closed windows, in the order of windows, and forgets them."""
         count, out = self.decided, self._out
         self._counters[Counter.OUT] = 0
         partition, window = out.keys[:count].T.copy()
-        return Windows(
+        return ClosedWindows(
             partition, window, out.whole[:count].copy(), out.floats[:count].copy(), out.least[:count].copy(),
             out.least_there[:count].copy(),
         )  # fmt: skip
@@ -267,13 +267,13 @@ def out_of_order(ordered: Int64Array) -> np.ndarray:
     return np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered).view(np.float64)
 
 
-def moves_of(table: TrendTable) -> Moves:
+def moves_of(table: TrendTable) -> TrendMoves:
     """Returns the arrays of an automaton."""
     automaton, bit = table.automaton, {name: v for v, name in enumerate(table.labels)}
     states, ends = automaton.states, automaton.ends
-    policy = _POLICY.get(table.selection, Policy.ENDS)
+    policy = _POLICY.get(table.selection, PassedOver.ENDS)
     takes = [[(bit[v], to, len(states) + end if end >= 0 else -1) for v, (to, end) in s.takes.items()] for s in states]
-    finished = _finished(table) if policy is Policy.STAYS else frozenset()
+    finished = _finished(table) if policy is PassedOver.STAYS else frozenset()
     takes = [[(v, to, -1 if to in finished else end) for v, to, end in of] for of in takes]
     breaks = [[(bit[v], to) for v, to in s.violated.items()] for s in states]
     breaks += [[(bit[v], len(states) + to if to >= 0 else -1) for v, to in end.items()] for end in ends]
@@ -293,7 +293,7 @@ def moves_of(table: TrendTable) -> Moves:
     in_order = [_in_order(of) for of in of_label]
     ordered = [v for v, of in enumerate(in_order) if of]
     alone: list[list[tuple[int, ...]]] = [list(of or ()) for of in in_order]
-    return Moves(
+    return TrendMoves(
         begins(taken), column(taken, 0), column(taken, 1), column(taken, 2), bits([[t[0] for t in of] for of in taken]),
         bits([[bit[v] for v in s.waits] for s in states]), begins(broken), column(broken, 0), column(broken, 1),
         bits([[b[0] for b in of] for of in broken]), np.isin(np.arange(len(states)), automaton.starts),
@@ -334,7 +334,7 @@ def _in_order(takes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]] |
     return out
 
 
-def sums_of(table: TrendTable) -> Sums:
+def sums_of(table: TrendTable) -> TrendSums:
     """Returns the arrays of what is added up."""
     whole, floats, least = (table.of_kind(kind) for kind in (WHOLE, FLOAT, LEAST))
 
@@ -344,7 +344,7 @@ def sums_of(table: TrendTable) -> Sums:
     def labels(of: list[Sum]) -> Int64Array:
         return numbers([sum(1 << v for v in s.labels) for s in of])
 
-    return Sums(
+    return TrendSums(
         numbers([s.value for s in whole]), labels(whole), np.array([s.ones for s in whole], np.bool_),
         numbers([s.value for s in floats]), labels(floats), numbers([s.value for s in least]), labels(least),
         np.array([s.largest for s in least], np.bool_),

@@ -29,7 +29,7 @@ MORE_LIMBS = 2
 MORE_OUTPUT = 3
 
 
-class Policy(IntEnum):
+class PassedOver(IntEnum):
     """What happens to the trends of a state that an event does not take."""
 
     STAYS = 0  # SKIP TILL ANY MATCH
@@ -37,12 +37,12 @@ class Policy(IntEnum):
     ENDS = 2  # PARTITION, STRICT
 
 
-ANY = int(Policy.STAYS)
-NEXT = int(Policy.STAYS_UNLESS_WAITED_FOR)
-ENDS = int(Policy.ENDS)
+ANY = int(PassedOver.STAYS)
+NEXT = int(PassedOver.STAYS_UNLESS_WAITED_FOR)
+ENDS = int(PassedOver.ENDS)
 
 
-class Moves(NamedTuple):
+class TrendMoves(NamedTuple):
     """An automaton of n states and e ends; cell c < n is state c, cell n + i end i.
 
     Takes of state s are [take_begin[s], take_begin[s + 1]): label, cell of the next state or NONE, cell of the end that
@@ -80,7 +80,7 @@ class Moves(NamedTuple):
     slide_us: int
 
 
-class Sums(NamedTuple):
+class TrendSums(NamedTuple):
     """What is added up beside the counts: whole numbers, doubles, and the smallest or largest values, as int64 in their
     order. *_value: index of the event's value, NONE for the number 1; *_labels: bits of the labels of the events that
     are meant. whole_ones: True to add 1 for each value that is not null, to count them. least_largest: True for MAX."""
@@ -95,7 +95,7 @@ class Sums(NamedTuple):
     least_largest: np.ndarray
 
 
-class Node(IntEnum):
+class TrendNode(IntEnum):
     """Columns of the nodes, int64 (nodes, 6)."""
 
     PARTITION = 0
@@ -106,12 +106,12 @@ class Node(IntEnum):
     WINDOW = 5
 
 
-PARTITION = int(Node.PARTITION)
-NEXT_NODE = int(Node.NEXT)
-START = int(Node.START)
-WIDTH = int(Node.WIDTH)
-FULL = int(Node.FULL)
-WINDOW = int(Node.WINDOW)
+PARTITION = int(TrendNode.PARTITION)
+NEXT_NODE = int(TrendNode.NEXT)
+START = int(TrendNode.START)
+WIDTH = int(TrendNode.WIDTH)
+FULL = int(TrendNode.FULL)
+WINDOW = int(TrendNode.WINDOW)
 
 
 class Counter(IntEnum):

@@ -160,4 +160,4 @@ def test_doubles_as_whole_numbers_in_their_order() -> None:
 
 
 def test_kernel_constants_are_those_of_the_enumerations() -> None:
-    assert tuple(kernels.Policy) == (kernels.ANY, kernels.NEXT, kernels.ENDS)
+    assert tuple(kernels.PassedOver) == (kernels.ANY, kernels.NEXT, kernels.ENDS)
