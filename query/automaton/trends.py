@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import assert_never
 
-from query.errors import NOWHERE, Diagnostic, QueryError
+from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.plan.pattern import (
     Alternation,
     Anchor,
@@ -187,7 +187,7 @@ def _least(items: Iterable[tuple[int, _Negated, bool]]) -> _Items:
 
 
 def _too_large(message: str) -> QueryError:
-    return QueryError([Diagnostic("HQ600", message, NOWHERE, hint="use smaller bounds in {n,m}, or fewer groups")])
+    return QueryError([Diagnostic("HQ600", message, NO_SPAN, hint="use smaller bounds in {n,m}, or fewer groups")])
 
 
 def trend_automaton(pattern: RowPattern) -> TrendAutomaton:
