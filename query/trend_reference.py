@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -68,6 +69,12 @@ def _order(value: Any) -> tuple[bool, Any]:
     return value is not None, value
 
 
+def _nan_last(value: Any) -> tuple[bool, Any]:
+    """Orders values as DuckDB does: NaN is the largest."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return nan, 0 if nan else value
+
+
 def aggregated(a: TrendAggregate, trends: Sequence[Sequence[tuple[str, Row]]], evaluate: Evaluate | None) -> Any:
     """Returns an aggregate over trends, each a list of (variable, event). An event counts once for each trend that has
     it; null values are skipped, and the sum of nothing is null."""
@@ -82,9 +89,9 @@ def aggregated(a: TrendAggregate, trends: Sequence[Sequence[tuple[str, Row]]], e
         case Over.VALUES:
             return len(values)
         case Over.MIN:
-            return min(values, default=None)
+            return min(values, default=None, key=_nan_last)
         case Over.MAX:
-            return max(values, default=None)
+            return max(values, default=None, key=_nan_last)
     if not values:
         return None
     exact = not isinstance(values[0], float)

@@ -11,7 +11,19 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
 from matching.kernels import trends as kernels
 from matching.kernels.layout import grown
-from matching.kernels.trends import Counter, Fresh, Output, PassedOver, Pool, TrendMoves, TrendNode, TrendSums
+from matching.kernels.trends import (
+    Counter,
+    Entries,
+    Entry,
+    Fresh,
+    Output,
+    Pairs,
+    PassedOver,
+    Pool,
+    TrendMoves,
+    TrendNode,
+    TrendSums,
+)
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable
 from matching.store import RowStore
 from query.errors import DataError
@@ -23,6 +35,10 @@ ROOM = 1 << 8
 LIMBS_MAX = 1 << 10
 #: Bits by which a count may grow with one event, besides those of its value.
 GROWTH_BITS = 13
+#: Further bits where numbers of so many events are added at once.
+ENTRIES_BITS = 27
+#: Arrays of Entries with a row per entry.
+ENTRY_ARRAYS = ("head", "values", "there", "whole", "floats", "least", "least_there")
 #: After all windows.
 END = 1 << 62
 
@@ -63,15 +79,20 @@ class RunTrends:
         assert table is not None
         self._moves = moves_of(table)
         self._sums = sums_of(table)
+        self._pairs = pairs_of(table, self._moves)
+        self._apart = bool(self._pairs.grained.any())
         self._slots = -(-table.trends.within_us // table.trends.slide_us)
         self._least = [s.value for s in table.of_kind(LEAST)]
+        self._compared = [v for _, _, pair in table.pairs for one in pair for c in one for v in c.values]
         self._limbs = 1
         self._counters = np.zeros(len(Counter), np.int64)
         self._counters[Counter.FREE] = kernels.NONE
-        self._counters[Counter.VALUE_BITS] = GROWTH_BITS
+        self._growth_bits = GROWTH_BITS + ENTRIES_BITS * self._apart
+        self._counters[Counter.VALUE_BITS] = self._growth_bits
         self._pool = self._pool_of(ROOM, 0)
+        self._entries = self._entries_of(ROOM if self._apart else 0)
         self._out = self._output_of(ROOM)
-        self._fresh = self._fresh_of()
+        self._fresh, self._single = self._fresh_of()
 
     @property
     def _shape(self) -> tuple[int, int, int, int]:
@@ -98,11 +119,27 @@ class RunTrends:
             np.zeros((rows, least), np.int64), np.zeros((rows, least), np.bool_),
         )  # fmt: skip
 
-    def _fresh_of(self) -> Fresh:
+    def _fresh_of(self) -> tuple[Fresh, Fresh]:
+        """Returns room for what an event adds, and for what it adds by one label, which is the same if no events are
+        kept."""
         cells, whole, floats, least = self._shape
-        return Fresh(
-            np.zeros((cells, whole, self._limbs), np.int64), np.zeros((cells, floats)),
-            np.zeros((cells, least), np.int64), np.zeros((cells, least), np.bool_), np.zeros(cells, np.bool_),
+        two = [
+            Fresh(
+                np.zeros((cells, whole, self._limbs), np.int64), np.zeros((cells, floats)),
+                np.zeros((cells, least), np.int64), np.zeros((cells, least), np.bool_), np.zeros(cells, np.bool_),
+            )
+            for _ in range(1 + self._apart)
+        ]  # fmt: skip
+        return two[0], two[-1]
+
+    def _entries_of(self, room: int) -> Entries:
+        _, whole, floats, least = self._shape
+        kept = len(self._pairs.kept)
+        return Entries(
+            np.zeros((room, len(Entry)), np.int64), np.zeros((room, kept), np.int64), np.zeros((room, kept), np.bool_),
+            np.zeros((room, whole, self._limbs), np.int64), np.zeros((room, floats)),
+            np.zeros((room, least), np.int64), np.zeros((room, least), np.bool_),
+            np.full(len(self._pool.nodes), kernels.NONE, np.int64), np.array([0, kernels.NONE, 0], np.int64),
         )  # fmt: skip
 
     # ---- Engine
@@ -128,8 +165,8 @@ class RunTrends:
         at, count = 0, len(mask)
         while at < count:
             at, status = kernels.step(
-                at, count, partition, mask, ts, values, doubles, feature_valid, self._moves, self._sums, self._pool,
-                self._out, self._fresh,
+                at, count, partition, mask, ts, values, doubles, feature_valid, self._moves, self._pairs, self._sums,
+                self._pool, self._entries, self._out, self._fresh, self._single,
             )  # fmt: skip
             match status:
                 case kernels.MORE_NODES:
@@ -138,6 +175,8 @@ class RunTrends:
                     self._more_limbs()
                 case kernels.MORE_OUTPUT:
                     self._room_for_output()
+                case kernels.MORE_ENTRIES:
+                    self._more_entries()
 
     def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """Returns whole numbers as they are, and doubles of which the smallest are kept as int64 in their order; notes
@@ -148,11 +187,11 @@ class RunTrends:
         if added and feature.shape[1]:
             of = np.where(valid[added], feature[added], 0)
             largest = max(int(of.max()), -int(of.min()))
-            bits = GROWTH_BITS + largest.bit_length()
+            bits = self._growth_bits + largest.bit_length()
             if bits > self._counters[Counter.VALUE_BITS]:
                 self._counters[Counter.VALUE_BITS] = bits
                 self._pool.nodes[:, TrendNode.FULL] = 1  # one limb more is room for 63 bits more
-        floating = [v for v in dict.fromkeys(self._least) if table.features[v][1].floating]
+        floating = [v for v in dict.fromkeys([*self._least, *self._compared]) if table.features[v][1].floating]
         if not floating:
             return feature
         values = feature.copy()
@@ -164,6 +203,13 @@ class RunTrends:
         rows = 2 * len(pool.nodes) + self._slots
         names = ("nodes", "whole", "floats", "least", "least_there", "alive")
         self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
+        first = grown(self._entries.first, rows, kernels.NONE)
+        self._entries = self._entries._replace(first=first)
+
+    def _more_entries(self) -> None:
+        entries = self._entries
+        rows = 2 * len(entries.head) + self._slots * len(self._moves.breaks) * self._pairs.label_count
+        self._entries = entries._replace(**{name: grown(getattr(entries, name), rows) for name in ENTRY_ARRAYS})
 
     def _more_limbs(self) -> None:
         self._limbs *= 2
@@ -180,7 +226,10 @@ class RunTrends:
         self._pool = pool._replace(whole=wide)
         sign = np.repeat(out.whole[:, :, -1:] >> 63, more, axis=2)
         self._out = out._replace(whole=np.concatenate([out.whole, sign], axis=2))
-        self._fresh = self._fresh_of()
+        whole = self._entries.whole
+        wide = np.concatenate([whole, np.zeros((*whole.shape[:2], more), np.int64)], axis=2)
+        self._entries = self._entries._replace(whole=wide)
+        self._fresh, self._single = self._fresh_of()
 
     def _room_for_output(self) -> None:
         need = int(self._counters[Counter.OUT] + self._counters[Counter.OPEN])
@@ -199,7 +248,7 @@ class RunTrends:
     def _close(self, window: int) -> None:
         if self._counters[Counter.LIVE]:
             self._room_for_output()
-            kernels.close_before(window, self._moves, self._sums, self._pool, self._out)
+            kernels.close_before(window, self._moves, self._sums, self._pool, self._entries, self._out)
 
     def windows(self) -> ClosedWindows:
         """Returns the rows of closed windows, in the order of windows, and forgets them."""
@@ -242,16 +291,26 @@ class RunTrends:
     def snapshot(self) -> Arrays:
         used, out = int(self._counters[Counter.USED]), self.decided
         pool = {n: a if n in ("of", "first", "counters") else a[:used] for n, a in self._pool._asdict().items()}
-        return pool | {f"out_{n}": a[:out] for n, a in self._out._asdict().items()}
+        kept = int(self._entries.counters[0])
+        entries = {f"entries_{n}": a for n, a in self._entries._asdict().items()}
+        entries |= {f"entries_{n}": getattr(self._entries, n)[:kept] for n in ENTRY_ARRAYS}
+        entries["entries_first"] = self._entries.first[:used]
+        return pool | entries | {f"out_{n}": a[:out] for n, a in self._out._asdict().items()}
 
     def restore(self, arrays: Arrays) -> None:
         self._counters = arrays["counters"]
         self._limbs = arrays["whole"].shape[3]
-        self._fresh = self._fresh_of()
+        self._fresh, self._single = self._fresh_of()
         pool = Pool(**{name: arrays[name] for name in Pool._fields})
         rows = max(ROOM, len(pool.nodes))
         names = ("nodes", "whole", "floats", "least", "least_there", "alive")
         self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
+        entries = Entries(**{name: arrays[f"entries_{name}"] for name in Entries._fields})
+        room = max(ROOM, len(entries.head)) if self._apart else 0
+        self._entries = entries._replace(
+            **{name: grown(getattr(entries, name), room) for name in ENTRY_ARRAYS},
+            first=grown(entries.first, rows, kernels.NONE),
+        )
         rows = max(ROOM, self.decided)
         self._out = Output(*(grown(arrays[f"out_{name}"], rows) for name in Output._fields))
 
@@ -332,6 +391,53 @@ def _in_order(takes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]] |
         out += ready
         left = [t for t in left if t not in ready]
     return out
+
+
+#: By function of a comparison, its number in the kernel.
+_FUNCTIONS = {"is": kernels.IS, "=": kernels.EQUAL, "<>": kernels.UNEQUAL, "<": kernels.LESS, "<=": kernels.LESS_EQUAL,
+              ">": kernels.GREATER, ">=": kernels.GREATER_EQUAL}  # fmt: skip
+
+
+def pairs_of(table: TrendTable, moves: TrendMoves) -> Pairs:
+    """Returns the arrays of the conditions between two events, and the states whose events are kept for them."""
+    n, automaton = len(table.labels), table.automaton
+    of = {(before, v): pair for before, v, pair in table.pairs}
+    kept = list(dict.fromkeys(v for pair in of.values() for one in pair for c in one for v in c.before))
+    bit = {name: v for v, name in enumerate(table.labels)}
+    into: dict[int, set[int]] = {}
+    for state in automaton.states:
+        for name, (to, _) in state.takes.items():
+            into.setdefault(to, set()).add(bit[name])
+    broken = [(s, to) for s, state in enumerate(automaton.states) for to in state.violated.values()]
+    for _ in automaton.states:  # a state that is left may be left again
+        for s, to in broken:
+            into.setdefault(to, set()).update(into.get(s, set()))
+    grained = np.array([
+        any((before, bit[name]) in of for before in into.get(s, ()) for name in state.takes)
+        for s, state in enumerate(automaton.states)
+    ], np.bool_)  # fmt: skip
+    plain = 0
+    for name, v in bit.items():
+        reads = [s for s, state in enumerate(automaton.states) if name in state.takes]
+        leads = [automaton.states[s].takes[name][0] for s in reads]
+        if not any(grained[s] for s in (*reads, *(t for t in leads if t >= 0))) and (-1, v) not in of:
+            plain |= 1 << v
+    alternatives = [of.get((before, v), ()) for before in range(-1, n) for v in range(n)]
+    flat = [one for pair in alternatives for one in pair]
+    each = [c for one in flat for c in one]
+
+    def place(feature: int, before: bool) -> int:
+        return kept.index(feature) if before and feature >= 0 else feature
+
+    return Pairs(
+        np.array([(before, v) in of for before in range(-1, n) for v in range(n)], np.bool_),
+        np.cumsum([0, *map(len, alternatives)]).astype(np.int64), np.cumsum([0, *map(len, flat)]).astype(np.int64),
+        np.array([_FUNCTIONS[c.function] for c in each], np.int64),
+        np.array([place(c.left, c.left_before) for c in each], np.int64),
+        np.array([c.left_before for c in each], np.bool_),
+        np.array([place(c.right, c.right_before) for c in each], np.int64),
+        np.array([c.right_before for c in each], np.bool_), np.array(kept, np.int64), grained, plain, n,
+    )  # fmt: skip
 
 
 def sums_of(table: TrendTable) -> TrendSums:

@@ -27,6 +27,10 @@ DONE = 0
 MORE_NODES = 1
 MORE_LIMBS = 2
 MORE_OUTPUT = 3
+MORE_ENTRIES = 4
+
+#: Functions of comparisons.
+IS, EQUAL, UNEQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = range(7)
 
 
 class PassedOver(IntEnum):
@@ -93,6 +97,60 @@ class TrendSums(NamedTuple):
     least_value: np.ndarray
     least_labels: np.ndarray
     least_largest: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """Conditions of a label on the event right before it. Of label v after label p (-1: the first event) there are
+    the alternatives [begin[i], begin[i + 1]) with i = (p + 1) * labels + v; `any` is True if there are conditions.
+    Comparisons of an alternative are [of[a], of[a + 1]): function, left and right value (NONE: none), and whether each
+    is one of the event before. kept: the values that are kept of an event. grained: bool per state, True if events of
+    trends in it are kept one by one. labels: bits of the labels that have nothing to do with such a state."""
+
+    any: np.ndarray
+    begin: np.ndarray
+    of: np.ndarray
+    function: np.ndarray
+    left: np.ndarray
+    left_before: np.ndarray
+    right: np.ndarray
+    right_before: np.ndarray
+    kept: np.ndarray
+    grained: np.ndarray
+    labels: int
+    label_count: int
+
+
+class Entries(NamedTuple):
+    """Events of trends that wait in grained states, with the sums of the trends that end with each, like the cells of a
+    pool. head: int64 (entries, 4), see Entry. values: int64 (entries, kept); there: bool, not null. first: int64
+    (nodes,), the last entry of each node. counters: int64 (3,)."""
+
+    head: np.ndarray
+    values: np.ndarray
+    there: np.ndarray
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+    first: np.ndarray
+    counters: np.ndarray
+
+
+class Entry(IntEnum):
+    """Columns of Entries.head."""
+
+    STATE = 0
+    LABEL = 1
+    NEXT = 2  # of the same node, or the next free one
+    EVENT = 3  # the number of the event
+
+
+E_STATE = int(Entry.STATE)
+E_LABEL = int(Entry.LABEL)
+E_NEXT = int(Entry.NEXT)
+E_EVENT = int(Entry.EVENT)
+#: Counters of Entries: entries ever used, the first free one, and the number of the event.
+E_USED, E_FREE, E_NUMBER = range(3)
 
 
 class TrendNode(IntEnum):
@@ -251,19 +309,19 @@ def take_least(least, there, k, value, largest):
 
 
 @inlined
-def extend(pool, node, source, fresh, cell, label, row, width, sums, values, doubles, valid):
-    """Adds to `cell` the trends of state `source` (NONE: the start, one trend without events) with the event."""
+def extend(start, whole, floats, least, least_there, fresh, cell, label, row, width, sums, values, doubles, valid):
+    """Adds to `cell` trends with the event: those whose sums are given, or, if `start`, one trend without events."""
     touch(fresh, cell, width)
     bit = np.int64(1) << label
     to = fresh.whole[cell]
-    if source >= 0:
-        count = pool.whole[node, source, 0]
-        add_number(to[0], count, width)
-    else:
+    count = whole[0]
+    if start:
         add_small(to[0], np.int64(1), width)
+    else:
+        add_number(to[0], count, width)
     for k in range(len(sums.whole_value)):
-        if source >= 0:
-            add_number(to[k + 1], pool.whole[node, source, k + 1], width)
+        if not start:
+            add_number(to[k + 1], whole[k + 1], width)
         if sums.whole_labels[k] & bit == 0:
             continue
         value = np.int64(1)
@@ -273,23 +331,36 @@ def extend(pool, node, source, fresh, cell, label, row, width, sums, values, dou
                 continue
             if not sums.whole_ones[k]:
                 value = values[v, row]
-        if source >= 0:
-            add_times(to[k + 1], count, value, width)
-        else:
+        if start:
             add_small(to[k + 1], value, width)
+        else:
+            add_times(to[k + 1], count, value, width)
     for k in range(len(sums.float_value)):
-        if source >= 0:
-            fresh.floats[cell, k] += pool.floats[node, source, k]
+        if not start:
+            fresh.floats[cell, k] += floats[k]
         v = sums.float_value[k]
         if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
-            fresh.floats[cell, k] += doubles[v, row] * (as_double(count, width) if source >= 0 else 1.0)
+            fresh.floats[cell, k] += doubles[v, row] * (1.0 if start else as_double(count, width))
     for k in range(len(sums.least_value)):
-        if source >= 0 and pool.least_there[node, source, k]:
-            take_least(fresh.least[cell], fresh.least_there[cell], k, pool.least[node, source, k],
-                       sums.least_largest[k])
+        if not start and least_there[k]:
+            take_least(fresh.least[cell], fresh.least_there[cell], k, least[k], sums.least_largest[k])
         v = sums.least_value[k]
         if sums.least_labels[k] & bit != 0 and valid[v, row]:
             take_least(fresh.least[cell], fresh.least_there[cell], k, values[v, row], sums.least_largest[k])
+
+
+@inlined
+def merge(single, fresh, cell, width, sums):
+    """Adds what an event brings by one label to what it brings."""
+    touch(fresh, cell, width)
+    for k in range(fresh.whole.shape[1]):
+        add_number(fresh.whole[cell, k], single.whole[cell, k], width)
+    for k in range(fresh.floats.shape[1]):
+        fresh.floats[cell, k] += single.floats[cell, k]
+    for k in range(fresh.least.shape[1]):
+        if single.least_there[cell, k]:
+            take_least(fresh.least[cell], fresh.least_there[cell], k, single.least[cell, k], sums.least_largest[k])
+    single.touched[cell] = False
 
 
 @inlined
@@ -376,16 +447,183 @@ def left(moves, cell, mask):
 
 
 @inlined
-def pass_over(moves, pool, node, mask, width, sums):
+def compares(function, x, y):
+    if function == LESS:
+        return x < y
+    if function == GREATER:
+        return x > y
+    if function == LESS_EQUAL:
+        return x <= y
+    if function == GREATER_EQUAL:
+        return x >= y
+    if function == EQUAL:
+        return x == y
+    return x != y
+
+
+@inlined
+def may_follow(pairs, before, label, entries, entry, row, values, valid):
+    """True if an event of `label` may come right after the event of an entry, of the label `before`; NONE: after
+    none."""
+    i = (before + 1) * pairs.label_count + label
+    if not pairs.any[i]:
+        return True
+    for a in range(pairs.begin[i], pairs.begin[i + 1]):
+        holds = True
+        for c in range(pairs.of[a], pairs.of[a + 1]):
+            v = pairs.left[c]
+            if pairs.left_before[c]:
+                there = entries.there[entry, v]
+                x = entries.values[entry, v]
+            else:
+                there = valid[v, row]
+                x = values[v, row]
+            if pairs.function[c] == IS:
+                holds = there and x != 0
+            elif there:
+                v = pairs.right[c]
+                if pairs.right_before[c]:
+                    holds = entries.there[entry, v] and compares(pairs.function[c], x, entries.values[entry, v])
+                else:
+                    holds = valid[v, row] and compares(pairs.function[c], x, values[v, row])
+            else:
+                holds = False
+            if not holds:
+                break
+        if holds:
+            return True
+    return False
+
+
+@inlined
+def add_entry(pairs, entries, node, state, label, row, fresh, values, valid):
+    """Keeps an event of trends that wait in a state."""
+    entry = entries.counters[E_FREE]
+    if entry >= 0:
+        entries.counters[E_FREE] = entries.head[entry, E_NEXT]
+    else:
+        entry = entries.counters[E_USED]
+        entries.counters[E_USED] = entry + 1
+    entries.head[entry, E_STATE] = state
+    entries.head[entry, E_LABEL] = label
+    entries.head[entry, E_EVENT] = entries.counters[E_NUMBER]
+    entries.head[entry, E_NEXT] = entries.first[node]
+    entries.first[node] = entry
+    for k in range(len(pairs.kept)):
+        entries.values[entry, k] = values[pairs.kept[k], row]
+        entries.there[entry, k] = valid[pairs.kept[k], row]
+    for k in range(fresh.whole.shape[1]):
+        for i in range(fresh.whole.shape[2]):
+            entries.whole[entry, k, i] = fresh.whole[state, k, i]
+    for k in range(fresh.floats.shape[1]):
+        entries.floats[entry, k] = fresh.floats[state, k]
+    for k in range(fresh.least.shape[1]):
+        entries.least[entry, k] = fresh.least[state, k]
+        entries.least_there[entry, k] = fresh.least_there[state, k]
+
+
+@inlined
+def drop_entries(entries, node, state):
+    """Drops the entries of a state, without those of the present event; NONE: all entries."""
+    before = np.int64(NONE)
+    entry = entries.first[node]
+    while entry >= 0:
+        after = entries.head[entry, E_NEXT]
+        new = entries.head[entry, E_EVENT] == entries.counters[E_NUMBER]
+        if state >= 0 and (new or entries.head[entry, E_STATE] != state):
+            before = entry
+        else:
+            unlink(entries, node, before, entry)
+        entry = after
+
+
+@inlined
+def unlink(entries, node, before, entry):
+    """Frees an entry. before: the one before it in its node, NONE if it is the first."""
+    after = entries.head[entry, E_NEXT]
+    if before >= 0:
+        entries.head[before, E_NEXT] = after
+    else:
+        entries.first[node] = after
+    entries.head[entry, E_NEXT] = entries.counters[E_FREE]
+    entries.counters[E_FREE] = entry
+
+
+@inlined
+def rename_entries(entries, node, state, to):
+    """Gives entries of a state another one."""
+    entry = entries.first[node]
+    while entry >= 0:
+        if entries.head[entry, E_STATE] == state and entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]:
+            entries.head[entry, E_STATE] = to
+        entry = entries.head[entry, E_NEXT]
+
+
+@inlined
+def widen_entries(entries, node, width):
+    """Gives the numbers of a node's entries a limb more."""
+    entry = entries.first[node]
+    while entry >= 0:
+        for k in range(entries.whole.shape[1]):
+            low = entries.whole[entry, k, width - 1]
+            entries.whole[entry, k, width] = np.int64(-1) if low < 0 else np.int64(0)
+        entry = entries.head[entry, E_NEXT]
+
+
+@inlined
+def take_away(moves, pairs, pool, entries, node, state, mask, row, width, sums, values, valid):
+    """Drops the entries of a state whose trends may not pass over an event, and adds up the others anew."""
+    clear(pool, node, state)
+    before = np.int64(NONE)
+    entry = entries.first[node]
+    while entry >= 0:
+        after = entries.head[entry, E_NEXT]
+        old = entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]
+        gone = False
+        if old and entries.head[entry, E_STATE] == state:
+            rest = moves.waits[state] & mask
+            while rest != 0 and not gone:
+                gone = may_follow(
+                    pairs, entries.head[entry, E_LABEL], trailing_zeros(rest), entries, entry, row, values, valid
+                )
+                rest &= rest - 1
+            if not gone:
+                pool.alive[node, state] = True
+                for k in range(pool.whole.shape[2]):
+                    add_number(pool.whole[node, state, k], entries.whole[entry, k], width)
+                for k in range(pool.floats.shape[2]):
+                    pool.floats[node, state, k] += entries.floats[entry, k]
+                for k in range(pool.least.shape[2]):
+                    if entries.least_there[entry, k]:
+                        take_least(pool.least[node, state], pool.least_there[node, state], k, entries.least[entry, k],
+                                   sums.least_largest[k])
+        if gone:
+            unlink(entries, node, before, entry)
+        else:
+            before = entry
+        entry = after
+
+
+@inlined
+def pass_over(moves, pairs, pool, entries, node, mask, row, width, sums, values, valid):
     """What an event does to the trends that it does not become part of."""
     for cell in range(len(moves.breaks)):
         if not pool.alive[node, cell]:
             continue
-        if cell < moves.states and (
-            moves.policy == ENDS or (moves.policy == NEXT and moves.waits[cell] & mask != 0)
-        ):
+        grained = cell < moves.states and pairs.grained[cell]
+        if cell < moves.states and moves.policy == ENDS:
             clear(pool, node, cell)
-        elif moves.breaks[cell] & mask != 0:
+            if grained:
+                drop_entries(entries, node, cell)
+            continue
+        if cell < moves.states and moves.policy == NEXT and moves.waits[cell] & mask != 0:
+            if grained:
+                take_away(moves, pairs, pool, entries, node, cell, mask, row, width, sums, values, valid)
+            else:
+                clear(pool, node, cell)
+            if not pool.alive[node, cell]:
+                continue
+        if moves.breaks[cell] & mask != 0:
             to = left(moves, cell, mask)
             if to >= 0:
                 for k in range(pool.whole.shape[2]):
@@ -398,6 +636,10 @@ def pass_over(moves, pool, node, mask, width, sums):
                                    sums.least_largest[k])
                 pool.alive[node, to] = True
             clear(pool, node, cell)
+            if grained and to >= 0 and pairs.grained[to]:
+                rename_entries(entries, node, cell, to)
+            elif grained:
+                drop_entries(entries, node, cell)
 
 
 @inlined
@@ -456,7 +698,7 @@ def give(moves, pool, node, out, sums):
 
 
 @kernel
-def close_before(window, moves, sums, pool, out):
+def close_before(window, moves, sums, pool, entries, out):
     """Closes the open windows before `window`, writes their rows, in the order of windows, and frees their nodes. The
     output has room for all open nodes."""
     counters = pool.counters
@@ -476,6 +718,8 @@ def close_before(window, moves, sums, pool, out):
             for cell in range(len(moves.breaks)):
                 if pool.alive[node, cell]:
                     clear(pool, node, cell)
+            if len(entries.head):
+                drop_entries(entries, node, np.int64(NONE))
             pool.of[pool.nodes[node, PARTITION], slot] = NONE
             pool.nodes[node, NEXT_NODE] = counters[FREE]
             counters[FREE] = node
@@ -488,16 +732,20 @@ def close_before(window, moves, sums, pool, out):
 
 
 @kernel
-def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, pool, out, fresh):
+def step(
+    begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, sums, pool, entries, out, fresh, single
+):
     """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, doubles: (values,
-    rows), of int64 and the same bits as float64; valid: bool, not null. Returns (next row, status); the call is to be
-    repeated with more room. O(windows * states) a row and limb."""
+    rows), as int64 in their order and as float64; valid: bool, not null. single: as fresh, or fresh itself if no state
+    is grained. Returns (next row, status); the call is to be repeated with more room. O(windows * states) a row and
+    limb, and for a grained state O(its entries)."""
     counters = pool.counters
     slots = len(pool.first)
     bits = counters[VALUE_BITS]
     narrow = bits // 63 + 1  # limbs of a number that is 0
     if narrow > pool.whole.shape[3]:
         return begin, MORE_LIMBS
+    apart = len(entries.head) > 0
     for row in range(begin, end):
         m = mask[row]
         if m == 0 and moves.policy != ENDS:
@@ -508,14 +756,18 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, p
         if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
             if counters[OUT] + counters[OPEN] > len(out.keys):
                 return row, MORE_OUTPUT
-            close_before(first, moves, sums, pool, out)
+            close_before(first, moves, sums, pool, entries, out)
         if counters[USED] + slots > len(pool.nodes):
             return row, MORE_NODES
         alone = np.int64(NONE)
         label_bit = m & moves.taken
         if moves.policy == ANY and m & moves.broken == 0 and label_bit & (label_bit - 1) == 0:
-            if label_bit & moves.alone != 0:
+            if label_bit & moves.alone & pairs.labels != 0:
                 alone = trailing_zeros(label_bit)
+        if apart and alone < 0:
+            if entries.counters[E_USED] + slots * pairs.label_count * moves.states > len(entries.head):
+                return row, MORE_ENTRIES
+            entries.counters[E_NUMBER] += 1
         p = partition[row]
         for k in range(first + counters[SLOT], last + 1):
             slot = k % slots
@@ -533,6 +785,8 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, p
                     for j in range(pool.whole.shape[2]):
                         low = pool.whole[node, cell, j, width - 1]
                         pool.whole[node, cell, j, width] = np.int64(-1) if low < 0 else np.int64(0)
+                if apart:
+                    widen_entries(entries, node, width)
                 width += 1
                 pool.nodes[node, WIDTH] = width
                 pool.nodes[node, FULL] = 0
@@ -554,29 +808,55 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, p
                         grow(pool, node, source, moves.alone_state[e], alone, row, width, sums, values, doubles, valid,
                              bits)
                 continue
-            some = False
-            for s in range(moves.states):
-                source = s
-                if moves.starts[s]:
-                    if pool.nodes[node, START] != s:
+            rest = m & moves.taken
+            some = rest != 0
+            while rest != 0:
+                label = trailing_zeros(rest)
+                rest &= rest - 1
+                for s in range(moves.states):
+                    if (moves.takes[s] >> label) & 1 == 0:
                         continue
-                    source = NONE
-                elif not pool.alive[node, s]:
-                    continue
-                if moves.takes[s] & m == 0:
-                    continue
-                for e in range(moves.take_begin[s], moves.take_begin[s + 1]):
-                    label = moves.take_label[e]
-                    if (m >> label) & 1 == 0:
+                    start = moves.starts[s]
+                    if start:
+                        if pool.nodes[node, START] != s:
+                            continue
+                        if not may_follow(pairs, np.int64(NONE), label, entries, 0, row, values, valid):
+                            continue
+                    elif not pool.alive[node, s]:
                         continue
-                    some = True
-                    if moves.take_state[e] >= 0:
-                        extend(pool, node, source, fresh, moves.take_state[e], label, row, width, sums, values, doubles,
-                               valid)
-                    if moves.take_end[e] >= 0:
-                        extend(pool, node, source, fresh, moves.take_end[e], label, row, width, sums, values, doubles,
-                               valid)
-            pass_over(moves, pool, node, m, width, sums)
+                    e = moves.take_begin[s]
+                    while moves.take_label[e] != label:
+                        e += 1
+                    for cell in (moves.take_state[e], moves.take_end[e]):
+                        if cell < 0:
+                            continue
+                        if start or not pairs.grained[s]:
+                            extend(start, pool.whole[node, s], pool.floats[node, s], pool.least[node, s],
+                                   pool.least_there[node, s], single, cell, label, row, width, sums, values, doubles,
+                                   valid)
+                            continue
+                        entry = entries.first[node]
+                        while entry >= 0:
+                            if (
+                                entries.head[entry, E_STATE] == s
+                                and entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]
+                                and may_follow(pairs, entries.head[entry, E_LABEL], label, entries, entry, row, values,
+                                               valid)
+                            ):
+                                extend(False, entries.whole[entry], entries.floats[entry], entries.least[entry],
+                                       entries.least_there[entry], single, cell, label, row, width, sums, values,
+                                       doubles, valid)
+                            entry = entries.head[entry, E_NEXT]
+                if apart:
+                    for cell in range(len(moves.breaks)):
+                        if single.touched[cell]:
+                            if cell < moves.states and pairs.grained[cell]:
+                                for j in range(single.whole.shape[1]):
+                                    if crowded(single.whole[cell, j], width, bits):
+                                        pool.nodes[node, FULL] = 1
+                                add_entry(pairs, entries, node, cell, label, row, single, values, valid)
+                            merge(single, fresh, cell, width, sums)
+            pass_over(moves, pairs, pool, entries, node, m, row, width, sums, values, valid)
             if pool.nodes[node, START] >= 0:
                 pool.nodes[node, START] = left(moves, pool.nodes[node, START], m)
             if some:

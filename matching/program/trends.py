@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from matching.program.lanes import Lane, NoLane, kept_lane
 from matching.program.program import NoKernel, Program, assemble, storable_feature
 from query.automaton.trends import TrendAutomaton, trend_automaton
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.plan.expression import Call, Constant, Expression, conjuncts, is_row_local, show
+from query.plan.expression import (
+    TRUE,
+    Call,
+    Constant,
+    Expression,
+    Navigation,
+    Opaque,
+    conjuncts,
+    is_row_local,
+    show,
+)
 from query.plan.pattern import Alternation, Variable
-from query.plan.plan import AfterMatch, Plan
-from query.plan.trends import Over, TrendAggregate, Trends
+from query.plan.plan import AfterMatch, Define, Plan
+from query.plan.trends import Over, TrendAggregate, Trends, condition_after, neighbours, previous
 
 #: A whole number, a double, or the smallest or largest value.
 WHOLE, FLOAT, LEAST = "whole", "float", "least"
+#: Most alternatives of a condition between two events.
+ALTERNATIVES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,37 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left function right` of two features, each of the event (False) or of the one right before it (True); right -1:
+    the left one is true."""
+
+    function: str
+    left: int
+    left_before: bool
+    right: int = -1
+    right_before: bool = False
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Returns the features that are read."""
+        return (self.left,) if self.right < 0 else (self.left, self.right)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Returns the features that are read of the event right before."""
+        sides = ((self.left, self.left_before), (self.right, self.right_before))
+        return tuple(v for v, before in sides if before and v >= 0)
+
+
+#: Of a label after another: alternatives, each of comparisons that must all hold. Without an alternative no event may
+#: follow.
+Pair = tuple[tuple[Comparison, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TrendTable:
-    """What the trend engine runs. labels: the variables, by their bits; features: those of the program."""
+    """What the trend engine runs. labels: the variables, by their bits; features: those of the program. pairs: the
+    conditions of labels, by the label of the event right before (-1: none) and their own, where there are any."""
 
     trends: Trends
     selection: Selection
@@ -55,6 +97,7 @@ class TrendTable:
     features: tuple[tuple[Expression, Lane], ...]
     sums: tuple[Sum, ...]
     puts: tuple[Put, ...]
+    pairs: tuple[tuple[int, int, Pair], ...] = ()
 
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
@@ -85,15 +128,12 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     NoKernel for conditions between two events and for values that a lane cannot hold; QueryError if the pattern is too
     large."""
     assert plan.trends is not None
-    for define in plan.defines:
-        for part in conjuncts(define.condition):
-            if not is_row_local(part):
-                raise NoKernel(f"the condition {show(part)} between two events of a trend")
     names = tuple(d.variable for d in plan.defines)
     one = Variable(names[0]) if len(names) == 1 else Alternation(tuple(map(Variable, names)))
     each = replace(
         plan, pattern=one, trends=None, rows=RowsPerMatch.ONE, measures=(), within=None, subsets=(),
         selection=Selection.SKIP_TILL_ANY, after=AfterMatch(AfterMatchKind.NO_SKIP),
+        defines=tuple(Define(d.variable, _local(d.condition)) for d in plan.defines),
     )  # fmt: skip
     program = assemble(each)
     assert not program.features  # conditions on single rows are no features
@@ -101,13 +141,13 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     features: list[tuple[Expression, Lane]] = []
     sums: list[Sum] = []
 
-    def feature(expression: Expression) -> int:
+    def feature(expression: Expression, compared: bool = False) -> int:
         try:
             lane = kept_lane(expression.type)
             storable_feature(expression)
         except NoLane as why:
             raise NoKernel(f"{show(expression)}: {why}") from None
-        if lane.coded or lane.boolean or expression.type == "INTERVAL":
+        if expression.type == "INTERVAL" or (not compared and (lane.coded or lane.boolean)):
             raise NoKernel(f"{show(expression)} of type {expression.type}")
         if (expression, lane) not in features:
             features.append((expression, lane))
@@ -140,10 +180,86 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
         values = add(Sum(WHOLE, value, members, ones=True))
         kind = FLOAT if lane.floating else WHOLE
         puts.append(Put(a, kind, add(Sum(kind, value, members)), values, lane.scale))
+    pairs: list[tuple[int, int, Pair]] = []
+    order = neighbours(plan.pattern)
+    for v, name in enumerate(labels):
+        condition = plan.condition(name)
+        if is_row_local(condition):
+            continue
+        for before in [*([None] if name in order.first else []), *sorted(order.before(name))]:
+            compared = _pair(condition_after(condition, name, before), lambda e: feature(e, compared=True))
+            if compared != ((),):
+                pairs.append((-1 if before is None else labels.index(before), v, compared))
     table = TrendTable(
-        plan.trends, plan.selection, labels, trend_automaton(plan.pattern), tuple(features), tuple(sums), tuple(puts)
-    )
+        plan.trends, plan.selection, labels, trend_automaton(plan.pattern), tuple(features), tuple(sums), tuple(puts),
+        tuple(pairs),
+    )  # fmt: skip
     return replace(program, features=tuple(features), within_us=plan.trends.within_us), table
+
+
+def _local(condition: Expression) -> Expression:
+    """Returns the part of a condition that reads its event only."""
+    parts = [c for c in conjuncts(condition) if is_row_local(c)]
+    return TRUE if not parts else parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
+
+
+_COMPARED = ("=", "<>", "<", "<=", ">", ">=")
+
+
+def _pair(condition: Expression, feature: Callable[[Expression], int]) -> Pair:
+    """Returns a condition after one variable as alternatives. Raises NoKernel for a condition of another form."""
+    if isinstance(condition, Constant):
+        return ((),) if condition.value is True else ()
+    if isinstance(condition, Call) and condition.function == "or":
+        return _few(tuple(dict.fromkeys(one for a in condition.arguments for one in _pair(a, feature))), condition)
+    if isinstance(condition, Call) and condition.function == "and" and _side(condition) is None:
+        ways = product(*(_pair(a, feature) for a in condition.arguments))
+        return _few(tuple(tuple(c for part in parts for c in part) for parts in ways), condition)
+    if (side := _side(condition)) is not None:
+        return ((Comparison("is", feature(side[0]), side[1]),),)
+    if not isinstance(condition, Call) or condition.function not in _COMPARED:
+        raise _no_kernel(condition)
+    one_side, other = map(_side, condition.arguments)
+    if one_side is None or other is None:
+        raise _no_kernel(condition)
+    (left, left_before), (right, right_before) = one_side, other
+    one, two = kept_lane(left.type), kept_lane(right.type)
+    same = (one.floating, one.scale, one.unit) == (two.floating, two.scale, two.unit)
+    if not same or (one.coded and condition.function not in ("=", "<>")):
+        raise _no_kernel(condition)
+    return ((Comparison(condition.function, feature(left), left_before, feature(right), right_before),),)
+
+
+def _few(alternatives: Pair, condition: Expression) -> Pair:
+    if len(alternatives) > ALTERNATIVES_MAX:
+        raise _no_kernel(condition)
+    return alternatives
+
+
+def _no_kernel(condition: Expression) -> NoKernel:
+    return NoKernel(f"the condition {show(condition)} between two events of a trend")
+
+
+def _side(e: Expression) -> tuple[Expression, bool] | None:
+    """Returns an expression over one event, and True if that is the one right before; None if it reads both."""
+    if is_row_local(e):
+        return e, False
+    plain = _of_previous(e)
+    return None if plain is None else (plain, True)
+
+
+def _of_previous(e: Expression) -> Expression | None:
+    """Returns an expression that only reads the previous event, as one over that event; else None."""
+    match e:
+        case Navigation(argument):
+            return argument if e == previous(argument) else None
+        case Constant():
+            return e
+        case Call(arguments=arguments) | Opaque(arguments=arguments):
+            parts = [_of_previous(a) for a in arguments]
+            return None if None in parts else replace(e, arguments=tuple(p for p in parts if p is not None))
+        case _:
+            return None
 
 
 def _whether(argument: Expression) -> Expression:

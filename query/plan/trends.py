@@ -6,18 +6,21 @@ A trend is one match. A plan with `Trends` returns one row per window and group 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
 from query.plan.expression import (
     Aggregate,
+    Call,
     Classifier,
     Column,
+    Constant,
     Expression,
     Logical,
     MatchNumber,
     Navigation,
+    Opaque,
     children,
     show,
 )
@@ -195,9 +198,11 @@ def reaches_too_far(variable: str, condition: Expression, order: Neighbours) -> 
             case Navigation(variables=variables, logical=logical, logical_offset=offset, physical_offset=physical):
                 if why := _navigates_too_far(variable, variables, logical, offset, physical, order):
                     yield e, why
+            case Call() if (first := asks_whether_first(e, variable)) is not None:
+                if why := _beside(variable, (variable,), order):
+                    yield first, why
             case Aggregate():
-                if why := _counts_too_far(variable, e, order):
-                    yield e, why
+                yield e, "an aggregate reads the whole trend so far"
             case _:
                 for child in children(e):
                     yield from visit(child)
@@ -231,7 +236,85 @@ def _beside(variable: str, variables: tuple[str, ...], order: Neighbours) -> str
     return ""
 
 
-def _counts_too_far(variable: str, e: Aggregate, order: Neighbours) -> str:
-    if e.function == "count" and e.argument is None and e.where is None and e.variables == (variable,):
-        return _beside(variable, e.variables, order)
-    return "an aggregate reads the whole trend so far"
+#: Comparisons of a count with a number that ask whether it is 1, and their value if it is.
+_ASKS_FIRST = {("=", 1): True, ("<=", 1): True, ("<", 2): True, ("<>", 1): False, (">", 1): False, (">=", 2): False}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+
+
+def asks_whether_first(e: Call, variable: str) -> Aggregate | None:
+    """Returns the count in `count(V.*) = 1`, `count(V.*) > 1` and the like, in a condition of V; else None."""
+    found = _first_asked(e, variable)
+    return None if found is None else found[0]
+
+
+def _first_asked(e: Call, variable: str) -> tuple[Aggregate, bool] | None:
+    """Returns the count, and the value of the comparison for the first event of the variable."""
+    if e.function not in _TURNED or len(e.arguments) != 2:
+        return None
+    function, (left, right) = e.function, e.arguments
+    if isinstance(right, Aggregate):
+        function, left, right = _TURNED[function], right, left
+    if not isinstance(left, Aggregate) or not isinstance(right, Constant) or isinstance(right.value, bool):
+        return None
+    plain = left.function == "count" and left.argument is None and left.where is None and left.variables == (variable,)
+    value = _ASKS_FIRST.get((function, right.value)) if isinstance(right.value, int) else None
+    return None if not plain or value is None else (left, value)
+
+
+# ---- the condition of a variable after one of another ------------------------------------------------------------
+
+
+def previous(argument: Expression) -> Navigation:
+    """Returns the value of `argument` at the event right before, in a trend."""
+    return Navigation(argument, (), Logical.LAST, 1, 0, False, argument.type)
+
+
+def condition_after(condition: Expression, variable: str, before: str | None) -> Expression:
+    """Returns the condition of `variable` for an event right after one of `before` (None: the first of the trend).
+
+    It reads the event's columns and `previous` ones; parts whose value is known are constants. `condition` reads no
+    further back: see `reaches_too_far`."""
+
+    def of(e: Expression) -> Expression:
+        match e:
+            case Navigation(argument, variables, Logical.LAST, offset, 0):
+                own = not variables or variable in variables
+                if offset - own == -1:
+                    return argument
+                return previous(argument) if before is not None and (not variables or before in variables) else (
+                    Constant(None, e.type))  # fmt: skip
+            case Call() if (asked := _first_asked(e, variable)) is not None:
+                return Constant(asked[1] == (before != variable), "BOOLEAN")
+            case Call():
+                return _folded(replace(e, arguments=tuple(map(of, e.arguments))))
+            case Opaque():
+                return replace(e, arguments=tuple(map(of, e.arguments)))
+            case _:
+                return e
+
+    return of(condition)
+
+
+def _folded(e: Call) -> Expression:
+    """Returns an operator with constants among its operands, as far as they decide it."""
+    known = [isinstance(a, Constant) for a in e.arguments]
+    if e.function in ("and", "or"):
+        decides = e.function == "or"
+        rest = [a for a in e.arguments if not (isinstance(a, Constant) and a.value is (not decides))]
+        if any(isinstance(a, Constant) and a.value is decides for a in rest):
+            return Constant(decides, "BOOLEAN")
+        return Constant(not decides, "BOOLEAN") if not rest else rest[0] if len(rest) == 1 else replace(
+            e, arguments=tuple(rest))  # fmt: skip
+    if e.function in ("is_null", "is_not_null") and known[0]:
+        (a,) = e.arguments
+        assert isinstance(a, Constant)
+        return Constant((a.value is None) == (e.function == "is_null"), "BOOLEAN")
+    if e.function == "not" and known[0]:
+        (a,) = e.arguments
+        assert isinstance(a, Constant)
+        return Constant(None if a.value is None else not a.value, "BOOLEAN")
+    if e.function in (*_TURNED, "+", "-", "*", "/", "//", "%", "neg", "abs", "cast") and any(
+        isinstance(a, Constant) and a.value is None for a in e.arguments
+    ):
+        return Constant(None, e.type)
+    return e

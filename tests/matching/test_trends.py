@@ -107,8 +107,8 @@ def test_policy_of_strategies() -> None:
     assert list(trends.values()) == [1, 2, 4]
 
 
-def test_a_condition_between_neighbours_and_texts_have_no_engine() -> None:
-    for more in ({"conditions": "B: v > LAST(A.v)"}, {"measures": "MAX(A.g) AS g"}):
+def test_what_has_no_engine_is_enumerated() -> None:
+    for more in ({"conditions": "B: abs(v - LAST(A.v)) < 3"}, {"measures": "MAX(A.g) AS g"}):
         plan = plan_of(statement("A B", 10, 10, **more))
         with pytest.warns(match="runs through the reference matcher"):
             make_matcher(plan)

@@ -30,8 +30,15 @@ from tests.trends import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-#: Conditions on two neighbours of a trend, which are enumerated.
-BETWEEN = "A: count(A.*) = 1 OR v >= LAST(A.v, 1); B: v IS NULL OR LAST(A.v) IS NULL OR v > LAST(A.v)"
+#: Conditions on two neighbours of a trend. The last one is enumerated.
+BETWEEN = (
+    "A: count(A.*) = 1 OR v >= LAST(A.v, 1)",
+    "B: v > LAST(A.v)",
+    "A: LAST(A.v, 1) IS NULL OR v <> LAST(A.v, 1); B: v IS NULL OR LAST(A.v) IS NULL OR v > LAST(A.v)",
+    "A: count(A.*) > 1 AND d >= LAST(A.d, 1) OR count(A.*) = 1 AND v > 1; B: g = LAST(g, 1) OR h IS NULL",
+    "A: m < LAST(m, 1) OR LAST(m, 1) IS NULL; B: d = LAST(A.d) AND v >= LAST(A.v)",
+    "A: count(A.*) = 1 OR abs(v - LAST(A.v, 1)) < 5",
+)
 
 
 def through(
@@ -68,7 +75,7 @@ def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[s
     @given(
         pattern=PATTERNS, events=rows(), within=st.sampled_from((3, 5, 10)), slide=st.sampled_from((1, 2, 3, 10)),
         keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"), ("h, g", "g, h"))),
-        selection=SELECTIONS, size=st.integers(1, 4), conditions=st.sampled_from(("", "", "", BETWEEN)),
+        selection=SELECTIONS, size=st.integers(1, 4), conditions=st.just("") | st.sampled_from(BETWEEN),
     )  # fmt: skip
     def check(
         pattern: str, events: list[Row], within: int, slide: int, keys: tuple[str, str], selection: str, size: int,
@@ -91,6 +98,7 @@ def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[s
         counts["several windows"] += len({row[0] for row in wanted}) > 1
         counts["several trends"] += any(row[2 + keys[1].count(",") + bool(keys[1])] > 1 for row in wanted)
         counts["NOT"] += "NOT" in pattern
+        counts["between neighbours"] += bool(wanted and engine and conditions)
         assert rows_of(plan, through(matcher, events, size)) == wanted
         assert rows_of(plan, through(make_matcher(plan), events, size, restarted(plan))) == wanted
 
@@ -99,14 +107,15 @@ def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[s
         record_property(name, n)
     assert counts["counts of trends by state and window"] > 10
     assert counts["reference"]
-    assert min(counts["several windows"], counts["several trends"], counts["NOT"]) > 5
+    assert min(counts[n] for n in ("several windows", "several trends", "NOT", "between neighbours")) > 5
 
 
 @pytest.mark.slow
-def test_what_is_selected_by_a_condition_between_neighbours_is_enumerated() -> None:
-    """A plan that the engine does not know runs through the reference, over whose windows the batches have no say."""
-    text = statement("A+ B", 10, 5, conditions="A: count(A.*) = 1 OR v > LAST(A.v, 1)", measures="COUNT(MATCHES) AS n")
+@pytest.mark.parametrize("condition", ["v > LAST(A.v, 1)", "v - LAST(A.v, 1) > 0"])
+def test_rising_events_by_the_engine_and_by_enumeration(condition: str) -> None:
+    text = statement("A+ B", 10, 5, conditions=f"A: count(A.*) = 1 OR {condition}", measures="COUNT(MATCHES) AS n")
     plan = plan_of(text)
+    assert isinstance(make_matcher(plan), KernelMatcher) == ("-" not in condition)
     events: list[Row] = [
         {"ts": s * 1_000_000, "type": t, "v": v, "d": None, "m": None, "g": None, "h": None}
         for s, t, v in ((1, "A", 1), (2, "A", 3), (3, "A", 2), (4, "B", 0), (11, "A", 1), (12, "B", 0))
