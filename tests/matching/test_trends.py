@@ -86,6 +86,21 @@ def test_a_state_that_grew_is_restored_in_the_middle() -> None:
     assert rows_of(plan, [*out, matcher.advance(None)]) == found(plan, events)
 
 
+def test_the_names_of_a_state_are_pinned() -> None:
+    """A state with another name would make queries go through their events again: see tests/matching/test_state.py."""
+    plan = plan_of(statement("A+ B", 10, 5, partition="g", conditions="B: v > LAST(A.v)"))
+    matcher = make_matcher(plan)
+    matcher.push(batch_of(EVENTS, read_rows("A@1{2} A@2{3} B@3")))
+    assert isinstance(matcher, KernelMatcher)
+    assert matcher.engine.tag == "trends"
+    cells = {"whole", "floats", "least", "least_there"}
+    assert set(matcher.engine.snapshot()) == {
+        "nodes", "alive", "of", "first", "counters", *cells, "out_keys", *(f"out_{n}" for n in cells),
+        "entries_head", "entries_values", "entries_there", "entries_first", "entries_counters",
+        *(f"entries_{n}" for n in cells),
+    }  # fmt: skip
+
+
 def test_a_watermark_closes_windows_and_a_closed_window_leaves_no_memory() -> None:
     plan = plan_of(statement("A+", 4, 2, partition="g"))
     matcher = make_matcher(plan)

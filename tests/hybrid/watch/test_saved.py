@@ -34,6 +34,7 @@ from matching.engines.run_lists import RunLists
 from matching.engines.run_merged import RunMerged
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
+from matching.engines.run_trends import RunTrends
 from matching.kernels import layout
 from matching.matcher import KernelMatcher
 from matching.state import stamp, unpack_head
@@ -392,7 +393,8 @@ def test_a_field_that_is_younger_than_a_state_has_its_default():
 
 
 #: The engines, and in this order the tags by which states name them: tags stay when classes are renamed.
-ENGINES = (RunTable, RunStarts, RunGraph, RunMerged, RunBlocks, RunLists, RunCounts)
+ENGINES = (RunTable, RunStarts, RunGraph, RunMerged, RunBlocks, RunLists, RunCounts, RunTrends)
+TAGS = ["table", "starts", "graph", "merged", "blocks", "lists", "counts", "trends"]
 
 
 def test_every_field_has_a_tag():
@@ -401,7 +403,7 @@ def test_every_field_has_a_tag():
     assert [*ASKED_TAGS] == [f.name for f in fields(Asked)]
     assert [*spilled.LINE_TAGS] == [f.name for f in fields(spilled.PartitionLines)]
     assert {*matcher.HELD_TAGS} == {"bounds", *PER_MATCH, *PER_ROW}
-    assert [engine.tag for engine in ENGINES] == ["table", "starts", "graph", "merged", "blocks", "lists", "counts"]
+    assert [engine.tag for engine in ENGINES] == TAGS
     assert [*store.TAGS] == [*store.FIXED]
     for kind, tags in buffered_runs.TAGS.items():
         derived = {"registers_f"} if kind is layout.LinkedRuns else set()  # the memory of `registers`
