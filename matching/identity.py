@@ -69,6 +69,27 @@ def id_texts(lanes: np.ndarray) -> pa.Array:
     return texts.cast(pa.string())
 
 
+def window_ids(fingerprint: str, start_us: Int64Array, groups: Sequence[pa.Array]) -> np.ndarray:
+    """Returns the ids of n rows of windows as numbers, int64 (n, 2): of the plan, the window and its group. groups: the
+    values of GROUP BY, n of each."""
+    texts = [_texts(values) for values in groups]
+    out = np.empty((len(start_us), 2), np.int64)
+    for i, start in enumerate(start_us.tolist()):
+        content = b"".join([f"{fingerprint};{start};".encode(), *(column[i] for column in texts)])
+        out[i] = np.frombuffer(hashlib.blake2b(content, digest_size=16, person=b"hybrid window").digest(), ">i8")
+    return out
+
+
+def _texts(values: pa.Array) -> list[bytes]:
+    """Returns values of a column of GROUP BY as bytes whose ends are known, `~` for null."""
+    try:
+        shown = values.cast(pa.string()).to_pylist()
+    except pa.ArrowException:
+        shown = [None if v is None else repr(v) for v in values.to_pylist()]
+    found = (None if v is None else v.encode("utf-8", "surrogatepass") for v in shown)
+    return [b"~" if v is None else b"%d:%s" % (len(v), v) for v in found]
+
+
 def _digits(lanes: np.ndarray) -> str:
     return lanes.astype(">i8").tobytes().hex()
 

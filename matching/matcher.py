@@ -35,7 +35,7 @@ from matching.engines.engine import (
 )
 from matching.engines.run_trends import ClosedWindows, RunTrends
 from matching.features import Codes, RowValues, columns_read, storable
-from matching.identity import id_lanes
+from matching.identity import id_lanes, window_ids
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.limits import not_moving_on, over_budget
@@ -740,10 +740,13 @@ class KernelMatcher:
         partition_by = [c.name for c in self.plan.partition_by]
         keys = [self.keys.values(partition_by.index(c.name), windows.partition) for c in table.trends.group_by]
         rows = trend_rows(self.plan, table, windows, keys)
-        n = rows.num_rows
+        n, ids = rows.num_rows, None
+        if self.purpose is Purpose.IDENTIFIED:
+            start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(keys))))
+            ids = window_ids(self._fingerprint, np.asarray(start.cast(pa.int64())), groups)
         return replace(
             self._none(), rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64),
-            event_bounds=np.zeros(n + 1, np.int64),
+            event_bounds=np.zeros(n + 1, np.int64), ids=ids,
         )  # fmt: skip
 
     def matches_of(self, out: Decode) -> Matches:

@@ -7,8 +7,10 @@ import pyarrow as pa
 
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher, to_arrow
+from matching.identity import window_ids
 from matching.trend_rows import measured
 from matching.types import arrow_schema
+from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
 from query.plan.trends import BIGNUM, WINDOW_COLUMNS
@@ -58,10 +60,12 @@ class ReferenceTrends(ReferenceMatcher):
             if len(needed) < len(kept.ts_us):
                 self._kept = kept.only(needed)
         n = rows.num_rows
+        start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(trends.group_by))))
+        ids = window_ids(fingerprint(plan), np.asarray(start.cast(pa.int64())), groups)
         none = np.zeros(0, np.int64)
         return Matches(
             rows, np.arange(n), np.zeros(n, np.int64), none, none, np.zeros(n + 1, np.int64), np.zeros(0, np.int16),
-            none, np.zeros(0, np.int32), none, none, self.variables, self.sources,
+            none, np.zeros(0, np.int32), none, none, self.variables, self.sources, ids=ids,
         )  # fmt: skip
 
     def _end_of_last_window(self, us: int) -> int:

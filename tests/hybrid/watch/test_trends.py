@@ -84,6 +84,30 @@ def test_a_database_that_is_opened_again_goes_on_in_the_middle_of_a_window(tmp_p
     assert found == answered(rows)
 
 
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+@pytest.mark.parametrize("measures", ["COUNT(MATCHES) AS n", "COUNT(MATCHES) AS n, MAX(A.type) AS t"])
+def test_a_row_has_an_id_by_its_window_and_its_group(measures: str) -> None:
+    """Whatever the batches; another group, window or query has another one. Without an engine too."""
+    query = statement("A+ B", 10, 5, partition="g", group="g", measures=measures)
+    rows, ids = [*drawn(24), row("A", 6.1, 1, None), row("B", 6.2, 1, None)], []
+    for size in (1, 26):
+        with database() as db:
+            alerts = db.watch(query, evidence=True)
+            for begin in range(0, len(rows), size):
+                db.push("events", batch(rows[begin : begin + size]))
+            end(db)
+            found = alerts.fetch()
+            keys = list(zip(found["window_start"].to_pylist(), found["g"].to_pylist()))
+            ids.append(dict(zip(keys, found["match_id"].to_pylist())))
+    assert ids[0] == ids[1]
+    assert len(set(ids[0].values())) == len(ids[0]) > 5
+    with database() as db:
+        other = db.watch(query.replace("COUNT(MATCHES)", "1 + COUNT(MATCHES)"), evidence=True)
+        db.push("events", batch(rows))
+        end(db)
+        assert {*ids[0].values()}.isdisjoint(other.fetch()["match_id"].to_pylist())
+
+
 def test_late_events_are_in_no_window() -> None:
     with database() as db:
         alerts = db.watch(QUERY)
