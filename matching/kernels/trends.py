@@ -746,17 +746,22 @@ def step(
     if narrow > pool.whole.shape[3]:
         return begin, MORE_LIMBS
     apart = len(entries.head) > 0
+    first, last, slot_of_first = np.int64(0), np.int64(-1), np.int64(0)
+    same_before = np.int64(-0x8000000000000000)  # times before this one have the same windows
     for row in range(begin, end):
         m = mask[row]
         if m == 0 and moves.policy != ENDS:
             continue
         t = ts[row]
-        first = (t - moves.within_us) // moves.slide_us + 1
-        last = t // moves.slide_us
-        if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
-            if counters[OUT] + counters[OPEN] > len(out.keys):
-                return row, MORE_OUTPUT
-            close_before(first, moves, sums, pool, entries, out)
+        if t >= same_before:
+            first = (t - moves.within_us) // moves.slide_us + 1
+            last = t // moves.slide_us
+            same_before = min((last + 1) * moves.slide_us, first * moves.slide_us + moves.within_us)
+            slot_of_first = first % slots
+            if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
+                if counters[OUT] + counters[OPEN] > len(out.keys):
+                    return row, MORE_OUTPUT
+                close_before(first, moves, sums, pool, entries, out)
         if counters[USED] + slots > len(pool.nodes):
             return row, MORE_NODES
         alone = np.int64(NONE)
@@ -770,7 +775,8 @@ def step(
             entries.counters[E_NUMBER] += 1
         p = partition[row]
         for k in range(first + counters[SLOT], last + 1):
-            slot = k % slots
+            slot = slot_of_first + (k - first)
+            slot = slot - slots if slot >= slots else slot
             node = np.int64(pool.of[p, slot])
             if node < 0:
                 if (moves.takes[0] | moves.breaks[0]) & m == 0:
