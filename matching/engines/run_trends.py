@@ -13,13 +13,11 @@ from matching.kernels import trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.trends import (
     Counter,
-    Entries,
     Entry,
-    Fresh,
-    Output,
     Pairs,
     PassedOver,
     Pool,
+    Shape,
     TrendMoves,
     TrendNode,
     TrendSums,
@@ -37,12 +35,14 @@ LIMBS_MAX = 1 << 10
 GROWTH_BITS = 13
 #: Further bits where numbers of so many events are added at once.
 ENTRIES_BITS = 27
-#: Arrays of Entries with a row per entry.
-ENTRY_ARRAYS = ("head", "values", "there", "whole", "floats", "least", "least_there")
 #: After all windows.
 END = 1 << 62
 
 _POLICY = {Selection.SKIP_TILL_ANY: PassedOver.STAYS, Selection.SKIP_TILL_NEXT: PassedOver.STAYS_UNLESS_WAITED_FOR}
+#: Arrays of Pool whose rows are nodes, and those whose rows are entries.
+_OF_NODES, _OF_ENTRIES = ("nodes", "cells"), ("entries", "sums")
+#: Arrays of Pool that are empty between two batches.
+_SCRATCH = ("fresh", "single", "touched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,74 +75,49 @@ class RunTrends:
     size = 0
 
     def __init__(self, chosen: EnginePlan) -> None:
+        assert chosen.trends is not None
         table = self._table = chosen.trends
-        assert table is not None
         self._moves = moves_of(table)
         self._sums = sums_of(table)
-        self._pairs = pairs_of(table, self._moves)
+        self._pairs = pairs_of(table)
         self._apart = bool(self._pairs.grained.any())
         self._slots = -(-table.trends.within_us // table.trends.slide_us)
-        self._least = [s.value for s in table.of_kind(LEAST)]
-        self._compared = [v for _, _, pair in table.pairs for one in pair for c in one for v in c.values]
-        self._limbs = 1
-        self._counters = np.zeros(len(Counter), np.int64)
-        self._counters[Counter.FREE] = kernels.NONE
+        in_order = [s.value for s in table.of_kind(LEAST)]
+        in_order += [v for _, _, pair in table.pairs for one in pair for c in one for v in c.values]
+        self._in_order = [v for v in dict.fromkeys(in_order) if table.features[v][1].floating]
         self._growth_bits = GROWTH_BITS + ENTRIES_BITS * self._apart
-        self._counters[Counter.VALUE_BITS] = self._growth_bits
-        self._pool = self._pool_of(ROOM, 0)
-        self._entries = self._entries_of(ROOM if self._apart else 0)
-        self._out = self._output_of(ROOM)
-        self._fresh, self._single = self._fresh_of()
+        self._shape = self._shape_of(1)
+        counters = np.zeros(len(Counter), np.int64)
+        counters[[Counter.FREE, Counter.ENTRIES_FREE]] = kernels.NONE
+        counters[Counter.VALUE_BITS] = self._growth_bits
+        columns, cells = self._shape.alive + 1, len(self._moves.breaks)
+        entries = ROOM if self._apart else 0
+        self._pool = self._with_scratch(Pool(
+            np.zeros((ROOM, len(TrendNode)), np.int64), np.zeros((ROOM, cells, columns), np.int64),
+            np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
+            np.zeros((entries, len(Entry) + len(self._pairs.kept)), np.int64), np.zeros((entries, columns), np.int64),
+            np.zeros((ROOM, 2 + columns), np.int64), NONE_BAD, NONE_BAD, NONE_BAD, counters,
+        ))  # fmt: skip
 
-    @property
-    def _shape(self) -> tuple[int, int, int, int]:
-        """Returns the numbers of cells, of whole numbers, of doubles and of smallest values."""
-        table = self._table
-        assert table is not None
-        cells = len(table.automaton.states) + len(table.automaton.ends)
-        return cells, 1 + len(table.of_kind(WHOLE)), len(table.of_kind(FLOAT)), len(table.of_kind(LEAST))
+    def _shape_of(self, limbs: int) -> Shape:
+        """Returns the columns of a record with numbers of so many limbs."""
+        whole, floats, least = (len(self._table.of_kind(kind)) for kind in (WHOLE, FLOAT, LEAST))
+        first = (1 + whole) * limbs
+        return Shape(1 + whole, limbs, first, first + floats, first + floats + least, first + floats + 2 * least)
 
-    def _pool_of(self, nodes: int, partitions: int) -> Pool:
-        cells, whole, floats, least = self._shape
-        return Pool(
-            np.zeros((nodes, len(TrendNode)), np.int64), np.zeros((nodes, cells, whole, self._limbs), np.int64),
-            np.zeros((nodes, cells, floats)), np.zeros((nodes, cells, least), np.int64),
-            np.zeros((nodes, cells, least), np.bool_), np.zeros((nodes, cells), np.bool_),
-            np.full((partitions, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
-            self._counters,
-        )  # fmt: skip
-
-    def _output_of(self, rows: int) -> Output:
-        _, whole, floats, least = self._shape
-        return Output(
-            np.zeros((rows, 2), np.int64), np.zeros((rows, whole, self._limbs), np.int64), np.zeros((rows, floats)),
-            np.zeros((rows, least), np.int64), np.zeros((rows, least), np.bool_),
-        )  # fmt: skip
-
-    def _fresh_of(self) -> tuple[Fresh, Fresh]:
-        """Returns room for what an event adds, and for what it adds by one label, which is the same if no events are
-        kept."""
-        cells, whole, floats, least = self._shape
-        two = [
-            Fresh(
-                np.zeros((cells, whole, self._limbs), np.int64), np.zeros((cells, floats)),
-                np.zeros((cells, least), np.int64), np.zeros((cells, least), np.bool_), np.zeros(cells, np.bool_),
-            )
-            for _ in range(1 + self._apart)
-        ]  # fmt: skip
-        return two[0], two[-1]
-
-    def _entries_of(self, room: int) -> Entries:
-        _, whole, floats, least = self._shape
-        kept = len(self._pairs.kept)
-        return Entries(
-            np.zeros((room, len(Entry)), np.int64), np.zeros((room, kept), np.int64), np.zeros((room, kept), np.bool_),
-            np.zeros((room, whole, self._limbs), np.int64), np.zeros((room, floats)),
-            np.zeros((room, least), np.int64), np.zeros((room, least), np.bool_),
-            np.full(len(self._pool.nodes), kernels.NONE, np.int64), np.array([0, kernels.NONE, 0], np.int64),
-        )  # fmt: skip
+    def _with_scratch(self, pool: Pool) -> Pool:
+        """Returns a pool with room for what an event adds; it adds by one label first if events are kept."""
+        cells, columns = pool.cells.shape[1:]
+        fresh, single = (np.zeros((cells, columns), np.int64) for _ in range(2))
+        return pool._replace(
+            fresh=fresh, single=single if self._apart else fresh, touched=np.zeros((2, cells), np.bool_)
+        )
 
     # ---- Engine
+
+    @property
+    def _counters(self) -> Int64Array:
+        return self._pool.counters
 
     @property
     def decided(self) -> int:
@@ -151,8 +126,8 @@ class RunTrends:
     def reserve(self, partitions: int) -> None:
         have = len(self._pool.of)
         if partitions > have:
-            more = np.full((max(partitions, 2 * have) - have, self._slots), kernels.NONE, np.int32)
-            self._pool = self._pool._replace(of=np.concatenate([self._pool.of, more]))
+            of = grown(self._pool.of, max(partitions, 2 * have), kernels.NONE)
+            self._pool = self._pool._replace(of=of)
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
@@ -166,24 +141,23 @@ class RunTrends:
         while at < count:
             at, status = kernels.step(
                 at, count, partition, mask, ts, values, doubles, feature_valid, self._moves, self._pairs, self._sums,
-                self._pool, self._entries, self._out, self._fresh, self._single,
+                self._shape, self._pool,
             )  # fmt: skip
             match status:
                 case kernels.MORE_NODES:
-                    self._more_nodes()
+                    self._grow(_OF_NODES, 2 * len(self._pool.nodes) + self._slots)
                 case kernels.MORE_LIMBS:
                     self._more_limbs()
                 case kernels.MORE_OUTPUT:
                     self._room_for_output()
                 case kernels.MORE_ENTRIES:
-                    self._more_entries()
+                    more = self._slots * self._pairs.label_count * self._moves.states
+                    self._grow(_OF_ENTRIES, 2 * len(self._pool.entries) + more)
 
     def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """Returns whole numbers as they are, and doubles of which the smallest are kept as int64 in their order; notes
-        the bits of the largest whole number."""
-        table = self._table
-        assert table is not None
-        added = [s.value for s in table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
+        """Returns whole numbers as they are, and doubles that are compared as int64 in their order; notes the bits of
+        the largest whole number that is added."""
+        added = [s.value for s in self._table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
         if added and feature.shape[1]:
             of = np.where(valid[added], feature[added], 0)
             largest = max(int(of.max()), -int(of.min()))
@@ -191,51 +165,34 @@ class RunTrends:
             if bits > self._counters[Counter.VALUE_BITS]:
                 self._counters[Counter.VALUE_BITS] = bits
                 self._pool.nodes[:, TrendNode.FULL] = 1  # one limb more is room for 63 bits more
-        floating = [v for v in dict.fromkeys([*self._least, *self._compared]) if table.features[v][1].floating]
-        if not floating:
+        if not self._in_order:
             return feature
         values = feature.copy()
-        values[floating] = in_order(doubles[floating])
+        values[self._in_order] = in_order(doubles[self._in_order])
         return values
 
-    def _more_nodes(self) -> None:
-        pool = self._pool
-        rows = 2 * len(pool.nodes) + self._slots
-        names = ("nodes", "whole", "floats", "least", "least_there", "alive")
-        self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
-        first = grown(self._entries.first, rows, kernels.NONE)
-        self._entries = self._entries._replace(first=first)
-
-    def _more_entries(self) -> None:
-        entries = self._entries
-        rows = 2 * len(entries.head) + self._slots * len(self._moves.breaks) * self._pairs.label_count
-        self._entries = entries._replace(**{name: grown(getattr(entries, name), rows) for name in ENTRY_ARRAYS})
+    def _grow(self, names: tuple[str, ...], rows: int) -> None:
+        self._pool = self._pool._replace(**{name: grown(getattr(self._pool, name), rows) for name in names})
 
     def _more_limbs(self) -> None:
-        self._limbs *= 2
-        if self._limbs > LIMBS_MAX:
-            self._limbs //= 2
+        old = self._shape
+        if 2 * old.limbs > LIMBS_MAX:
             raise DataError(
                 f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
                 "shorten WITHIN, or make the conditions of the pattern stricter",
             )
-        more = self._limbs // 2
-        pool, out = self._pool, self._out
-        # numbers of nodes are as wide as TrendNode.WIDTH says; those of the output continue their sign
-        wide = np.concatenate([pool.whole, np.zeros((*pool.whole.shape[:3], more), np.int64)], axis=3)
-        self._pool = pool._replace(whole=wide)
-        sign = np.repeat(out.whole[:, :, -1:] >> 63, more, axis=2)
-        self._out = out._replace(whole=np.concatenate([out.whole, sign], axis=2))
-        whole = self._entries.whole
-        wide = np.concatenate([whole, np.zeros((*whole.shape[:2], more), np.int64)], axis=2)
-        self._entries = self._entries._replace(whole=wide)
-        self._fresh, self._single = self._fresh_of()
+        self._shape = self._shape_of(2 * old.limbs)
+        pool = self._pool
+        # numbers of nodes and entries are as wide as Node.WIDTH says; those of the output continue their sign
+        out = np.concatenate([pool.out[:, :2], _wider(pool.out[:, 2:], old)], axis=1)
+        self._pool = self._with_scratch(
+            pool._replace(cells=_wider(pool.cells, old), sums=_wider(pool.sums, old), out=out)
+        )
 
     def _room_for_output(self) -> None:
-        need = int(self._counters[Counter.OUT] + self._counters[Counter.OPEN])
-        if need > len(self._out.keys):
-            rows = max(need, 2 * len(self._out.keys))
-            self._out = Output(*(grown(array, rows) for array in self._out))
+        need = int(self._counters[Counter.OUT] + self._counters[Counter.OPEN]) + 1
+        if need > len(self._pool.out):
+            self._grow(("out",), max(need, 2 * len(self._pool.out)))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Closes the windows that end at the watermark or before."""
@@ -248,16 +205,17 @@ class RunTrends:
     def _close(self, window: int) -> None:
         if self._counters[Counter.LIVE]:
             self._room_for_output()
-            kernels.close_before(window, self._moves, self._sums, self._pool, self._entries, self._out)
+            kernels.close_before(window, self._moves, self._sums, self._shape, self._pool)
 
     def windows(self) -> ClosedWindows:
         """Returns the rows of closed windows, in the order of windows, and forgets them."""
-        count, out = self.decided, self._out
+        out, shape = self._pool.out[: self.decided].copy(), self._shape
         self._counters[Counter.OUT] = 0
-        partition, window = out.keys[:count].T.copy()
+        partition, window, record = out[:, 0], out[:, 1], out[:, 2:]
         return ClosedWindows(
-            partition, window, out.whole[:count].copy(), out.floats[:count].copy(), out.least[:count].copy(),
-            out.least_there[:count].copy(),
+            partition, window, record[:, : shape.floats].reshape(len(out), shape.whole, shape.limbs),
+            np.ascontiguousarray(record[:, shape.floats : shape.least]).view(np.float64),
+            record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
         )  # fmt: skip
 
     def decode(self, store: RowStore, out: Decode) -> None:
@@ -278,7 +236,7 @@ class RunTrends:
     def idle(self, partitions: int) -> np.ndarray:
         """True if a partition has no open window, and no row of a closed one is pending."""
         idle = np.asarray(~(self._pool.of[:partitions] >= 0).any(axis=1))
-        idle[self._out.keys[: self.decided, 0]] = False
+        idle[self._pool.out[: self.decided, 0]] = False
         return idle
 
     def forget(self, ids: Int64Array) -> None:
@@ -289,30 +247,30 @@ class RunTrends:
         return np.zeros(partitions, np.int64)
 
     def snapshot(self) -> Arrays:
-        used, out = int(self._counters[Counter.USED]), self.decided
-        pool = {n: a if n in ("of", "first", "counters") else a[:used] for n, a in self._pool._asdict().items()}
-        kept = int(self._entries.counters[0])
-        entries = {f"entries_{n}": a for n, a in self._entries._asdict().items()}
-        entries |= {f"entries_{n}": getattr(self._entries, n)[:kept] for n in ENTRY_ARRAYS}
-        entries["entries_first"] = self._entries.first[:used]
-        return pool | entries | {f"out_{n}": a[:out] for n, a in self._out._asdict().items()}
+        pool, counters = self._pool, self._counters
+        used, kept = int(counters[Counter.USED]), int(counters[Counter.ENTRIES_USED])
+        arrays = {name: array for name, array in pool._asdict().items() if name not in _SCRATCH}
+        arrays |= {name: getattr(pool, name)[:used] for name in _OF_NODES}
+        arrays |= {name: getattr(pool, name)[:kept] for name in _OF_ENTRIES}
+        return arrays | {"out": pool.out[: self.decided]}
 
     def restore(self, arrays: Arrays) -> None:
-        self._counters = arrays["counters"]
-        self._limbs = arrays["whole"].shape[3]
-        self._fresh, self._single = self._fresh_of()
-        pool = Pool(**{name: arrays[name] for name in Pool._fields})
-        rows = max(ROOM, len(pool.nodes))
-        names = ("nodes", "whole", "floats", "least", "least_there", "alive")
-        self._pool = pool._replace(**{name: grown(getattr(pool, name), rows) for name in names})
-        entries = Entries(**{name: arrays[f"entries_{name}"] for name in Entries._fields})
-        room = max(ROOM, len(entries.head)) if self._apart else 0
-        self._entries = entries._replace(
-            **{name: grown(getattr(entries, name), room) for name in ENTRY_ARRAYS},
-            first=grown(entries.first, rows, kernels.NONE),
-        )
-        rows = max(ROOM, self.decided)
-        self._out = Output(*(grown(arrays[f"out_{name}"], rows) for name in Output._fields))
+        columns, limbs = arrays["cells"].shape[2], 1
+        while self._shape_of(limbs).alive + 1 < columns:
+            limbs *= 2
+        self._shape = self._shape_of(limbs)
+        self._pool = self._with_scratch(Pool(**arrays, **dict.fromkeys(_SCRATCH, NONE_BAD)))
+        self._grow(_OF_NODES, max(ROOM, len(self._pool.nodes)))
+        self._grow(_OF_ENTRIES, max(ROOM, len(self._pool.entries)) if self._apart else 0)
+        self._grow(("out",), max(ROOM, self.decided))
+
+
+def _wider(records: np.ndarray, old: Shape) -> np.ndarray:
+    """Returns records whose numbers have twice as many limbs, which continue their sign."""
+    whole = records[..., : old.floats].reshape(*records.shape[:-1], old.whole, old.limbs)
+    sign = np.repeat(whole[..., -1:] >> 63, old.limbs, axis=-1)
+    wide = np.concatenate([whole, sign], axis=-1).reshape(*records.shape[:-1], 2 * old.floats)
+    return np.concatenate([wide, records[..., old.floats :]], axis=-1)
 
 
 def in_order(doubles: np.ndarray) -> Int64Array:
@@ -398,7 +356,7 @@ _FUNCTIONS = {"is": kernels.IS, "=": kernels.EQUAL, "<>": kernels.UNEQUAL, "<": 
               ">": kernels.GREATER, ">=": kernels.GREATER_EQUAL}  # fmt: skip
 
 
-def pairs_of(table: TrendTable, moves: TrendMoves) -> Pairs:
+def pairs_of(table: TrendTable) -> Pairs:
     """Returns the arrays of the conditions between two events, and the states whose events are kept for them."""
     n, automaton = len(table.labels), table.automaton
     of = {(before, v): pair for before, v, pair in table.pairs}
@@ -429,14 +387,15 @@ def pairs_of(table: TrendTable, moves: TrendMoves) -> Pairs:
     def place(feature: int, before: bool) -> int:
         return kept.index(feature) if before and feature >= 0 else feature
 
+    compare = [
+        (_FUNCTIONS[c.function], place(c.left, c.left_before), place(c.right, c.right_before), c.left_before,
+         c.right_before)
+        for c in each
+    ]  # fmt: skip
     return Pairs(
         np.array([(before, v) in of for before in range(-1, n) for v in range(n)], np.bool_),
         np.cumsum([0, *map(len, alternatives)]).astype(np.int64), np.cumsum([0, *map(len, flat)]).astype(np.int64),
-        np.array([_FUNCTIONS[c.function] for c in each], np.int64),
-        np.array([place(c.left, c.left_before) for c in each], np.int64),
-        np.array([c.left_before for c in each], np.bool_),
-        np.array([place(c.right, c.right_before) for c in each], np.int64),
-        np.array([c.right_before for c in each], np.bool_), np.array(kept, np.int64), grained, plain, n,
+        np.array(compare, np.int64).reshape(-1, 5), np.array(kept, np.int64), grained, plain, n,
     )  # fmt: skip
 
 

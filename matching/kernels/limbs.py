@@ -69,3 +69,23 @@ def trailing_zeros(context: Any, x: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.int64), build
+
+
+@intrinsic
+def bits_of(context: Any, x: Any) -> Any:
+    """The bits of a float64, as an int64."""
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), build
+
+
+@intrinsic
+def number_of(context: Any, x: Any) -> Any:
+    """The float64 with these bits."""
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), build

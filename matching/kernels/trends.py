@@ -6,8 +6,10 @@ minima and maxima. An event with the label v in state s moves nothing: all trend
 follows (SKIP TILL ANY MATCH), so that the count there grows by that of s, and each sum by that of s plus the event's
 value times that count ([SHARING] unshared online aggregation; COGRA, type-grained).
 
-Counts and sums of whole numbers are two's complement numbers of `WIDTH` limbs of 64 bits, the lowest first. A number
-becomes wider before an event could overflow it.
+These numbers are the columns of a record of int64: whole numbers, the count first, as two's complement numbers of
+`Shape.limbs` limbs of 64 bits, the lowest first, of which WIDTH are in use; then the bits of doubles; then minima and
+maxima; then for each of those 1 if there is one; then 1 if there are trends. A whole number becomes wider before an
+event could overflow it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import inlined, kernel
-from matching.kernels.limbs import add_limb, add_product_limb, subtract_product_limb, trailing_zeros
+from matching.kernels.limbs import (
+    add_limb,
+    add_product_limb,
+    bits_of,
+    number_of,
+    subtract_product_limb,
+    trailing_zeros,
+)
 
 #: No node, no state, no end.
 NONE = -1
@@ -99,62 +108,59 @@ class TrendSums(NamedTuple):
     least_largest: np.ndarray
 
 
+class Shape(NamedTuple):
+    """The columns of a record: numbers of whole numbers and of limbs of each; first column of doubles, of minima, of
+    whether there is one, and the column of whether there are trends."""
+
+    whole: int
+    limbs: int
+    floats: int
+    least: int
+    there: int
+    alive: int
+
+
 class Pairs(NamedTuple):
     """Conditions of a label on the event right before it. Of label v after label p (-1: the first event) there are
     the alternatives [begin[i], begin[i + 1]) with i = (p + 1) * labels + v; `any` is True if there are conditions.
-    Comparisons of an alternative are [of[a], of[a + 1]): function, left and right value (NONE: none), and whether each
-    is one of the event before. kept: the values that are kept of an event. grained: bool per state, True if events of
-    trends in it are kept one by one. labels: bits of the labels that have nothing to do with such a state."""
+    Comparisons of an alternative are rows [of[a], of[a + 1]) of `compare`, int64 (n, 5): function, left and right value
+    (NONE: none), and for each 1 if it is one of the event before. kept: the values that are kept of an event. grained:
+    bool per state, True if events of trends in it are kept one by one. labels: bits of the labels that have nothing to
+    do with such a state."""
 
     any: np.ndarray
     begin: np.ndarray
     of: np.ndarray
-    function: np.ndarray
-    left: np.ndarray
-    left_before: np.ndarray
-    right: np.ndarray
-    right_before: np.ndarray
+    compare: np.ndarray
     kept: np.ndarray
     grained: np.ndarray
     labels: int
     label_count: int
 
 
-class Entries(NamedTuple):
-    """Events of trends that wait in grained states, with the sums of the trends that end with each, like the cells of a
-    pool. head: int64 (entries, 4), see Entry. values: int64 (entries, kept); there: bool, not null. first: int64
-    (nodes,), the last entry of each node. counters: int64 (3,)."""
-
-    head: np.ndarray
-    values: np.ndarray
-    there: np.ndarray
-    whole: np.ndarray
-    floats: np.ndarray
-    least: np.ndarray
-    least_there: np.ndarray
-    first: np.ndarray
-    counters: np.ndarray
+FUNCTION, LEFT, RIGHT, LEFT_BEFORE, RIGHT_BEFORE = range(5)
 
 
 class Entry(IntEnum):
-    """Columns of Entries.head."""
+    """Columns of Pool.entries, before the values that are kept."""
 
     STATE = 0
     LABEL = 1
     NEXT = 2  # of the same node, or the next free one
     EVENT = 3  # the number of the event
+    THERE = 4  # bits of the values that are not null
 
 
 E_STATE = int(Entry.STATE)
 E_LABEL = int(Entry.LABEL)
 E_NEXT = int(Entry.NEXT)
 E_EVENT = int(Entry.EVENT)
-#: Counters of Entries: entries ever used, the first free one, and the number of the event.
-E_USED, E_FREE, E_NUMBER = range(3)
+E_THERE = int(Entry.THERE)
+E_VALUES = len(Entry)
 
 
 class TrendNode(IntEnum):
-    """Columns of the nodes, int64 (nodes, 6)."""
+    """Columns of the nodes, int64 (nodes, 7)."""
 
     PARTITION = 0
     NEXT = 1  # of the same window, or the next free one
@@ -162,6 +168,7 @@ class TrendNode(IntEnum):
     WIDTH = 3  # limbs in use
     FULL = 4  # 1: the next event needs one limb more
     WINDOW = 5
+    ENTRY = 6  # its last entry, NONE: none
 
 
 PARTITION = int(TrendNode.PARTITION)
@@ -170,10 +177,11 @@ START = int(TrendNode.START)
 WIDTH = int(TrendNode.WIDTH)
 FULL = int(TrendNode.FULL)
 WINDOW = int(TrendNode.WINDOW)
+ENTRY = int(TrendNode.ENTRY)
 
 
 class Counter(IntEnum):
-    """Numbers that outlive a call, int64 (8,)."""
+    """Numbers that outlive a call, int64 (11,)."""
 
     USED = 0  # nodes ever used
     FREE = 1  # first free one of them
@@ -183,6 +191,9 @@ class Counter(IntEnum):
     OUT = 5  # rows of output
     VALUE_BITS = 6  # of the largest value of a row, for the room above a number
     LIVE = 7  # 1: CLOSED_BEFORE has been set
+    ENTRIES_USED = 8  # entries ever used
+    ENTRIES_FREE = 9  # first free one of them
+    EVENT = 10  # the number of the event
 
 
 USED = int(Counter.USED)
@@ -193,51 +204,33 @@ SLOT = int(Counter.SLOT)
 OUT = int(Counter.OUT)
 VALUE_BITS = int(Counter.VALUE_BITS)
 LIVE = int(Counter.LIVE)
+ENTRIES_USED = int(Counter.ENTRIES_USED)
+ENTRIES_FREE = int(Counter.ENTRIES_FREE)
+EVENT = int(Counter.EVENT)
 
 
 class Pool(NamedTuple):
-    """Nodes. whole: int64 (nodes, cells, 1 + sums, limbs), the counts first; floats: float64 (nodes, cells, sums);
-    least: int64 (nodes, cells, sums), and whether there is one, in least_there; alive: bool (nodes, cells), the count
-    is not 0. of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first
-    node of each open window."""
+    """Nodes and what they refer to. cells: int64 (nodes, cells, columns), a record for each. of: int32 (partitions,
+    slots), the node of each partition and window; first: int64 (slots,), the first node of each open window. entries:
+    int64 (entries, E_VALUES + kept), events of trends that wait in grained states; sums: int64 (entries, columns), the
+    record of the trends that end with each. out: int64 (rows, 2 + columns), partition, window and record of closed
+    windows with a trend. fresh, single: int64 (cells, columns), room for what an event adds, and for what it adds by
+    one label; the same if no state is grained. touched: bool (2, cells), which cells of these are in use."""
 
     nodes: np.ndarray
-    whole: np.ndarray
-    floats: np.ndarray
-    least: np.ndarray
-    least_there: np.ndarray
-    alive: np.ndarray
+    cells: np.ndarray
     of: np.ndarray
     first: np.ndarray
+    entries: np.ndarray
+    sums: np.ndarray
+    out: np.ndarray
+    fresh: np.ndarray
+    single: np.ndarray
+    touched: np.ndarray
     counters: np.ndarray
 
 
-class Output(NamedTuple):
-    """Rows of closed windows with a trend: int64 (rows, 2) partition and window; sums as in a cell of the pool."""
-
-    keys: np.ndarray
-    whole: np.ndarray
-    floats: np.ndarray
-    least: np.ndarray
-    least_there: np.ndarray
-
-
-class Fresh(NamedTuple):
-    """What an event adds to each cell; room for one event. touched: bool (cells,)."""
-
-    whole: np.ndarray
-    floats: np.ndarray
-    least: np.ndarray
-    least_there: np.ndarray
-    touched: np.ndarray
-
-
-@inlined
-def add_number(to, value, width):
-    """Adds a number to another, both of `width` limbs."""
-    carry = np.int64(0)
-    for i in range(width):
-        to[i], carry = add_limb(to[i], value[i], carry)
+# ---- numbers and records
 
 
 @inlined
@@ -250,200 +243,132 @@ def add_small(to, value, width):
 
 
 @inlined
-def add_times(to, count, value, width):
-    """Adds `count`, which is not negative, times `value` to a number."""
-    carry = np.int64(0)
-    if value >= 0:
-        for i in range(width):
-            to[i], carry = add_product_limb(to[i], count[i], value, carry)
-    else:
-        for i in range(width):
-            to[i], carry = subtract_product_limb(to[i], count[i], -value, carry)
-
-
-@inlined
-def as_double(value, width):
-    """A number that is not negative, rounded."""
+def as_double(record, width):
+    """The count of a record, rounded."""
     result = 0.0
     for i in range(width - 1, -1, -1):
-        low = value[i] & 0xFFFFFFFF
-        high = (value[i] >> 32) & 0xFFFFFFFF
+        low = record[i] & 0xFFFFFFFF
+        high = (record[i] >> 32) & 0xFFFFFFFF
         result = (result * 4294967296.0 + high) * 4294967296.0 + low
     return result
 
 
 @inlined
-def crowded(value, width, bits):
-    """True if a number may overflow when it grows by `bits` bits."""
-    sign = np.int64(-1) if value[width - 1] < 0 else np.int64(0)
-    at = width - 1
+def crowded(record, at, width, bits):
+    """True if the number at column `at` may overflow when it grows by `bits` bits."""
+    top = at + width - 1
+    sign = np.int64(-1) if record[top] < 0 else np.int64(0)
     while bits >= 63:
-        if at < 0 or value[at] != sign:
+        if top < at or record[top] != sign:
             return True
         bits -= 63
-        at -= 1
-    if at < 0:
+        top -= 1
+    if top < at:
         return True
-    return (value[at] ^ sign) >> (62 - bits) != 0
+    return (record[top] ^ sign) >> (62 - bits) != 0
 
 
 @inlined
-def touch(fresh, cell, width):
-    """Begins what an event adds to a cell."""
-    if not fresh.touched[cell]:
-        fresh.touched[cell] = True
-        for k in range(fresh.whole.shape[1]):
-            for i in range(width):
-                fresh.whole[cell, k, i] = 0
-        for k in range(fresh.floats.shape[1]):
-            fresh.floats[cell, k] = 0.0
-        for k in range(fresh.least.shape[1]):
-            fresh.least_there[cell, k] = False
-
-
-@inlined
-def take_least(least, there, k, value, largest):
-    if not there[k] or (value > least[k] if largest else value < least[k]):
-        least[k] = value
-        there[k] = True
-
-
-@inlined
-def extend(start, whole, floats, least, least_there, fresh, cell, label, row, width, sums, values, doubles, valid):
-    """Adds to `cell` trends with the event: those whose sums are given, or, if `start`, one trend without events."""
-    touch(fresh, cell, width)
-    bit = np.int64(1) << label
-    to = fresh.whole[cell]
-    count = whole[0]
-    if start:
-        add_small(to[0], np.int64(1), width)
-    else:
-        add_number(to[0], count, width)
-    for k in range(len(sums.whole_value)):
-        if not start:
-            add_number(to[k + 1], whole[k + 1], width)
-        if sums.whole_labels[k] & bit == 0:
-            continue
-        value = np.int64(1)
-        v = sums.whole_value[k]
-        if v >= 0:
-            if not valid[v, row]:
-                continue
-            if not sums.whole_ones[k]:
-                value = values[v, row]
-        if start:
-            add_small(to[k + 1], value, width)
-        else:
-            add_times(to[k + 1], count, value, width)
-    for k in range(len(sums.float_value)):
-        if not start:
-            fresh.floats[cell, k] += floats[k]
-        v = sums.float_value[k]
-        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
-            fresh.floats[cell, k] += doubles[v, row] * (1.0 if start else as_double(count, width))
-    for k in range(len(sums.least_value)):
-        if not start and least_there[k]:
-            take_least(fresh.least[cell], fresh.least_there[cell], k, least[k], sums.least_largest[k])
-        v = sums.least_value[k]
-        if sums.least_labels[k] & bit != 0 and valid[v, row]:
-            take_least(fresh.least[cell], fresh.least_there[cell], k, values[v, row], sums.least_largest[k])
-
-
-@inlined
-def merge(single, fresh, cell, width, sums):
-    """Adds what an event brings by one label to what it brings."""
-    touch(fresh, cell, width)
-    for k in range(fresh.whole.shape[1]):
-        add_number(fresh.whole[cell, k], single.whole[cell, k], width)
-    for k in range(fresh.floats.shape[1]):
-        fresh.floats[cell, k] += single.floats[cell, k]
-    for k in range(fresh.least.shape[1]):
-        if single.least_there[cell, k]:
-            take_least(fresh.least[cell], fresh.least_there[cell], k, single.least[cell, k], sums.least_largest[k])
-    single.touched[cell] = False
-
-
-@inlined
-def join(pool, node, cell, fresh, width, sums, bits):
-    """Adds what an event brings to a cell."""
-    for k in range(fresh.whole.shape[1]):
-        add_number(pool.whole[node, cell, k], fresh.whole[cell, k], width)
-        if crowded(pool.whole[node, cell, k], width, bits):
-            pool.nodes[node, FULL] = 1
-    for k in range(fresh.floats.shape[1]):
-        pool.floats[node, cell, k] += fresh.floats[cell, k]
-    for k in range(fresh.least.shape[1]):
-        if fresh.least_there[cell, k]:
-            take_least(pool.least[node, cell], pool.least_there[node, cell], k, fresh.least[cell, k],
-                       sums.least_largest[k])
-    pool.alive[node, cell] = True
-    fresh.touched[cell] = False
-
-
-@inlined
-def clear(pool, node, cell):
-    """A cell without trends."""
-    pool.alive[node, cell] = False
-    pool.whole[node, cell] = 0
-    pool.floats[node, cell] = 0.0
-    pool.least_there[node, cell] = False
-
-
-@inlined
-def grow(pool, node, source, cell, label, row, width, sums, values, doubles, valid, bits):
-    """Adds to `cell` the trends of state `source` (NONE: the start) with the event, at once: no trend of `source` is
-    new. source and cell may be the same."""
-    bit = np.int64(1) << label
-    to = pool.whole[node, cell]
-    count = pool.whole[node, max(source, 0), 0]
+def any_crowded(record, width, bits, shape):
     full = False
-    for k in range(len(sums.whole_value)):
-        if source >= 0:
-            add_number(to[k + 1], pool.whole[node, source, k + 1], width)
-        if sums.whole_labels[k] & bit != 0:
-            value = np.int64(1)
-            v = sums.whole_value[k]
-            if v >= 0:
-                value = np.int64(0)
-                if valid[v, row]:
-                    value = np.int64(1) if sums.whole_ones[k] else values[v, row]
-            if source >= 0:
-                add_times(to[k + 1], count, value, width)
-            else:
-                add_small(to[k + 1], value, width)
-        full |= crowded(to[k + 1], width, bits)
-    for k in range(len(sums.float_value)):
-        if source >= 0:
-            pool.floats[node, cell, k] += pool.floats[node, source, k]
-        v = sums.float_value[k]
-        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
-            pool.floats[node, cell, k] += doubles[v, row] * (as_double(count, width) if source >= 0 else 1.0)
-    for k in range(len(sums.least_value)):
-        if source >= 0 and pool.least_there[node, source, k]:
-            take_least(pool.least[node, cell], pool.least_there[node, cell], k, pool.least[node, source, k],
-                       sums.least_largest[k])
-        v = sums.least_value[k]
-        if sums.least_labels[k] & bit != 0 and valid[v, row]:
-            take_least(pool.least[node, cell], pool.least_there[node, cell], k, values[v, row], sums.least_largest[k])
-    if source >= 0:
-        add_number(to[0], count, width)
-    else:
-        add_small(to[0], np.int64(1), width)
-    full |= crowded(to[0], width, bits)
-    if full:
-        pool.nodes[node, FULL] = 1
-    pool.alive[node, cell] = True
+    for k in range(shape.whole):
+        full |= crowded(record, k * shape.limbs, width, bits)
+    return full
 
 
 @inlined
-def left(moves, cell, mask):
-    """The cell that is left of a state or an end when negated events come, NONE if none is."""
-    while cell >= 0 and moves.breaks[cell] & mask != 0:
-        for b in range(moves.break_begin[cell], moves.break_begin[cell + 1]):
-            if (mask >> moves.break_label[b]) & 1 == 1:
-                cell = moves.break_to[b]
-                break
-    return cell
+def take_least(record, k, value, largest, shape):
+    if record[shape.there + k] == 0 or (
+        value > record[shape.least + k] if largest else value < record[shape.least + k]
+    ):
+        record[shape.least + k] = value
+        record[shape.there + k] = 1
+
+
+@inlined
+def add_float(record, at, value):
+    record[at] = bits_of(number_of(record[at]) + value)
+
+
+@inlined
+def add_record(to, more, width, wide, sums, shape):
+    """Adds the trends of a record to another. width: limbs of `more`; wide: of `to`, which continue its sign."""
+    for k in range(shape.whole):
+        at = k * shape.limbs
+        carry = np.int64(0)
+        for i in range(width):
+            to[at + i], carry = add_limb(to[at + i], more[at + i], carry)
+        sign = np.int64(-1) if more[at + width - 1] < 0 else np.int64(0)
+        for i in range(width, wide):
+            to[at + i], carry = add_limb(to[at + i], sign, carry)
+    for k in range(shape.floats, shape.least):
+        add_float(to, k, number_of(more[k]))
+    for k in range(len(sums.least_value)):
+        if more[shape.there + k] != 0:
+            take_least(to, k, more[shape.least + k], sums.least_largest[k], shape)
+    to[shape.alive] = 1
+
+
+@inlined
+def extend(start, to, trends, label, row, width, sums, shape, values, doubles, valid):
+    """Adds to a record the trends of another with the event; if `start`, one trend without events. The two may be the
+    same record: its count is read before it grows."""
+    bit = np.int64(1) << label
+    for k in range(len(sums.whole_value)):
+        value = np.int64(0)
+        if sums.whole_labels[k] & bit != 0:
+            v = sums.whole_value[k]
+            if v < 0 or valid[v, row]:
+                value = np.int64(1) if v < 0 or sums.whole_ones[k] else values[v, row]
+        at = (k + 1) * shape.limbs
+        carry = np.int64(0)
+        if start:
+            high = np.int64(-1) if value < 0 else np.int64(0)
+            for i in range(width):
+                to[at + i], carry = add_limb(to[at + i], value if i == 0 else high, carry)
+            continue
+        for i in range(width):
+            to[at + i], carry = add_limb(to[at + i], trends[at + i], carry)
+        carry = np.int64(0)
+        if value > 0:
+            for i in range(width):
+                to[at + i], carry = add_product_limb(to[at + i], trends[i], value, carry)
+        elif value < 0:
+            for i in range(width):
+                to[at + i], carry = subtract_product_limb(to[at + i], trends[i], -value, carry)
+    for k in range(len(sums.float_value)):
+        if not start:
+            add_float(to, shape.floats + k, number_of(trends[shape.floats + k]))
+        v = sums.float_value[k]
+        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
+            add_float(to, shape.floats + k, doubles[v, row] * (1.0 if start else as_double(trends, width)))
+    for k in range(len(sums.least_value)):
+        if not start and trends[shape.there + k] != 0:
+            take_least(to, k, trends[shape.least + k], sums.least_largest[k], shape)
+        v = sums.least_value[k]
+        if sums.least_labels[k] & bit != 0 and valid[v, row]:
+            take_least(to, k, values[v, row], sums.least_largest[k], shape)
+    carry = np.int64(1) if start else np.int64(0)
+    for i in range(width):
+        to[i], carry = add_limb(to[i], np.int64(0) if start else trends[i], carry)
+    to[shape.alive] = 1
+
+
+@inlined
+def clear(record):
+    for c in range(len(record)):
+        record[c] = 0
+
+
+@inlined
+def touch(touched, records, cell):
+    """Begins what an event adds to a cell."""
+    if not touched[cell]:
+        touched[cell] = True
+        clear(records[cell])
+
+
+# ---- conditions between neighbours, and the events that wait for them
 
 
 @inlined
@@ -462,7 +387,15 @@ def compares(function, x, y):
 
 
 @inlined
-def may_follow(pairs, before, label, entries, entry, row, values, valid):
+def operand(v, of_before, pool, entry, row, values, valid):
+    """A value of the event or of an entry, and whether it is not null."""
+    if of_before:
+        return pool.entries[entry, E_VALUES + v], (pool.entries[entry, E_THERE] >> v) & 1 == 1
+    return values[v, row], valid[v, row]
+
+
+@inlined
+def may_follow(pairs, before, label, pool, entry, row, values, valid):
     """True if an event of `label` may come right after the event of an entry, of the label `before`; NONE: after
     none."""
     i = (before + 1) * pairs.label_count + label
@@ -471,23 +404,13 @@ def may_follow(pairs, before, label, entries, entry, row, values, valid):
     for a in range(pairs.begin[i], pairs.begin[i + 1]):
         holds = True
         for c in range(pairs.of[a], pairs.of[a + 1]):
-            v = pairs.left[c]
-            if pairs.left_before[c]:
-                there = entries.there[entry, v]
-                x = entries.values[entry, v]
-            else:
-                there = valid[v, row]
-                x = values[v, row]
-            if pairs.function[c] == IS:
-                holds = there and x != 0
-            elif there:
-                v = pairs.right[c]
-                if pairs.right_before[c]:
-                    holds = entries.there[entry, v] and compares(pairs.function[c], x, entries.values[entry, v])
-                else:
-                    holds = valid[v, row] and compares(pairs.function[c], x, values[v, row])
-            else:
-                holds = False
+            one = pairs.compare[c]
+            x, holds = operand(one[LEFT], one[LEFT_BEFORE] == 1, pool, entry, row, values, valid)
+            if holds and one[FUNCTION] == IS:
+                holds = x != 0
+            elif holds:
+                y, holds = operand(one[RIGHT], one[RIGHT_BEFORE] == 1, pool, entry, row, values, valid)
+                holds = holds and compares(one[FUNCTION], x, y)
             if not holds:
                 break
         if holds:
@@ -496,150 +419,130 @@ def may_follow(pairs, before, label, entries, entry, row, values, valid):
 
 
 @inlined
-def add_entry(pairs, entries, node, state, label, row, fresh, values, valid):
-    """Keeps an event of trends that wait in a state."""
-    entry = entries.counters[E_FREE]
+def add_entry(pairs, pool, node, state, label, row, record, values, valid):
+    """Keeps an event of trends that wait in a state. record: of these trends."""
+    counters = pool.counters
+    entry = counters[ENTRIES_FREE]
     if entry >= 0:
-        entries.counters[E_FREE] = entries.head[entry, E_NEXT]
+        counters[ENTRIES_FREE] = pool.entries[entry, E_NEXT]
     else:
-        entry = entries.counters[E_USED]
-        entries.counters[E_USED] = entry + 1
-    entries.head[entry, E_STATE] = state
-    entries.head[entry, E_LABEL] = label
-    entries.head[entry, E_EVENT] = entries.counters[E_NUMBER]
-    entries.head[entry, E_NEXT] = entries.first[node]
-    entries.first[node] = entry
+        entry = counters[ENTRIES_USED]
+        counters[ENTRIES_USED] = entry + 1
+    of = pool.entries[entry]
+    of[E_STATE] = state
+    of[E_LABEL] = label
+    of[E_EVENT] = counters[EVENT]
+    of[E_NEXT] = pool.nodes[node, ENTRY]
+    pool.nodes[node, ENTRY] = entry
+    there = np.int64(0)
     for k in range(len(pairs.kept)):
-        entries.values[entry, k] = values[pairs.kept[k], row]
-        entries.there[entry, k] = valid[pairs.kept[k], row]
-    for k in range(fresh.whole.shape[1]):
-        for i in range(fresh.whole.shape[2]):
-            entries.whole[entry, k, i] = fresh.whole[state, k, i]
-    for k in range(fresh.floats.shape[1]):
-        entries.floats[entry, k] = fresh.floats[state, k]
-    for k in range(fresh.least.shape[1]):
-        entries.least[entry, k] = fresh.least[state, k]
-        entries.least_there[entry, k] = fresh.least_there[state, k]
+        of[E_VALUES + k] = values[pairs.kept[k], row]
+        there |= np.int64(valid[pairs.kept[k], row]) << k
+    of[E_THERE] = there
+    for c in range(len(record)):
+        pool.sums[entry, c] = record[c]
 
 
 @inlined
-def drop_entries(entries, node, state):
+def unlink(pool, node, before, entry):
+    """Frees an entry. before: the one before it in its node, NONE if it is the first."""
+    after = pool.entries[entry, E_NEXT]
+    if before >= 0:
+        pool.entries[before, E_NEXT] = after
+    else:
+        pool.nodes[node, ENTRY] = after
+    pool.entries[entry, E_NEXT] = pool.counters[ENTRIES_FREE]
+    pool.counters[ENTRIES_FREE] = entry
+
+
+@inlined
+def drop_entries(pool, node, state):
     """Drops the entries of a state, without those of the present event; NONE: all entries."""
     before = np.int64(NONE)
-    entry = entries.first[node]
+    entry = pool.nodes[node, ENTRY]
     while entry >= 0:
-        after = entries.head[entry, E_NEXT]
-        new = entries.head[entry, E_EVENT] == entries.counters[E_NUMBER]
-        if state >= 0 and (new or entries.head[entry, E_STATE] != state):
+        after = pool.entries[entry, E_NEXT]
+        new = pool.entries[entry, E_EVENT] == pool.counters[EVENT]
+        if state >= 0 and (new or pool.entries[entry, E_STATE] != state):
             before = entry
         else:
-            unlink(entries, node, before, entry)
+            unlink(pool, node, before, entry)
         entry = after
 
 
 @inlined
-def unlink(entries, node, before, entry):
-    """Frees an entry. before: the one before it in its node, NONE if it is the first."""
-    after = entries.head[entry, E_NEXT]
-    if before >= 0:
-        entries.head[before, E_NEXT] = after
-    else:
-        entries.first[node] = after
-    entries.head[entry, E_NEXT] = entries.counters[E_FREE]
-    entries.counters[E_FREE] = entry
-
-
-@inlined
-def rename_entries(entries, node, state, to):
-    """Gives entries of a state another one."""
-    entry = entries.first[node]
-    while entry >= 0:
-        if entries.head[entry, E_STATE] == state and entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]:
-            entries.head[entry, E_STATE] = to
-        entry = entries.head[entry, E_NEXT]
-
-
-@inlined
-def widen_entries(entries, node, width):
-    """Gives the numbers of a node's entries a limb more."""
-    entry = entries.first[node]
-    while entry >= 0:
-        for k in range(entries.whole.shape[1]):
-            low = entries.whole[entry, k, width - 1]
-            entries.whole[entry, k, width] = np.int64(-1) if low < 0 else np.int64(0)
-        entry = entries.head[entry, E_NEXT]
-
-
-@inlined
-def take_away(moves, pairs, pool, entries, node, state, mask, row, width, sums, values, valid):
+def take_away(moves, pairs, pool, node, state, mask, row, width, sums, shape, values, valid):
     """Drops the entries of a state whose trends may not pass over an event, and adds up the others anew."""
-    clear(pool, node, state)
+    clear(pool.cells[node, state])
     before = np.int64(NONE)
-    entry = entries.first[node]
+    entry = pool.nodes[node, ENTRY]
     while entry >= 0:
-        after = entries.head[entry, E_NEXT]
-        old = entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]
+        after = pool.entries[entry, E_NEXT]
         gone = False
-        if old and entries.head[entry, E_STATE] == state:
+        if pool.entries[entry, E_STATE] == state and pool.entries[entry, E_EVENT] != pool.counters[EVENT]:
             rest = moves.waits[state] & mask
             while rest != 0 and not gone:
-                gone = may_follow(
-                    pairs, entries.head[entry, E_LABEL], trailing_zeros(rest), entries, entry, row, values, valid
-                )
+                label = trailing_zeros(rest)
+                gone = may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, valid)
                 rest &= rest - 1
             if not gone:
-                pool.alive[node, state] = True
-                for k in range(pool.whole.shape[2]):
-                    add_number(pool.whole[node, state, k], entries.whole[entry, k], width)
-                for k in range(pool.floats.shape[2]):
-                    pool.floats[node, state, k] += entries.floats[entry, k]
-                for k in range(pool.least.shape[2]):
-                    if entries.least_there[entry, k]:
-                        take_least(pool.least[node, state], pool.least_there[node, state], k, entries.least[entry, k],
-                                   sums.least_largest[k])
+                add_record(pool.cells[node, state], pool.sums[entry], width, width, sums, shape)
         if gone:
-            unlink(entries, node, before, entry)
+            unlink(pool, node, before, entry)
         else:
             before = entry
         entry = after
 
 
+# ---- states, nodes and windows
+
+
 @inlined
-def pass_over(moves, pairs, pool, entries, node, mask, row, width, sums, values, valid):
+def left(moves, cell, mask):
+    """The cell that is left of a state or an end when negated events come, NONE if none is."""
+    while cell >= 0 and moves.breaks[cell] & mask != 0:
+        for b in range(moves.break_begin[cell], moves.break_begin[cell + 1]):
+            if (mask >> moves.break_label[b]) & 1 == 1:
+                cell = moves.break_to[b]
+                break
+    return cell
+
+
+@kernel
+def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, valid):
     """What an event does to the trends that it does not become part of."""
     for cell in range(len(moves.breaks)):
-        if not pool.alive[node, cell]:
+        record = pool.cells[node, cell]
+        if record[shape.alive] == 0:
             continue
-        grained = cell < moves.states and pairs.grained[cell]
-        if cell < moves.states and moves.policy == ENDS:
-            clear(pool, node, cell)
+        state = cell < moves.states
+        grained = state and pairs.grained[cell]
+        if state and moves.policy == ENDS:
+            clear(record)
             if grained:
-                drop_entries(entries, node, cell)
+                drop_entries(pool, node, cell)
             continue
-        if cell < moves.states and moves.policy == NEXT and moves.waits[cell] & mask != 0:
+        if state and moves.policy == NEXT and moves.waits[cell] & mask != 0:
             if grained:
-                take_away(moves, pairs, pool, entries, node, cell, mask, row, width, sums, values, valid)
+                take_away(moves, pairs, pool, node, cell, mask, row, width, sums, shape, values, valid)
             else:
-                clear(pool, node, cell)
-            if not pool.alive[node, cell]:
+                clear(record)
+            if record[shape.alive] == 0:
                 continue
-        if moves.breaks[cell] & mask != 0:
-            to = left(moves, cell, mask)
-            if to >= 0:
-                for k in range(pool.whole.shape[2]):
-                    add_number(pool.whole[node, to, k], pool.whole[node, cell, k], width)
-                for k in range(pool.floats.shape[2]):
-                    pool.floats[node, to, k] += pool.floats[node, cell, k]
-                for k in range(pool.least.shape[2]):
-                    if pool.least_there[node, cell, k]:
-                        take_least(pool.least[node, to], pool.least_there[node, to], k, pool.least[node, cell, k],
-                                   sums.least_largest[k])
-                pool.alive[node, to] = True
-            clear(pool, node, cell)
-            if grained and to >= 0 and pairs.grained[to]:
-                rename_entries(entries, node, cell, to)
-            elif grained:
-                drop_entries(entries, node, cell)
+        if moves.breaks[cell] & mask == 0:
+            continue
+        to = left(moves, cell, mask)
+        if to >= 0:
+            add_record(pool.cells[node, to], record, width, width, sums, shape)
+        clear(record)
+        if grained and to >= 0 and pairs.grained[to]:
+            entry = pool.nodes[node, ENTRY]
+            while entry >= 0:
+                if pool.entries[entry, E_STATE] == cell and pool.entries[entry, E_EVENT] != pool.counters[EVENT]:
+                    pool.entries[entry, E_STATE] = to
+                entry = pool.entries[entry, E_NEXT]
+        elif grained:
+            drop_entries(pool, node, cell)
 
 
 @inlined
@@ -652,12 +555,14 @@ def new_node(pool, partition, window, slot, width):
     else:
         node = counters[USED]
         counters[USED] = node + 1
-    pool.nodes[node, PARTITION] = partition
-    pool.nodes[node, WINDOW] = window
-    pool.nodes[node, START] = 0
-    pool.nodes[node, WIDTH] = width
-    pool.nodes[node, FULL] = 0
-    pool.nodes[node, NEXT_NODE] = pool.first[slot]
+    of = pool.nodes[node]
+    of[PARTITION] = partition
+    of[WINDOW] = window
+    of[START] = 0
+    of[WIDTH] = width
+    of[FULL] = 0
+    of[ENTRY] = NONE
+    of[NEXT_NODE] = pool.first[slot]
     pool.first[slot] = node
     pool.of[partition, slot] = node
     counters[OPEN] += 1
@@ -665,40 +570,24 @@ def new_node(pool, partition, window, slot, width):
 
 
 @inlined
-def give(moves, pool, node, out, sums):
-    """Writes the row of a closed window: its trends of all ends."""
-    counters = pool.counters
-    width = pool.nodes[node, WIDTH]
-    at = counters[OUT]
-    any_end = False
-    for cell in range(len(moves.breaks)):
-        if not moves.results[cell] or not pool.alive[node, cell]:
-            continue
-        if not any_end:
-            any_end = True
-            out.keys[at, 0] = pool.nodes[node, PARTITION]
-            out.keys[at, 1] = pool.nodes[node, WINDOW]
-            out.whole[at] = 0
-            out.floats[at] = 0.0
-            out.least_there[at] = False
-        # numbers in the output have all limbs: those above `width` continue the sign
-        for k in range(pool.whole.shape[2]):
-            carry = np.int64(0)
-            sign = np.int64(-1) if pool.whole[node, cell, k, width - 1] < 0 else np.int64(0)
-            for i in range(pool.whole.shape[3]):
-                limb = pool.whole[node, cell, k, i] if i < width else sign
-                out.whole[at, k, i], carry = add_limb(out.whole[at, k, i], limb, carry)
-        for k in range(pool.floats.shape[2]):
-            out.floats[at, k] += pool.floats[node, cell, k]
-        for k in range(pool.least.shape[2]):
-            if pool.least_there[node, cell, k]:
-                take_least(out.least[at], out.least_there[at], k, pool.least[node, cell, k], sums.least_largest[k])
-    if any_end:
-        counters[OUT] = at + 1
+def widen(pool, node, width, shape):
+    """Gives the numbers of a node and of its entries one limb more."""
+    for cell in range(pool.cells.shape[1]):
+        for k in range(shape.whole):
+            at = k * shape.limbs + width
+            pool.cells[node, cell, at] = np.int64(-1) if pool.cells[node, cell, at - 1] < 0 else np.int64(0)
+    entry = pool.nodes[node, ENTRY]
+    while entry >= 0:
+        for k in range(shape.whole):
+            at = k * shape.limbs + width
+            pool.sums[entry, at] = np.int64(-1) if pool.sums[entry, at - 1] < 0 else np.int64(0)
+        entry = pool.entries[entry, E_NEXT]
+    pool.nodes[node, WIDTH] = width + 1
+    pool.nodes[node, FULL] = 0
 
 
 @kernel
-def close_before(window, moves, sums, pool, entries, out):
+def close_before(window, moves, sums, shape, pool):
     """Closes the open windows before `window`, writes their rows, in the order of windows, and frees their nodes. The
     output has room for all open nodes."""
     counters = pool.counters
@@ -714,12 +603,21 @@ def close_before(window, moves, sums, pool, entries, out):
         node = pool.first[slot]
         while node >= 0:
             after = pool.nodes[node, NEXT_NODE]
-            give(moves, pool, node, out, sums)
+            row = pool.out[counters[OUT]]
+            clear(row)
             for cell in range(len(moves.breaks)):
-                if pool.alive[node, cell]:
-                    clear(pool, node, cell)
-            if len(entries.head):
-                drop_entries(entries, node, np.int64(NONE))
+                record = pool.cells[node, cell]
+                if record[shape.alive] == 0:
+                    continue
+                if moves.results[cell]:
+                    add_record(row[2:], record, pool.nodes[node, WIDTH], shape.limbs, sums, shape)
+                clear(record)
+            if row[2 + shape.alive] != 0:
+                row[0] = pool.nodes[node, PARTITION]
+                row[1] = k
+                counters[OUT] += 1
+            if pool.nodes[node, ENTRY] >= 0:
+                drop_entries(pool, node, np.int64(NONE))
             pool.of[pool.nodes[node, PARTITION], slot] = NONE
             pool.nodes[node, NEXT_NODE] = counters[FREE]
             counters[FREE] = node
@@ -732,20 +630,78 @@ def close_before(window, moves, sums, pool, entries, out):
 
 
 @kernel
-def step(
-    begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, sums, pool, entries, out, fresh, single
-):
+def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, values, doubles, valid):
+    """Takes an event that has several labels, or is negated, or comes to a grained state; see `step`."""
+    rest = m & moves.taken
+    some = rest != 0
+    while rest != 0:
+        label = trailing_zeros(rest)
+        rest &= rest - 1
+        for s in range(moves.states):
+            if (moves.takes[s] >> label) & 1 == 0:
+                continue
+            start = moves.starts[s]
+            if start:
+                if pool.nodes[node, START] != s:
+                    continue
+                if not may_follow(pairs, np.int64(NONE), label, pool, 0, row, values, valid):
+                    continue
+            elif pool.cells[node, s, shape.alive] == 0:
+                continue
+            e = moves.take_begin[s]
+            while moves.take_label[e] != label:
+                e += 1
+            grained = pairs.grained[s] and not start
+            entry = pool.nodes[node, ENTRY] if grained else np.int64(0)
+            while entry >= 0:
+                trends = pool.sums[entry] if grained else pool.cells[node, s]
+                if not grained or (
+                    pool.entries[entry, E_STATE] == s
+                    and pool.entries[entry, E_EVENT] != pool.counters[EVENT]
+                    and may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, valid)
+                ):
+                    for way in range(2):
+                        cell = moves.take_state[e] if way == 0 else moves.take_end[e]
+                        if cell >= 0:
+                            touch(pool.touched[0], pool.single, cell)
+                            extend(start, pool.single[cell], trends, label, row, width, sums, shape, values, doubles,
+                                   valid)
+                entry = pool.entries[entry, E_NEXT] if grained else np.int64(NONE)
+        if not apart:
+            continue
+        for cell in range(len(moves.breaks)):
+            if pool.touched[0, cell]:
+                if cell < moves.states and pairs.grained[cell]:
+                    if any_crowded(pool.single[cell], width, bits, shape):
+                        pool.nodes[node, FULL] = 1
+                    add_entry(pairs, pool, node, cell, label, row, pool.single[cell], values, valid)
+                touch(pool.touched[1], pool.fresh, cell)
+                add_record(pool.fresh[cell], pool.single[cell], width, width, sums, shape)
+                pool.touched[0, cell] = False
+    pass_over(moves, pairs, pool, node, m, row, width, sums, shape, values, valid)
+    if pool.nodes[node, START] >= 0:
+        pool.nodes[node, START] = left(moves, pool.nodes[node, START], m)
+    which = 1 if apart else 0
+    for cell in range(len(moves.breaks)):
+        if some and pool.touched[which, cell]:
+            add_record(pool.cells[node, cell], pool.fresh[cell], width, width, sums, shape)
+            pool.touched[which, cell] = False
+            if any_crowded(pool.cells[node, cell], width, bits, shape):
+                pool.nodes[node, FULL] = 1
+
+
+@kernel
+def step(begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, sums, shape, pool):
     """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, doubles: (values,
-    rows), as int64 in their order and as float64; valid: bool, not null. single: as fresh, or fresh itself if no state
-    is grained. Returns (next row, status); the call is to be repeated with more room. O(windows * states) a row and
-    limb, and for a grained state O(its entries)."""
+    rows), as int64 in their order and as float64; valid: bool, not null. Returns (next row, status); the call is to be
+    repeated with more room. O(windows * states) a row and limb, and for a grained state O(its entries)."""
     counters = pool.counters
     slots = len(pool.first)
     bits = counters[VALUE_BITS]
     narrow = bits // 63 + 1  # limbs of a number that is 0
-    if narrow > pool.whole.shape[3]:
+    if narrow > shape.limbs:
         return begin, MORE_LIMBS
-    apart = len(entries.head) > 0
+    apart = len(pool.entries) > 0
     first, last, slot_of_first = np.int64(0), np.int64(-1), np.int64(0)
     same_before = np.int64(-0x8000000000000000)  # times before this one have the same windows
     for row in range(begin, end):
@@ -759,9 +715,9 @@ def step(
             same_before = min((last + 1) * moves.slide_us, first * moves.slide_us + moves.within_us)
             slot_of_first = first % slots
             if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
-                if counters[OUT] + counters[OPEN] > len(out.keys):
+                if counters[OUT] + counters[OPEN] > len(pool.out) - 1:
                     return row, MORE_OUTPUT
-                close_before(first, moves, sums, pool, entries, out)
+                close_before(first, moves, sums, shape, pool)
         if counters[USED] + slots > len(pool.nodes):
             return row, MORE_NODES
         alone = np.int64(NONE)
@@ -770,9 +726,9 @@ def step(
             if label_bit & moves.alone & pairs.labels != 0:
                 alone = trailing_zeros(label_bit)
         if apart and alone < 0:
-            if entries.counters[E_USED] + slots * pairs.label_count * moves.states > len(entries.head):
+            if counters[ENTRIES_USED] + slots * pairs.label_count * moves.states > len(pool.entries):
                 return row, MORE_ENTRIES
-            entries.counters[E_NUMBER] += 1
+            counters[EVENT] += 1
         p = partition[row]
         for k in range(first + counters[SLOT], last + 1):
             slot = slot_of_first + (k - first)
@@ -782,92 +738,28 @@ def step(
                 if (moves.takes[0] | moves.breaks[0]) & m == 0:
                     continue
                 node = new_node(pool, p, k, slot, narrow)
-            width = pool.nodes[node, WIDTH]
             if pool.nodes[node, FULL] == 1:
-                if width == pool.whole.shape[3]:
+                if pool.nodes[node, WIDTH] == shape.limbs:
                     counters[SLOT] = k - first
                     return row, MORE_LIMBS
-                for cell in range(len(moves.breaks)):
-                    for j in range(pool.whole.shape[2]):
-                        low = pool.whole[node, cell, j, width - 1]
-                        pool.whole[node, cell, j, width] = np.int64(-1) if low < 0 else np.int64(0)
-                if apart:
-                    widen_entries(entries, node, width)
-                width += 1
-                pool.nodes[node, WIDTH] = width
-                pool.nodes[node, FULL] = 0
-            if alone >= 0:
-                for e in range(moves.alone_begin[alone], moves.alone_begin[alone + 1]):
-                    s = moves.alone_source[e]
-                    source = s
-                    if moves.starts[s]:
-                        if pool.nodes[node, START] != s:
-                            continue
-                        source = np.int64(NONE)
-                    elif not pool.alive[node, s]:
-                        continue
-                    # the end first: the next state may be the source itself
-                    if moves.alone_end[e] >= 0:
-                        grow(pool, node, source, moves.alone_end[e], alone, row, width, sums, values, doubles, valid,
-                             bits)
-                    if moves.alone_state[e] >= 0:
-                        grow(pool, node, source, moves.alone_state[e], alone, row, width, sums, values, doubles, valid,
-                             bits)
+                widen(pool, node, pool.nodes[node, WIDTH], shape)
+            width = pool.nodes[node, WIDTH]
+            if alone < 0:
+                branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, values, doubles, valid)
                 continue
-            rest = m & moves.taken
-            some = rest != 0
-            while rest != 0:
-                label = trailing_zeros(rest)
-                rest &= rest - 1
-                for s in range(moves.states):
-                    if (moves.takes[s] >> label) & 1 == 0:
-                        continue
-                    start = moves.starts[s]
-                    if start:
-                        if pool.nodes[node, START] != s:
-                            continue
-                        if not may_follow(pairs, np.int64(NONE), label, entries, 0, row, values, valid):
-                            continue
-                    elif not pool.alive[node, s]:
-                        continue
-                    e = moves.take_begin[s]
-                    while moves.take_label[e] != label:
-                        e += 1
-                    for cell in (moves.take_state[e], moves.take_end[e]):
-                        if cell < 0:
-                            continue
-                        if start or not pairs.grained[s]:
-                            extend(start, pool.whole[node, s], pool.floats[node, s], pool.least[node, s],
-                                   pool.least_there[node, s], single, cell, label, row, width, sums, values, doubles,
-                                   valid)
-                            continue
-                        entry = entries.first[node]
-                        while entry >= 0:
-                            if (
-                                entries.head[entry, E_STATE] == s
-                                and entries.head[entry, E_EVENT] != entries.counters[E_NUMBER]
-                                and may_follow(pairs, entries.head[entry, E_LABEL], label, entries, entry, row, values,
-                                               valid)
-                            ):
-                                extend(False, entries.whole[entry], entries.floats[entry], entries.least[entry],
-                                       entries.least_there[entry], single, cell, label, row, width, sums, values,
-                                       doubles, valid)
-                            entry = entries.head[entry, E_NEXT]
-                if apart:
-                    for cell in range(len(moves.breaks)):
-                        if single.touched[cell]:
-                            if cell < moves.states and pairs.grained[cell]:
-                                for j in range(single.whole.shape[1]):
-                                    if crowded(single.whole[cell, j], width, bits):
-                                        pool.nodes[node, FULL] = 1
-                                add_entry(pairs, entries, node, cell, label, row, single, values, valid)
-                            merge(single, fresh, cell, width, sums)
-            pass_over(moves, pairs, pool, entries, node, m, row, width, sums, values, valid)
-            if pool.nodes[node, START] >= 0:
-                pool.nodes[node, START] = left(moves, pool.nodes[node, START], m)
-            if some:
-                for cell in range(len(moves.breaks)):
-                    if fresh.touched[cell]:
-                        join(pool, node, cell, fresh, width, sums, bits)
+            for e in range(moves.alone_begin[alone], moves.alone_begin[alone + 1]):
+                s = moves.alone_source[e]
+                start = moves.starts[s]
+                if pool.nodes[node, START] != s if start else pool.cells[node, s, shape.alive] == 0:
+                    continue
+                # the end first: the next state may be the source itself
+                for way in range(2):
+                    cell = moves.alone_end[e] if way == 0 else moves.alone_state[e]
+                    if cell >= 0:
+                        record = pool.cells[node, cell]
+                        extend(start, record, pool.cells[node, s], alone, row, width, sums, shape, values, doubles,
+                               valid)
+                        if any_crowded(record, width, bits, shape):
+                            pool.nodes[node, FULL] = 1
         counters[SLOT] = 0
     return end, DONE
