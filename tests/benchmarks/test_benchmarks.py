@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.archive.spark.conftest import why_no_spark
+from tests.programs import run_module
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def printed(module: str, *arguments: str) -> dict[str, Any]:
     """The JSON object that a benchmark prints."""
-    command = [sys.executable, "-m", module, *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    run = run_module(ROOT, module, *arguments)
     assert run.returncode == 0, run.stderr
     result: dict[str, Any] = json.loads(run.stdout)
     return result

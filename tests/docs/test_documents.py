@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from query.errors import CODES
 from query.language.parse import parse
 from tests.docs.documents import DOCUMENTS, ROOT, Block, anchors, blocks, prose
+from tests.programs import run_text
 
 PACKAGES = ("query", "matching", "live", "archive", "hybrid", "simulator")
 
@@ -95,10 +94,7 @@ def test_sql_can_be_read(block: Block) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_runs_and_prints_what_stands_behind_it(block: Block, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.text], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
-    )  # fmt: skip
+    run = run_text(block.text, tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout == (block.output or "")
 
