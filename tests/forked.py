@@ -12,7 +12,8 @@ from typing import TextIO
 
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload([
-    "tests.archive.crash_child", "tests.archive.ingest_child", "tests.live.crash_child", "tests.live.crash_service",
+    "tests.warm", "tests.archive.crash_child", "tests.archive.ingest_child", "tests.live.crash_child",
+    "tests.live.crash_service",
 ])  # fmt: skip
 
 

@@ -57,8 +57,8 @@ def _child(place: str, directory: str, module: str, *arguments: str) -> None:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         else:
             warnings.simplefilter("error")
-            exec(compile(arguments[0], "<text>", "exec"), {"__name__": "__main__"})  # noqa: S102
-    except Exception:
+            exec(compile(arguments[0], "<text>", "exec"), {"__name__": "__main__"})
+    except Exception:  # noqa: BLE001  (whatever the program raises)
         traceback.print_exc()
         raise SystemExit(1) from None
     finally:

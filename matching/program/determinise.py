@@ -7,7 +7,7 @@ patterns have few lists; then a row costs one table look-up, and matches are rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from matching.program.program import Merge, Mode, Program
@@ -68,30 +68,41 @@ class ListTable:
         return "\n".join(lines)
 
 
+def holding(program: Program) -> list[list[bool]]:
+    """Returns, for each mask (bit i: Program.tests[i] holds), the variables that hold."""
+    tests = program.tests
+    found = []
+    for mask in range(1 << len(tests)):
+        holds = [True] * len(program.variables)
+        for bit, same in enumerate(tests):
+            for variable in same:
+                holds[variable] = bool(mask >> bit & 1)
+        found.append(holds)
+    return found
+
+
 def step_items(
-    program: Program, runs: Iterable[tuple[int, int]], mask: int
+    program: Program, runs: Iterable[tuple[int, int]], holds: Sequence[bool]
 ) -> tuple[list[tuple[int, int, int]], bool]:
-    """Returns the list that follows a list of runs, (parent, state or WAITING) each, on a row with this mask (bit i:
-    Program.tests[i] holds), as matching.kernels.step does: (state or WAITING, parent, variable); and True if a match
-    cut it off."""
-    holds = [True] * len(program.variables)
-    for bit, same in enumerate(program.tests):
-        for variable in same:
-            holds[variable] = bool(mask >> bit & 1)
+    """Returns the list that follows a list of runs, (parent, state or WAITING) each, on a row on which these variables
+    hold, as matching.kernels.step does: (state or WAITING, parent, variable); and True if a match cut it off."""
+    edge_start, edge_variable, edge_target, accept = (
+        program.edge_start, program.edge_variable, program.edge_target, program.accept,
+    )  # fmt: skip
     out: list[tuple[int, int, int]] = []
     visited: set[int] = set()
     for parent, state in runs:
         if state == WAITING:
             out.append((WAITING, parent, -1))
             continue
-        for e in range(program.edge_start[state], program.edge_start[state + 1]):
-            variable, target = program.edge_variable[e], program.edge_target[e]
+        for e in range(edge_start[state], edge_start[state + 1]):
+            variable, target = edge_variable[e], edge_target[e]
             if not holds[variable] or target in visited:
                 continue
             visited.add(target)
-            if program.edge_start[target + 1] > program.edge_start[target]:
+            if edge_start[target + 1] > edge_start[target]:
                 out.append((target, parent, variable))
-            if program.accept[target]:
+            if accept[target]:
                 out.append((WAITING, parent, variable))
                 return out, True  # everything less preferred is cut
     return out, False
@@ -106,7 +117,7 @@ def determinise(program: Program) -> ListTable | None:
         return None
     if program.unmatched:
         return None
-    masks = 1 << len(tests)
+    masks, hold = 1 << len(tests), holding(program)
     number: dict[tuple[int, ...], int] = {(): 0}
     lists: list[tuple[int, ...]] = [()]
     transitions: list[ListTransition] = []
@@ -114,18 +125,19 @@ def determinise(program: Program) -> ListTable | None:
     while at < len(lists):
         if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
             return None
-        for mask in range(masks):
-            items, cut = step_items(program, (*enumerate(lists[at]), (START, 0)), mask)
+        runs = (*enumerate(lists[at]), (START, 0))
+        for holds in hold:
+            items, cut = step_items(program, runs, holds)
             if program.accept[0] and not cut:
                 items.append((WAITING, START, -1))
             emitted = 0
             while emitted < len(items) and items[emitted][0] == WAITING:
                 emitted += 1
-            rest = tuple(state for state, _, _ in items[emitted:])
+            rest = tuple([state for state, _, _ in items[emitted:]])
             if rest not in number:
                 number[rest] = len(lists)
                 lists.append(rest)
-            transitions.append(ListTransition(tuple((p, v) for _, p, v in items), emitted, number[rest]))
+            transitions.append(ListTransition(tuple([(p, v) for _, p, v in items]), emitted, number[rest]))
         at += 1
     names = program.names
     return ListTable(tuple(lists), tuple(names[same[0]] for same in tests), tuple(transitions))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matching.program.determinise import SHOWN_MAX, TESTED_MAX, WAITING, step_items
+from matching.program.determinise import SHOWN_MAX, TESTED_MAX, WAITING, holding, step_items
 from matching.program.program import Mode, Program, Skip
 
 #: Limits beyond which the general kernel serves: configurations, transitions, and edges looked at to make them.
@@ -56,7 +56,7 @@ def start_table(program: Program) -> StartTable | None:
     tests = program.tests
     if any(program.code) or program.mode is Mode.ALL or program.ignore or program.absent or len(tests) > TESTED_MAX:
         return None
-    masks = 1 << len(tests)
+    masks, hold = 1 << len(tests), holding(program)
     begin = (0, WAITING) if program.accept[0] else (0,)
     configs: list[tuple[int, ...]] = [(), (WAITING,), begin]
     number = {config: index for index, config in enumerate(configs)}
@@ -69,8 +69,8 @@ def start_table(program: Program) -> StartTable | None:
         edges += masks * sum(program.edge_start[s + 1] - program.edge_start[s] for s in configs[at] if s != WAITING)
         if edges > EDGES_MAX:
             return None
-        for mask in range(masks):
-            items, _ = step_items(program, enumerate(configs[at]), mask)
+        for holds in hold:
+            items, _ = step_items(program, enumerate(configs[at]), holds)
             config = tuple(state for state, _, _ in items)
             if config not in number:
                 number[config] = len(configs)
