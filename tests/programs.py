@@ -5,52 +5,91 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.forked import CHILDREN
 from tests.in_memory import MEMORY
 
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: int | None
-    stdout: str
-    stderr: str
+_STREAMS = ("stdout", "stderr")
 
 
-def run_text(text: str, directory: Path) -> Ended:
+class Program:
+    """A module in a child, as `python -m` runs it; with the names of subprocess.Popen."""
+
+    def __init__(self, directory: Path, module: str, *arguments: str) -> None:
+        self._place = tempfile.TemporaryDirectory(dir=MEMORY)
+        given = (self._place.name, str(directory), module, *arguments)
+        for name in _STREAMS:
+            Path(self._place.name, name).touch()
+        self.stderr = open(Path(self._place.name, "stderr"), encoding="utf-8")  # noqa: SIM115  (closed by communicate)
+        self._process = CHILDREN.Process(target=_child, args=given)
+        self._process.start()
+        self._said = ("", "")
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for its end; returns what it wrote."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(str(self._process), timeout or 0)
+        if not self.stderr.closed:
+            out, error = (Path(self._place.name, name).read_text(encoding="utf-8") for name in _STREAMS)
+            self._said = out, error
+            self.stderr.close()
+            self._place.cleanup()
+        return self._said
+
+
+def run_text(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Runs a text as `python -W error -c` does."""
-    return _run(str(directory), "", text)
+    return _ended(Program(directory, "", text))
 
 
-def run_module(directory: Path, module: str, *arguments: str) -> Ended:
+def run_module(directory: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs a module as `python -m` does."""
-    return _run(str(directory), module, *arguments)
+    return _ended(Program(directory, module, *arguments))
 
 
-def _run(directory: str, module: str, *arguments: str) -> Ended:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
-        process = CHILDREN.Process(target=_child, args=(place, directory, module, *arguments))
-        process.start()
-        process.join(300)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        said = [Path(place, name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
-    return Ended(process.exitcode, *said)
+def _ended(program: Program) -> subprocess.CompletedProcess[str]:
+    try:
+        said = program.communicate(timeout=300)
+    finally:
+        program.kill()
+    assert program.returncode is not None
+    return subprocess.CompletedProcess((), program.returncode, *said)
 
 
 def _child(place: str, directory: str, module: str, *arguments: str) -> None:
     os.chdir(directory)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(Path(place, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, name in enumerate(_STREAMS, 1):
+        file = os.open(Path(place, name), os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
-        setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115  (to the end)
+        setattr(sys, name, open(number, "w", buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115  (to the end)
     try:
         if module:
             sys.argv = [module, *arguments]

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.programs import Program
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,7 +20,13 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def start(directory: Path) -> subprocess.Popen[str]:
+def start(directory: Path) -> Program:
+    """Starts the service in a child that finds all modules loaded."""
+    return Program(directory, "hybrid", "run", "app.toml")
+
+
+def start_anew(directory: Path) -> subprocess.Popen[str]:
+    """Starts it as a user does."""
     return subprocess.Popen(
         [sys.executable, "-m", "hybrid", "run", "app.toml"], cwd=directory, text=True, stdin=subprocess.DEVNULL,
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from hybrid.service.status import read_status
 from simulator.stock import walk
 from tests.hybrid.processes import start, until
 from tests.live import servers
+from tests.programs import Program
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def status(directory: Path) -> dict[str, Any]:
     return read_status(directory / "market" / "_service")
 
 
-def taken(directory: Path, child: subprocess.Popen[str]) -> int:
+def taken(directory: Path, child: Program) -> int:
     """How many events there are in all, as the service says; 0 before it does."""
     if not (directory / "market/_service/status.json").exists():
         return 0
@@ -115,7 +115,7 @@ def taken(directory: Path, child: subprocess.Popen[str]) -> int:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[subprocess.Popen[str]]:
+def running(directory: Path) -> Iterator[Program]:
     child = start(directory)
     try:
         yield child
@@ -124,7 +124,7 @@ def running(directory: Path) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
-def stopped(child: subprocess.Popen[str]) -> str:
+def stopped(child: Program) -> str:
     """What it has said, after SIGTERM."""
     child.send_signal(signal.SIGTERM)
     _, said = child.communicate(timeout=60)
@@ -155,7 +155,7 @@ class Topics:
     def send(self, begin: int, end: int) -> None:
         self._send(self.messages[begin:end])
 
-    def end(self, child: subprocess.Popen[str]) -> None:
+    def end(self, child: Program) -> None:
         self._send([(partition, end_of(self.events, partition)) for partition in range(PARTITIONS)])
         until(lambda: taken(self.directory, child) == COUNT + PARTITIONS)
         # Before: rows were still to be sent when the service was stopped. It sends for STOP_S at the most, which a busy
@@ -298,7 +298,7 @@ def test_a_topic_that_is_made_anew_stops_its_source_and_no_other(tmp_path: Path)
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     from confluent_kafka.admin import AdminClient
 
-    def events(child: subprocess.Popen[str], stream: str) -> int:
+    def events(child: Program, stream: str) -> int:
         if not (tmp_path / "market/_service/status.json").exists():
             return -1
         told = status(tmp_path)

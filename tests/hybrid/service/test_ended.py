@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from simulator.stock import walk
 from tests.hybrid.processes import start, until
 from tests.hybrid.service.test_brokers import COUNT, Topics, check, running
 from tests.live import servers
+from tests.programs import Program
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ class Feed:
             time.sleep(pause_s * self.rng.random())
 
 
-def taken(directory: Path, child: subprocess.Popen[str]) -> int:
+def taken(directory: Path, child: Program) -> int:
     assert child.poll() is None, child.communicate()[1]
     try:
         told = read_status(directory / "market/_service")
@@ -115,7 +115,7 @@ def in_files(directory: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def to_the_end(directory: Path, child: subprocess.Popen[str], count: int) -> None:
+def to_the_end(directory: Path, child: Program, count: int) -> None:
     until(lambda: taken(directory, child) == count, 120)
     child.send_signal(signal.SIGTERM)
     _, said = child.communicate(timeout=60)
