@@ -47,7 +47,7 @@ from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
 from matching.spill import Spill, SpillStats
-from matching.state import pack, read_array, saved_array, stamp, unpack, unpack_head
+from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.tenant import Needs
 from matching.trend_rows import trend_rows
 from matching.types import arrow_schema, plain_type
@@ -69,14 +69,16 @@ DENSE_ROWS_MIN = 256
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    chosen: EnginePlan | None = None,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
     continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
-    spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
-    chosen = choose_engine(plan, purpose)
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). chosen: the engine of the plan for
+    the purpose; None: it is chosen here."""
+    chosen = choose_engine(plan, purpose) if chosen is None else chosen
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
@@ -620,15 +622,9 @@ class KernelMatcher:
     def _fingerprint(self) -> str:
         return fingerprint(self.plan)
 
-    @cached_property
+    @property
     def _stamp(self) -> str:
-        """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
-        planned = self._planned
-        if planned.trends is not None:
-            return stamp(self.program, planned.trends)
-        if planned.keeps_rows:
-            return stamp(self.program, planned.table)
-        return stamp(planned.runs, planned.table, () if planned.chain is None else planned.chain.variables)
+        return self._planned.stamp
 
     @property
     def meaning(self) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,19 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         bounds = np.array([0, len(content)], np.int64)
         cells.append(pa.Array.from_buffers(_CELL, 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]))
-        fields.append(pa.field(name, _CELL, metadata={_TYPE: array.dtype.str, _SHAPE: json.dumps(array.shape)}))
+        fields.append(pa.field(name, _CELL, metadata={_TYPE: array.dtype.str, _SHAPE: _text_of(array.shape)}))
     schema = pa.schema(fields, {_HEAD: json.dumps(head)})
     return to_ipc(pa.RecordBatch.from_arrays(cells, schema=schema), "lz4")
+
+
+@lru_cache(1024)
+def _text_of(shape: tuple[int, ...]) -> str:
+    return json.dumps(shape)
+
+
+@lru_cache(1024)
+def _shape_of(text: bytes) -> tuple[int, ...]:
+    return tuple(json.loads(text))
 
 
 def unpack_head(state: bytes) -> dict[str, Any]:
@@ -53,7 +64,7 @@ def unpack(state: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays = {}
         for field, cell in zip(batch.schema, batch.columns):
             content = np.frombuffer(cell.buffers()[2] or b"", field.metadata[_TYPE].decode())
-            arrays[field.name] = content.reshape(json.loads(field.metadata[_SHAPE])).copy()
+            arrays[field.name] = content.reshape(_shape_of(field.metadata[_SHAPE])).copy()
     except (pa.ArrowException, OSError, EOFError, StopIteration, KeyError, TypeError, ValueError) as error:
         raise DataError(f"the state of a matcher is invalid: {first_line(error)}", "start the query again") from error
     return head, arrays

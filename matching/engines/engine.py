@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -19,6 +20,7 @@ from matching.program.trends import TrendTable
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Policy
+from matching.state import stamp
 from matching.store import RowStore
 
 #: State to be saved, by name.
@@ -215,7 +217,7 @@ def specialisable(engine: Engine) -> Specialisable | None:
     return cast(Specialisable, engine) if engine.specialises else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
@@ -247,6 +249,15 @@ class EnginePlan:
     def keeps_rows(self) -> bool:
         """True if the engine has all rows of a decided match."""
         return self.carried is None and self.chain is None
+
+    @cached_property
+    def stamp(self) -> str:
+        """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
+        if self.trends is not None:
+            return stamp(self.program, self.trends)
+        if self.keeps_rows:
+            return stamp(self.program, self.table)
+        return stamp(self.runs, self.table, () if self.chain is None else self.chain.variables)
 
     @property
     def specialised(self) -> bool:

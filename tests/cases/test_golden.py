@@ -21,6 +21,7 @@ import pytest
 import hybrid
 import hybrid.database.planned
 import hybrid.statement.statement
+import matching.matcher
 from archive.reader import HistoryReader
 from hybrid.rows.inputs import OrderedInput
 from hybrid.statement.relations import Relations
@@ -28,12 +29,14 @@ from hybrid.statement.statement import answer
 from hybrid.watch.alerts import Alerts
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
+from matching.engines.choose import choose_engine
 from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.expression import Column
 from query.plan.plan import FactorPlan, Order, QueryPlan
 from tests.cases.golden import Case, Cell, Cells, arrow, expected, read_cases, shown
+from tests.engines import once
 
 CASES = read_cases()
 SIZES = (1, 7, 1_000)
@@ -74,7 +77,8 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A case's text is parsed once, and bound once for the watches of it: most of the time of a case goes there."""
+    """A case's text is parsed once, and bound and given an engine once for the watches of it: most of the time of a
+    case goes there."""
     plans: dict[str, QueryPlan] = {}
 
     def bind_once(query: Any, *args: Any, **named: Any) -> QueryPlan:
@@ -86,6 +90,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hybrid.statement.statement, "parse", parse_once)
     monkeypatch.setattr(hybrid.database.planned, "parse", parse_once)
     monkeypatch.setattr(hybrid.database.planned, "bind", bind_once)
+    monkeypatch.setattr(matching.matcher, "choose_engine", once(choose_engine))
 
 
 #: The quick part of the suite takes each so manieth case.

@@ -19,7 +19,7 @@ from matching.rows import SLACK
 from query.errors import DataError, QueryError
 from query.plan.output import Outcome
 from query.plan.plan import Plan
-from tests.engines import matcher_by
+from tests.engines import matcher_by, once
 from tests.events import batch_of
 from tests.strategies import SCHEMA, Row
 
@@ -72,10 +72,13 @@ def answer_of(found: Sequence[Matches]) -> Answer:
     return sorted(out, key=repr)
 
 
+_assembled = once(assemble)
+
+
 def program_of(plan: Plan) -> Program:
     """Rejects the example if only the reference can run the plan."""
     try:
-        return assemble(plan)
+        return _assembled(plan)
     except NoKernel:
         assume(False)
         raise

@@ -7,9 +7,19 @@ from unittest.mock import patch
 
 import pytest
 
+from matching.engines.choose import choose_engine
+from tests.engines import once
+
 
 @pytest.fixture(autouse=True, scope="session")
 def every_snapshot_looks_at_what_is_needed() -> Iterator[None]:
     """Otherwise none would: a snapshot of so few rows has them all."""
     with patch("matching.rows.FEW", 0):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def an_engine_is_chosen_once() -> Iterator[None]:
+    """For each plan, though a property makes many matchers of it."""
+    with patch("matching.matcher.choose_engine", once(choose_engine)):
         yield

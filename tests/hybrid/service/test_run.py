@@ -32,8 +32,8 @@ key = "symbol"
 [sources.feed]
 stream = "ticks"
 type = "stock"
-events = 1_000_000
-rate = 2000
+events = 100_000
+rate = 1000
 
 [queries.large]
 sql = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES A.symbol AS symbol, A.volume AS v PATTERN (A) DEFINE A AS volume > 2000)"
