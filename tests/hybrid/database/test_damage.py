@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 
 import hybrid
 from tests.archive.damage import points, try_all
+from tests.in_memory import MEMORY
 
-SECONDS = float(os.environ.get("DAMAGE_SECONDS", "25"))
+SECONDS = float(os.environ.get("DAMAGE_SECONDS", "12"))
 #: Of which no answer is made.
 LEFT_OUT = ("_maintenance.lock", "_writer", "_quarantine")
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "DOUBLE"}
@@ -61,8 +63,13 @@ def answers(directory: Path) -> tuple[list[object], str]:
 
 
 @pytest.mark.slow
-def test_each_file_damaged(tmp_path, record_property, monkeypatch):
+def test_each_file_damaged(record_property, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # of nothing that a loss of power is to survive
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        each_file_damaged(Path(place), record_property)
+
+
+def each_file_damaged(tmp_path, record_property):
     intact, damaged = tmp_path / "intact", tmp_path / "damaged"
     make(intact)
     shutil.copytree(intact, damaged)
