@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from query.errors import DataError, HybridWarning
 from query.plan.plan import Plan
 from tests.hybrid.inside import opened_of
 from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, settled, watched
+from tests.in_memory import MEMORY
 
 
 def in_any_order(_: Any, archived: Archived, plan: Plan, told: bool = False) -> list[Matches]:
@@ -55,7 +57,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
-def test_rows_order_and_evidence_are_those_without_spark(tmp_path: Path) -> None:
+def test_rows_order_and_evidence_are_those_without_spark() -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        rows_order_and_evidence(Path(place))
+
+
+def rows_order_and_evidence(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for seed in range(60):
         one = case(seed)
