@@ -19,6 +19,7 @@ from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Define, Plan
 from tests.properties.comparing import (
+    FEWER,
     Answer,
     answer_of,
     compare_at_every_step,
@@ -130,6 +131,7 @@ def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
 
 
 @pytest.mark.slow
+@FEWER  # as of the other kinds of patterns: test_fresh restores matchers of all of them, with new examples each time
 @given(rows=events(), plan=absences(), data=st.data())
 def test_restoring_a_snapshot_and_dropping_what_no_run_needs_change_nothing(
     plan: Plan, rows: list[Row], data: st.DataObject
