@@ -81,7 +81,6 @@ def _part(failed: bool, payload: bytes) -> pa.RecordBatch:
 
 
 def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    from matching.engines.choose import choose_engine
     from matching.matcher import make_matcher
 
     if wanted.purpose is Purpose.COUNTS:
@@ -90,9 +89,8 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
     plan = wanted.plan if wanted.slices is None else sliced(wanted.plan)
     # of a slice the events say which matches are its own
     purpose = wanted.purpose if wanted.slices is None else Purpose.MATCHES
-    chosen = choose_engine(plan, purpose)
     for rows in _inputs(wanted, batches):
-        for found in run(make_matcher(plan, wanted.sources, purpose=purpose, chosen=chosen), rows):
+        for found in run(make_matcher(plan, wanted.sources, purpose=purpose), rows):
             kept = found if wanted.slices is None else own(found, wanted.slices)
             if wanted.with_events:
                 yield from map(say_matches, _cut_matches(kept))
