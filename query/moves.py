@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Variable
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Conjunction,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Variable,
+)
 from query.plan.pattern import Sequence as Concatenation
 
 
@@ -74,6 +84,8 @@ def _moves(
                 yield from (m for m in _moves(behind, holding, negated, set()) if m[0] is None)
         case Exclusion(body):
             yield from _moves((body, _EndOfExclusion(), *behind), holding, negated, seen)
+        case Conjunction():
+            raise AssertionError("each side of AND is matched alone")
         case Negation(name):
             yield from _moves(behind, holding, (*negated, name), seen)
         case Repeat():

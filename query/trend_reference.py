@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from query.language.ast import RowsPerMatch
 from query.plan.expression import Expression
+from query.plan.pattern import RowPattern, negated, sides, variables
 from query.plan.plan import Plan, Within
 from query.plan.trends import Over, TrendAggregate
 from query.reference import STEPS_MAX, find, partition_key
@@ -37,11 +39,11 @@ def trend_rows(
     measures, which are expressions over these rows, are left to the caller.
 
     A window is a bounded input of its own: its events of one partition. The trends of the partitions of a group are
-    put together. rows, ts_us: as `query.reference.find` takes them. Raises as `find` does; exponential in the number
+    put together. A trend of AND is a pair of a match of each side, which may share events. rows, ts_us: as `query.reference.find` takes them. Raises as `find` does; exponential in the number
     of rows of a window."""
     trends = plan.trends
     assert trends is not None
-    each = replace(plan, trends=None, rows=RowsPerMatch.ONE, measures=(), within=Within(trends.within_us))
+    alone = [_of_side(plan, side, Within(trends.within_us)) for side in sides(plan.pattern)]
     inputs: dict[tuple[int, tuple[object, ...]], list[int]] = {}
     for i, row in enumerate(rows):
         for k in trends.windows(ts_us[i]):
@@ -50,18 +52,27 @@ def trend_rows(
     groups: dict[tuple[object, ...], tuple[object, ...]] = {}
     for (k, _), index in inputs.items():
         of = [rows[i] for i in index]
-        matches = find(each, of, [ts_us[i] for i in index], evaluate=evaluate, steps_max=steps_max)
+        times = [ts_us[i] for i in index]
+        found_alone = [find(side, of, times, evaluate=evaluate, steps_max=steps_max) for side in alone]
+        matches = [tuple(x for match in pair for x in match.labels) for pair in product(*found_alone)]
         if matches:
             by = partition_key(replace(plan, partition_by=trends.group_by), of[0])
             groups.setdefault(by, tuple(of[0][c.name] for c in trends.group_by))
             listed = found.setdefault((k, by), [])
-            listed += [[(name, of[i]) for name, i in match.labels] for match in matches]
+            listed += [[(name, of[i]) for name, i in labels] for labels in matches]
     out = []
     for k, by in sorted(found, key=lambda at: (at[0], [_order(v) for v in groups[at[1]]])):
         start = k * trends.slide_us
         values = tuple(aggregated(a, found[k, by], evaluate) for a in trends.aggregates)
         out.append(TrendRow(start, start + trends.within_us, groups[by], values))
     return out
+
+
+def _of_side(plan: Plan, side: RowPattern, window: Within) -> Plan:
+    """Returns the plan whose matches in a window are those of one side of AND, or those of the whole pattern."""
+    own = {*variables(side), *negated(side)}
+    defines = tuple(d for d in plan.defines if d.variable in own)
+    return replace(plan, pattern=side, defines=defines, trends=None, rows=RowsPerMatch.ONE, measures=(), within=window)
 
 
 def _order(value: Any) -> tuple[bool, Any]:

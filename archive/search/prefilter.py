@@ -33,6 +33,7 @@ from query.plan.expression import (
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -155,6 +156,8 @@ def mandatory(pattern: RowPattern, rates: Mapping[str, float]) -> tuple[float, t
         case Sequence(parts):
             found = [m for p in parts if (m := mandatory(p, rates)) is not None]
             return min(found, default=None)
+        case Conjunction(sides):
+            return min((m for p in sides if (m := mandatory(p, rates)) is not None), default=None)
         case Alternation(choices):
             each = [mandatory(c, rates) for c in choices]
             names: dict[str, None] = {}

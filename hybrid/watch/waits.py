@@ -10,6 +10,7 @@ from query.plan.expression import Constant, Navigation, walk
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -79,7 +80,7 @@ def _single(pattern: RowPattern) -> bool:
             return _single(body)
         case Repeat(body, _, at_most):
             return at_most in (0, 1) and _single(body)
-        case Negation():
+        case Negation() | Conjunction():
             return False
         case _:
             assert_never(pattern)
@@ -91,7 +92,7 @@ def _taking_all(pattern: RowPattern, tested: Set[str]) -> Repeat | None:
     match pattern:
         case Repeat(body, _, at_most):
             return pattern if at_most is None and _any_row(body, tested) else _taking_all(body, tested)
-        case Sequence(parts) | Alternation(parts):
+        case Sequence(parts) | Alternation(parts) | Conjunction(parts):
             return next((found for part in parts if (found := _taking_all(part, tested)) is not None), None)
         case Exclusion(body):
             return _taking_all(body, tested)
@@ -112,7 +113,7 @@ def _any_row(pattern: RowPattern, tested: Set[str]) -> bool:
             return any(_any_row(choice, tested) for choice in choices)
         case Repeat(body) | Exclusion(body):
             return _any_row(body, tested)
-        case Empty() | Negation() | Anchor():
+        case Empty() | Negation() | Anchor() | Conjunction():
             return False
         case _:
             assert_never(pattern)
@@ -130,7 +131,7 @@ def ends_greedily(pattern: RowPattern) -> bool:
                 if min_rows(part):
                     return False
             return False
-        case Alternation(choices):
+        case Alternation(choices) | Conjunction(choices):
             return any(map(ends_greedily, choices))
         case Exclusion(body):
             return ends_greedily(body)

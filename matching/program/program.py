@@ -48,6 +48,7 @@ from query.plan.expression import (
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -578,7 +579,7 @@ def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | Non
                 if (found := _edge_negation(part, rows_before, rows_behind)) is not None:
                     return found
             return None
-        case Alternation(choices):
+        case Alternation(choices) | Conjunction(choices):
             return next((n for c in choices if (n := _edge_negation(c, before, behind)) is not None), None)
         case Repeat(body) | Exclusion(body):
             return _edge_negation(body, before, behind)

@@ -12,7 +12,18 @@ from query.automaton.nfa import Automaton, Edge, EdgeKind, Label, State
 from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import show
-from query.plan.pattern import Alternation, Anchor, Empty, Exclusion, Negation, Repeat, RowPattern, Sequence, Variable
+from query.plan.pattern import (
+    Alternation,
+    Anchor,
+    Conjunction,
+    Empty,
+    Exclusion,
+    Negation,
+    Repeat,
+    RowPattern,
+    Sequence,
+    Variable,
+)
 from query.plan.plan import Plan
 
 #: Maximum number of nodes of a pattern; {n,m} is written out, so A{5000} has 5,000, and an optional round has three
@@ -104,6 +115,8 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
             return _build(body, then, nodes, replace(place, shown=False))
         case Anchor(at_start):
             return add(_Anchor(at_start, then))
+        case Conjunction():
+            raise AssertionError("each side of AND has an automaton of its own")
         case Empty() | Negation():
             return then  # a negation takes no row: it is on the edges that pass it
         case Repeat(body, at_least, at_most, greedy):

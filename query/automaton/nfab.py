@@ -203,7 +203,7 @@ def _chain(pattern: rp.RowPattern) -> list[_Element | rp.Negation] | None:
                 case [_Element(name, loop=False)] if at_most is None:
                     return [*once * (at_least - 1), _Element(name, True, greedy)]
             return None
-        case rp.Alternation() | rp.Anchor():
+        case rp.Alternation() | rp.Anchor() | rp.Conjunction():
             return None
         case _:
             assert_never(pattern)

@@ -104,6 +104,14 @@ class PatternExclusion:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class PatternConjunction:
+    """`p AND q`: a pair of a match of each side (SASE+)."""
+
+    sides: tuple[PatternSyntax, ...]
+    span: Span
+
+
 PatternSyntax = (
     PatternVariable
     | PatternSequence
@@ -114,6 +122,7 @@ PatternSyntax = (
     | PatternAnchor
     | PatternPermute
     | PatternExclusion
+    | PatternConjunction
 )
 
 

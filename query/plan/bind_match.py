@@ -215,6 +215,8 @@ class MatchBinder:
                     self.fault("HQ101", "an exclusion inside an exclusion", inner.span, "excluded already",
                                "leave the inner {- -} out")
                 return rp.Exclusion(self.in_group(body, "an exclusion"))
+            case ast.PatternConjunction(sides):
+                return rp.Conjunction(tuple(map(self.pattern, sides)))
             case _:
                 assert_never(syntax)
 
@@ -450,6 +452,8 @@ def simplified(pattern: rp.RowPattern) -> rp.RowPattern:
             return inner if (at_least, at_most) == (1, 1) else rp.Repeat(inner, at_least, at_most, greedy)
         case rp.Exclusion(body):
             return rp.Exclusion(simplified(body))
+        case rp.Conjunction(sides):
+            return rp.Conjunction(tuple(map(simplified, sides)))
         case rp.Variable() | rp.Empty() | rp.Negation() | rp.Anchor():
             return pattern
         case _:
@@ -461,7 +465,7 @@ def _in_order(pattern: rp.RowPattern) -> tuple[str, ...]:
     match pattern:
         case rp.Variable(name) | rp.Negation(name):
             return (name,)
-        case rp.Sequence(parts) | rp.Alternation(parts):
+        case rp.Sequence(parts) | rp.Alternation(parts) | rp.Conjunction(parts):
             return tuple(dict.fromkeys(n for p in parts for n in _in_order(p)))
         case rp.Repeat(body) | rp.Exclusion(body):
             return _in_order(body)
@@ -477,6 +481,8 @@ def _negations(syntax: ast.PatternSyntax) -> list[ast.PatternNegation]:
             return [syntax]
         case ast.PatternSequence(parts) | ast.PatternAlternation(parts) | ast.PatternPermute(parts):
             return [n for p in parts for n in _negations(p)]
+        case ast.PatternConjunction(sides):
+            return [n for side in sides for n in _negations(side)]
         case ast.PatternQuantified(body) | ast.PatternExclusion(body):
             return _negations(body)
         case ast.PatternVariable() | ast.PatternEmpty() | ast.PatternAnchor():
@@ -492,6 +498,8 @@ def _exclusions(syntax: ast.PatternSyntax) -> list[ast.PatternExclusion]:
             return [syntax]
         case ast.PatternSequence(parts) | ast.PatternAlternation(parts) | ast.PatternPermute(parts):
             return [e for p in parts for e in _exclusions(p)]
+        case ast.PatternConjunction(sides):
+            return [e for side in sides for e in _exclusions(side)]
         case ast.PatternQuantified(body):
             return _exclusions(body)
         case ast.PatternVariable() | ast.PatternEmpty() | ast.PatternAnchor() | ast.PatternNegation():
@@ -505,7 +513,7 @@ def _positions(pattern: rp.RowPattern) -> int:
     match pattern:
         case rp.Variable():
             return 1
-        case rp.Sequence(parts) | rp.Alternation(parts):
+        case rp.Sequence(parts) | rp.Alternation(parts) | rp.Conjunction(parts):
             return sum(map(_positions, parts))
         case rp.Repeat(body, at_least, at_most):
             return _positions(body) * max(1, at_least if at_most is None else at_most)

@@ -61,7 +61,7 @@ class TrendBinder:
                        "leave ^ and $ out")
         if not rp.variables(pattern):
             return  # reported for every pattern
-        if not rp.min_rows(pattern):
+        if not all(map(rp.min_rows, rp.sides(pattern))):
             self.fault("a trend has an event at least", match.pattern.span, "may match nothing", "write A+ for A*")
 
     def windows(self) -> tuple[int, int]:

@@ -86,6 +86,7 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
     p.Negation: ("no", {"name": _Tagged("n")}),
     p.Anchor: ("anchor", {"at_start": _Tagged("s")}),
     p.Exclusion: ("hide", {"body": _Tagged("b")}),
+    p.Conjunction: ("and", {"sides": _Tagged("p")}),
     # `sql` of a constant is its spelling; value and type are its meaning
     e.Constant: ("const", {"value": _Tagged("v", None), "type": _TYPE, "span": _SILENT, "sql": _SILENT}),
     e.Column: ("col", {"name": _Tagged("n", any_case=True), "type": _TYPE, "span": _SILENT}),

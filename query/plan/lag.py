@@ -9,6 +9,7 @@ from query.plan.expression import Column, Logical, Navigation, walk
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -95,6 +96,8 @@ def _ends_at_once(plan: Plan) -> bool:
 
 def _forbids_behind(pattern: RowPattern) -> bool:
     """True if a negation may follow the last row."""
+    if isinstance(pattern, Conjunction):
+        return any(map(_forbids_behind, pattern.sides))
     parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
     return any(isinstance(p, Negation) and not sum(map(min_rows, parts[i + 1 :])) for i, p in enumerate(parts))
 
@@ -111,7 +114,7 @@ def _endings(pattern: RowPattern) -> frozenset[str | None]:
                 if None not in found:
                     break
             return found
-        case Alternation(choices):
+        case Alternation(choices) | Conjunction(choices):
             return frozenset().union(*map(_endings, choices))
         case Repeat(body, at_least):
             return _endings(body) | (frozenset() if at_least else frozenset({None}))
@@ -132,6 +135,8 @@ def _max_rows(pattern: RowPattern) -> float:
             return sum(map(_max_rows, parts))
         case Alternation(choices):
             return max(map(_max_rows, choices))
+        case Conjunction(sides):
+            return sum(map(_max_rows, sides))
         case Repeat(body, _, at_most):
             most = _max_rows(body)
             return 0 if not most else float("inf") if at_most is None else at_most * most

@@ -101,7 +101,23 @@ class Exclusion:
         return f"{{- {self.body} -}}"
 
 
-RowPattern = Variable | Sequence | Alternation | Repeat | Empty | Negation | Anchor | Exclusion
+@dataclass(frozen=True, slots=True)
+class Conjunction:
+    """Each combination of a match of every side is one trend. The sides share no variable, and may share rows. A whole
+    pattern, never a part of one, and only with Trends (SASE+)."""
+
+    sides: tuple[RowPattern, ...]
+
+    def __str__(self) -> str:
+        return " AND ".join(f"({side})" for side in self.sides)
+
+
+RowPattern = Variable | Sequence | Alternation | Repeat | Empty | Negation | Anchor | Exclusion | Conjunction
+
+
+def sides(pattern: RowPattern) -> tuple[RowPattern, ...]:
+    """Returns the patterns whose matches make one trend: the sides of AND, or the pattern itself."""
+    return pattern.sides if isinstance(pattern, Conjunction) else (pattern,)
 
 
 def variables(pattern: RowPattern) -> tuple[str, ...]:
@@ -115,7 +131,7 @@ def variables(pattern: RowPattern) -> tuple[str, ...]:
             case Sequence(parts):
                 for part in parts:
                     visit(part)
-            case Alternation(choices):
+            case Alternation(choices) | Conjunction(choices):
                 for choice in choices:
                     visit(choice)
             case Repeat(body) | Exclusion(body):
@@ -136,7 +152,7 @@ def negated(pattern: RowPattern) -> tuple[str, ...]:
             return (name,)
         case Sequence(parts):
             return tuple(n for p in parts for n in negated(p))
-        case Alternation(choices):
+        case Alternation(choices) | Conjunction(choices):
             return tuple(n for c in choices for n in negated(c))
         case Repeat(body) | Exclusion(body):
             return negated(body)
@@ -155,6 +171,8 @@ def min_rows(pattern: RowPattern) -> int:
             return sum(map(min_rows, parts))
         case Alternation(choices):
             return min(map(min_rows, choices))
+        case Conjunction(sides):
+            return max(map(min_rows, sides))  # they may share rows
         case Repeat(body, at_least):
             return at_least * min_rows(body)
         case Exclusion(body):
@@ -177,7 +195,7 @@ def rows_before(pattern: RowPattern) -> dict[str, int]:
                 for part in parts:
                     visit(part, before)
                     before += min_rows(part)
-            case Alternation(choices):
+            case Alternation(choices) | Conjunction(choices):
                 for choice in choices:
                     visit(choice, before)
             case Repeat(body) | Exclusion(body):
@@ -196,7 +214,7 @@ def anchors(pattern: RowPattern) -> frozenset[bool]:
     match pattern:
         case Anchor(at_start):
             return frozenset({at_start})
-        case Sequence(parts) | Alternation(parts):
+        case Sequence(parts) | Alternation(parts) | Conjunction(parts):
             return frozenset().union(*map(anchors, parts))
         case Repeat(body) | Exclusion(body):
             return anchors(body)
@@ -211,7 +229,7 @@ def excludes(pattern: RowPattern) -> bool:
     match pattern:
         case Exclusion():
             return True
-        case Sequence(parts) | Alternation(parts):
+        case Sequence(parts) | Alternation(parts) | Conjunction(parts):
             return any(map(excludes, parts))
         case Repeat(body):
             return excludes(body)

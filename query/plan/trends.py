@@ -27,6 +27,7 @@ from query.plan.expression import (
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -150,7 +151,7 @@ def neighbours(pattern: RowPattern) -> Neighbours:
             for part in parts:
                 found = _followed(found, neighbours(part))
             return found
-        case Alternation(choices):
+        case Alternation(choices) | Conjunction(choices):
             sides = [neighbours(c) for c in choices]
             after: dict[str, frozenset[str]] = {}
             for side in sides:
