@@ -39,8 +39,8 @@ def trend_rows(
     measures, which are expressions over these rows, are left to the caller.
 
     A window is a bounded input of its own: its events of one partition. The trends of the partitions of a group are
-    put together. A trend of AND is a pair of a match of each side, which may share events. rows, ts_us: as `query.reference.find` takes them. Raises as `find` does; exponential in the number
-    of rows of a window."""
+    put together. A trend of AND is a pair of a match of each side, which may share events. rows, ts_us: as
+    `query.reference.find` takes them. Raises as `find` does; exponential in the number of rows of a window."""
     trends = plan.trends
     assert trends is not None
     alone = [_of_side(plan, side, Within(trends.within_us)) for side in sides(plan.pattern)]

@@ -21,6 +21,7 @@ from query.language.build import (
     trees_of,
     within_of,
 )
+from query.language.clauses import Input
 from query.language.cut import (
     AlertCut,
     Cut,
@@ -194,7 +195,7 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
         merged = merged if len(names) > 1 else ()
     column = None if piece.type_column is None else items[piece.type_column].span
     streams = tuple(n.written for n in merged)
-    match = sase.recognize(tokens, statement, sase.Input(tuple(names), column, streams), keyword)
+    match = sase.recognize(tokens, statement, Input(tuple(names), column, streams), keyword)
     span = items[piece.first].span.to(items[piece.last].span)
     scopes = _scopes(tokens, piece.first)
     return ast.PatternFactor(input, input_span, match, alias, span, alias, (), scopes, head, merged)

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, IntEnum
 
-from query.errors import Diagnostic, QueryError, Span, nearest
+from query.errors import Span, nearest
 from query.language import ast, duck
+from query.language.clauses import NAMES, Clauses, Input, Text, identifier_of
 from query.language.cut import enclosing
-from query.language.lexer import Token, TokenKind, Tokens, words_of
-from query.language.pieces import ComposedSql as Pieces
-from query.language.pieces import SqlPiece
-from query.schema import STREAM
+from query.language.lexer import Token, TokenKind, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +60,6 @@ class Statement:
     within: ast.WithinSyntax | None
     returned: tuple[Returned, ...] | None
     span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """The input of the events: its possible names, and the span that names the column of their types. merged: the names
-    of the inputs merged into it, which are types too."""
-
-    names: tuple[str, ...]
-    type_column: Span | None
-    merged: tuple[str, ...] = ()
 
 
 def recognize(tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> ast.MatchRecognize:
@@ -136,54 +124,13 @@ class _Condition:
 
 #: The event at which a condition is tested, by index, and the part of a plus it is about.
 _Home = tuple[int, _Part]
-_NAMES = (TokenKind.WORD, TokenKind.QUOTED)
-#: Words that begin no operand, and after which a bracket opens a list.
-_WORDS = words_of(
-    "AND OR NOT IN IS LIKE ILIKE GLOB SIMILAR TO BETWEEN WHEN THEN ELSE END CASE DISTINCT FROM ESCAPE COLLATE AS ARRAY"
-)
 _LEN = "LEN"
 
 
-class _Text:
-    """SQL composed of the user's text and generated pieces."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.pieces: list[SqlPiece] = []
-        self.before: set[int] = set()
-        self.length = 0
-
-    def own(self, sql: str, span: Span) -> None:
-        self._add(SqlPiece(sql, span, False))
-
-    def written(self, start: int, end: int) -> None:
-        self._add(SqlPiece(self.text[start:end], Span(start, end), True))
-
-    def _add(self, piece: SqlPiece) -> None:
-        if piece.sql:
-            self.pieces.append(piece)
-            self.length += len(piece.sql)
-
-    def joined(self, parts: Sequence[_Text], word: str, span: Span) -> _Text:
-        """Appends the parts, each in parentheses, with a word between them."""
-        for i, part in enumerate(parts):
-            self.own(f" {word} (" if i else "(", span)
-            self.before |= {self.length + at for at in part.before}
-            for piece in part.pieces:
-                self._add(piece)
-            self.own(")", span)
-        return self
-
-    def expression(self, span: Span) -> ast.ExpressionText:
-        source = Pieces(tuple(self.pieces))
-        return ast.ExpressionText(source.sql, span, source, frozenset(self.before))
-
-
-class _Translation:
+class _Translation(Clauses):
     def __init__(self, tokens: Tokens, statement: Statement, input: Input, keyword: Span) -> None:
-        self.tokens, self.items, self.text = tokens, tokens.items, tokens.text
-        self.statement, self.events, self.input, self.keyword = statement, statement.events, input, keyword
-        self.faults: list[Diagnostic] = []
+        super().__init__(tokens, input)
+        self.statement, self.events, self.keyword = statement, statement.events, keyword
         self.index: dict[str, int] = {}
         for i, event in enumerate(self.events):
             if event.variable.name in self.index:
@@ -193,18 +140,11 @@ class _Translation:
         self.stop()
         self.positive = [i for i, e in enumerate(self.events) if not e.negated]
 
-    def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
-        self.faults.append(Diagnostic(code, message, span, label, hint))
-
-    def stop(self) -> None:
-        if self.faults:
-            raise QueryError(tuple(dict.fromkeys(self.faults)), self.text)
-
     # ---- the statement
 
     def match(self) -> ast.MatchRecognize:
         statement = self.statement
-        self.types()
+        self.types(event.type for event in self.events)
         self.listed()
         partition: list[ast.ExpressionText] = []
         conditions: list[_Condition] = []
@@ -239,24 +179,6 @@ class _Translation:
             sase=ast.SaseSyntax(statement.returned is not None, self.keyword),
         )
 
-    def types(self) -> None:
-        """Checks event types: without TYPE BY the type of every event is the name of its stream."""
-        if self.input.type_column is not None:
-            return
-        if self.input.merged:
-            for event in self.events:
-                if event.type.written.lower() not in (name.lower() for name in self.input.merged):
-                    self.fault("HQ200", f"unknown event type {event.type.written}", event.type.span,
-                               "no such type", nearest(event.type.written, self.input.merged))
-            return
-        known = [n.lower() for n in self.input.names]
-        for event in self.events:
-            if event.type.written.lower() not in known:
-                called = f"the input is called {self.input.names[-1]}" if known else "the input has no name"
-                hint = "name the column that holds the types: FROM input TYPE BY column PATTERN SEQ ( ... )"
-                self.fault("HQ200", f"unknown event type {event.type.written}: {called}", event.type.span,
-                           "no such type", hint)
-
     def listed(self) -> None:
         """Checks the strategy's list: it applies to the whole pattern, so it lists all variables; negated ones may be
         omitted."""
@@ -276,57 +198,6 @@ class _Translation:
 
     def names(self) -> tuple[str, ...]:
         return tuple(e.variable.written for e in self.events)
-
-    def within(self, span: Span) -> tuple[int, int]:
-        """The tokens that lie in a stretch of the text."""
-        inside = [i for i, t in enumerate(self.items) if span.start <= t.start < span.end]
-        return (inside[0], inside[-1] + 1) if inside else (0, 0)
-
-    def span(self, first: int, last: int) -> Span:
-        return Span(self.items[first].start, self.items[last - 1].end)
-
-    # ---- conditions
-
-    def conjuncts(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yields the conditions joined by AND, opening parentheses around several of them. Operands of OR stay
-        together."""
-        cuts: list[int] = []
-        cases, between, i = 0, 0, first
-        while i < last:
-            word = "" if self.tokens.words(i - 1, ".") else self.items[i].word
-            cases += (word == "CASE") - (word == "END")
-            if word == "OR" and not cases:
-                cuts = []
-                break
-            between += word == "BETWEEN"
-            if word == "AND" and not cases:
-                if between:
-                    between -= 1
-                else:
-                    cuts.append(i)
-            i = self.tokens.partner[i] + 1 if word in ("(", "[", "{") else i + 1
-        for start, end in zip([first, *(c + 1 for c in cuts)], [*cuts, last], strict=True):
-            if start == end:
-                at = self.items[min(start, last - 1)]
-                self.fault("HQ102", "expected an expression", at.span)
-            elif self.items[start].word == "(" and self.tokens.partner[start] == end - 1 and end - start > 2:
-                yield from self.conjuncts(start + 1, end - 1)
-            else:
-                yield start, end
-
-    def equivalence(self, first: int, last: int) -> list[ast.ExpressionText]:
-        """Returns the columns of `[a, b]`."""
-        found: list[ast.ExpressionText] = []
-        for i in range(first + 1, last):
-            token, column = self.items[i], (i - first) % 2 == 1
-            if column and token.kind in _NAMES:
-                found.append(ast.ExpressionText(token.text, token.span))
-            elif column or not (i == last - 1 or token.word == ","):
-                what = "a column" if column else "',' or ']'"
-                self.fault("HQ102", f"expected {what}, found {token.text}", token.span,
-                           hint="[a, b] says that all events agree in the columns a and b")
-                break
-        return found
 
     def condition(self, first: int, last: int) -> _Condition | None:
         before = len(self.faults)
@@ -384,15 +255,10 @@ class _Translation:
 
     # ---- references
 
-    def is_name(self, i: int) -> bool:
-        """True if token i may be a name of its own: no word of SQL, no part of a dotted name."""
-        token = self.items[i]
-        return token.kind in _NAMES and token.word not in _WORDS and not self.tokens.words(i - 1, ".")
-
     def variable(self, i: int) -> int | None:
         """Returns the index of the event whose variable token i names."""
         token = self.items[i]
-        if token.kind not in _NAMES or self.tokens.words(i - 1, "."):
+        if token.kind not in NAMES or self.tokens.words(i - 1, "."):
             return None
         return self.index.get(token.text[1:-1].replace('""', '"') if token.kind is TokenKind.QUOTED else token.word)
 
@@ -462,17 +328,6 @@ class _Translation:
             return None
         return _Reference(event, kind, offset, i, behind, columns, call)
 
-    def columns(self, at: int, last: int) -> tuple[range, int]:
-        """Returns the tokens of `x` or `x.field` after the dot at token `at`, and the index after them."""
-        i = at
-        while i + 1 < last and self.items[i].word == "." and self.items[i + 1].kind in _NAMES:
-            if i > at and self.tokens.words(i + 2, "("):
-                break  # a function after a dot
-            i += 2
-        if i == at and self.tokens.words(at, ".", "*"):
-            return range(0), at + 2
-        return range(at + 1, i), i
-
     def part_of(self, name: str, first: int, close: int) -> tuple[_Kind, int] | None:
         """Returns the events that the brackets after `name` select, the tokens [first, close), and the offset
         backwards."""
@@ -514,9 +369,9 @@ class _Translation:
 
     # ---- text
 
-    def sql(self, first: int, last: int, references: Sequence[_Reference], home: _Home | None) -> _Text:
+    def sql(self, first: int, last: int, references: Sequence[_Reference], home: _Home | None) -> Text:
         """Returns the tokens [first, last) in SQL. home: where they are tested, None in RETURN."""
-        text = _Text(self.text)
+        text = Text(self.text)
         at = self.items[first].start
         calls = {r.call for r in references if r.kind is _Kind.BEFORE}
         starts = {r.first: r for r in references}
@@ -544,19 +399,7 @@ class _Translation:
         text.written(at, self.items[last - 1].end)
         return text
 
-    def is_percent(self, i: int, last: int) -> bool:
-        """True if `80%` is at token i: a number, the sign directly after it, and no operand after that."""
-        token = self.items[i]
-        if token.kind is not TokenKind.NUMBER or not self.tokens.words(i + 1, "%") or i + 1 >= last:
-            return False
-        if self.items[i + 1].start != token.end:
-            return False
-        behind = self.items[i + 2] if i + 2 < last else None
-        if behind is None or behind.word in _WORDS:
-            return True
-        return behind.kind is TokenKind.SYMBOL and behind.word not in ("(", "[", "{", ".")
-
-    def referred(self, text: _Text, r: _Reference, home: _Home | None) -> None:
+    def referred(self, text: Text, r: _Reference, home: _Home | None) -> None:
         span = self.span(r.first, r.last)
         before, behind = "", ""
         match r.kind:
@@ -611,27 +454,17 @@ class _Translation:
         pattern = parts[0] if len(parts) == 1 else ast.PatternSequence(tuple(parts), whole)
         return pattern, tuple(subsets), tuple(defines)
 
-    def define(self, name: ast.Identifier, parts: list[_Text], span: Span) -> ast.DefineSyntax:
-        text = parts[0] if len(parts) == 1 else _Text(self.text).joined(parts, "AND", span)
+    def define(self, name: ast.Identifier, parts: list[Text], span: Span) -> ast.DefineSyntax:
+        text = parts[0] if len(parts) == 1 else Text(self.text).joined(parts, "AND", span)
         return ast.DefineSyntax(name, text.expression(span), span)
 
-    def each(self, i: int, homes: dict[_Home, list[_Condition]]) -> list[_Text]:
+    def each(self, i: int, homes: dict[_Home, list[_Condition]]) -> list[Text]:
         """Returns the conditions on an event of variable i."""
         event = self.events[i]
         name, span = event.variable, event.span
         written = self.text[name.span.start : name.span.end]
-        found: list[_Text] = []
-        if self.input.type_column is not None:
-            typed = _Text(self.text)
-            typed.own(f"{written}.", self.input.type_column)
-            typed.written(self.input.type_column.start, self.input.type_column.end)
-            typed.own(" = '" + event.type.written.replace("'", "''") + "'", event.type.span)
-            found.append(typed)
-        elif self.input.merged:
-            stream = next(n for n in self.input.merged if n.lower() == event.type.written.lower())
-            typed = _Text(self.text)
-            typed.own(f"{written}.{STREAM} = '" + stream.replace("'", "''") + "'", event.type.span)
-            found.append(typed)
+        found: list[Text] = []
+        found += [typed] if (typed := self.typed(written, event.type)) is not None else []
         first, later = (
             [self.sql(c.first, c.last, c.references, (i, part)) for c in homes.get((i, part), [])]
             for part in (_Part.FIRST, _Part.EACH)
@@ -639,12 +472,12 @@ class _Translation:
         if not event.plus:
             return found + first
         if first or later:
-            ways: list[_Text] = []
+            ways: list[Text] = []
             for sign, conditions in (("=", first), (">", later)):
-                number = _Text(self.text)
+                number = Text(self.text)
                 number.own(f"count({written}.*) {sign} 1", span)
-                ways.append(_Text(self.text).joined([number, *conditions], "AND", span))
-            found.append(_Text(self.text).joined(ways, "OR", span))
+                ways.append(Text(self.text).joined([number, *conditions], "AND", span))
+            found.append(Text(self.text).joined(ways, "OR", span))
         return found
 
     def measures(self, keys: set[str]) -> list[ast.MeasureSyntax]:
@@ -670,15 +503,9 @@ class _Translation:
                     self.fault("HQ100", "a returned value needs a name", returned.expression,
                                hint="write AS and a name")
                     continue
-                name = _identifier(column)
+                name = identifier_of(column)
                 if name.written.lower() in keys and len(references[0].columns) == 1:
                     continue
             text = self.sql(first, last, references, None).expression(returned.expression)
             found.append(ast.MeasureSyntax(text, name, returned.expression))
         return found
-
-
-def _identifier(token: Token) -> ast.Identifier:
-    quoted = token.kind is TokenKind.QUOTED
-    written = token.text[1:-1].replace('""', '"') if quoted else token.text
-    return ast.Identifier(written if quoted else written.upper(), written, quoted, token.span)
