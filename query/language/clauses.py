@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from decimal import Decimal
 
 from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast
@@ -163,6 +164,36 @@ class Clauses:
         if i == at and self.tokens.words(at, ".", "*"):
             return range(0), at + 2
         return range(at + 1, i), i
+
+    def composed(
+        self, text: Text, first: int, last: int, ends: Mapping[int, int], put: Callable[[int], None],
+        calls: Set[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        """Appends the tokens [first, last) in SQL. ends: by the first token of a stretch that `put` appends, the index
+        after it. calls: the tokens of aggregates that exclude the candidate row."""
+        at = self.items[first].start
+        i = first
+        while i < last:
+            token = self.items[i]
+            if i in calls:
+                text.written(at, token.start)
+                text.before.add(text.length)
+                at = token.start
+            if i in ends:
+                text.written(at, token.start)
+                put(i)
+                at = self.items[ends[i] - 1].end
+                i = ends[i]
+                continue
+            if self.is_percent(i, last):
+                text.written(at, token.start)
+                number = token.text.replace("_", "")
+                floating = "e" in number.lower()
+                text.own(f"({number} / 100)" if floating else format(Decimal(number) / 100, "f"), self.span(i, i + 2))
+                at = self.items[i + 1].end
+                i += 1
+            i += 1
+        text.written(at, self.items[last - 1].end)
 
     def is_percent(self, i: int, last: int) -> bool:
         """True if `80%` is at token i: a number, the sign directly after it, and no operand after that."""

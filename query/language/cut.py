@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from query.errors import Diagnostic, QueryError, Span
-from query.language.lexer import Token, TokenKind, Tokens, words_of
+from query.language.lexer import Token, TokenKind, Tokens, tokenize, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class HistoryCut:
 class SaseCut:
     """`input [[AS] name] [TYPE BY column] PATTERN SEQ ( ... ) ...` after FROM, by indices of tokens: the input and its
     name as in FactorCut, the column's index or None, and the index of PATTERN. first = behind: there is no FROM. last:
-    the last token, before the bracket or semicolon that ends the statement.
+    the last token, before the bracket or semicolon that ends the statement. returned: the index of a RETURN before FROM
+    and PATTERN, or None.
     """
 
     first: int
@@ -53,6 +54,19 @@ class SaseCut:
     type_column: int | None
     keyword: int
     last: int
+    returned: int | None = None
+
+    @property
+    def start(self) -> int:
+        """Returns the first token: of RETURN, or of the input."""
+        return self.first if self.returned is None else self.returned
+
+    @property
+    def returned_end(self) -> int:
+        """Returns the index after the values of a RETURN before FROM and PATTERN."""
+        if self.behind > self.first:
+            return self.first - 1
+        return self.keyword if self.type_column is None else self.type_column - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,18 +378,61 @@ def _is_join_word(tokens: Tokens, i: int) -> bool:
 
 # ---- SASE+ -----------------------------------------------------------------------------------------------------
 
-_LACKS_INPUT = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:TYPE\s+BY\s+\S+\s+)?PATTERN\s+SEQ\b", re.IGNORECASE | re.DOTALL
+_BEGINS_SASE = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:(RETURN)|(?:TYPE\s+BY\s+\S+\s+)?PATTERN)\b", re.IGNORECASE | re.DOTALL
 )
 
 
 def lacks_input(text: str) -> bool:
     """True if a text is a SASE+ statement without FROM."""
-    return _LACKS_INPUT.match(text) is not None
+    begins = _BEGINS_SASE.match(text)
+    if begins is None or begins[1] is None:
+        return begins is not None
+    try:
+        tokens = tokenize(text)
+    except QueryError:
+        return False
+    return any(_is_sase(tokens, i) and _from(tokens, i) is None for i in _beside(tokens, len(tokens.items)))
+
+
+def _beside(tokens: Tokens, i: int) -> Iterator[int]:
+    """Yields the tokens before token i in the same brackets and the same statement, the nearest first, brackets with
+    what is in them by their last token."""
+    i -= 1
+    while i >= 0 and tokens.items[i].word not in ("(", "[", "{", ";"):
+        yield i
+        i = tokens.partner[i] - 1 if tokens.items[i].word in (")", "]", "}") else i - 1
+
+
+def _from(tokens: Tokens, i: int) -> int | None:
+    """Returns the FROM before token i that belongs to the same query, or None."""
+    for at in _beside(tokens, i):
+        word = "" if _is_name_part(tokens, at) else tokens.items[at].word
+        if word == "FROM" and not tokens.words(at - 1, "DISTINCT"):
+            return at
+        if word in _QUERY_ENDS:
+            return None
+    return None
+
+
+def _returned(tokens: Tokens, i: int) -> int | None:
+    """Returns the RETURN that is the first word of the query of token i, or None."""
+    found: int | None = None
+    for at in _beside(tokens, i):
+        word = "" if _is_name_part(tokens, at) else tokens.items[at].word
+        if word == "RETURN" and not tokens.words(at + 1, "AS") and not tokens.words(at + 1, "FROM"):
+            if at == 0 or tokens.items[at - 1].word not in (",", "TABLE", "INTO", "EXISTS", "WITH", "RECURSIVE"):
+                found = at
+        elif word == "FROM" and found is not None and not tokens.words(at - 1, "DISTINCT"):
+            return None
+        elif word in _QUERY_ENDS:
+            return None if word == "SELECT" else found
+    return found
 
 
 def _is_sase(tokens: Tokens, i: int) -> bool:
-    """True if PATTERN SEQ ( begins at token i. Raises QueryError for an obvious misspelling of it."""
+    """True if PATTERN SEQ ( or the PATTERN of a trend begins at token i. Raises QueryError for an obvious misspelling
+    of the first."""
     items = tokens.items
     if tokens.words(i, "PATTERN", "SEQ", "("):
         return True
@@ -385,7 +442,37 @@ def _is_sase(tokens: Tokens, i: int) -> bool:
     elif tokens.words(i + 1, "SEQ", "(") and (i == 0 or _may_name(tokens, i - 1)):
         if difflib.SequenceMatcher(None, items[i].word, "PATTERN").ratio() > 0.7:
             raise _fault(tokens, f"expected PATTERN, found {items[i].text}", items[i], hint="did you mean PATTERN?")
-    return False
+    return items[i].word == "PATTERN" and _heads_trend(tokens, i)
+
+
+def _heads_trend(tokens: Tokens, i: int) -> bool:
+    """True if the PATTERN at token i is that of a trend: no name of SQL, as in `FROM t pattern (a, b)`."""
+    if i == 0:
+        return True
+    behind = i + 1
+    if not (tokens.words(behind, "(") or tokens.words(behind, "~") or tokens.words(behind, "∼")):
+        if not (tokens.words(behind, "NOT") or (_may_name(tokens, behind) and not _is_join_word(tokens, behind))):
+            return False
+    if tokens.words(i - 3, "TYPE", "BY") or _returned(tokens, i) is not None:
+        return True
+    if not _follows_input(tokens, i):
+        return False
+    if not tokens.words(behind, "("):
+        return True
+    close = tokens.partner[behind]
+    inside = tokens.items[behind + 1 : close]
+    if any(t.kind not in _NAMES and t.word != "," for t in inside) or len(inside) == 2:
+        return True
+    return len(inside) == 1 and any(tokens.words(close + 1, word) for word in ("+", "*", "AND", "OR", "WITHIN"))
+
+
+def _follows_input(tokens: Tokens, i: int) -> bool:
+    """True if FROM and one relation, with a name or without, precede token i."""
+    first = _relation_start(tokens, i - 1)
+    if first is None or tokens.words(first - 1, "FROM"):
+        return first is not None
+    named = _relation_start(tokens, first - 1 - tokens.words(first - 1, "AS"))
+    return named is not None and tokens.words(named - 1, "FROM")
 
 
 def _sase(tokens: Tokens, keyword: int) -> SaseCut:
@@ -398,20 +485,22 @@ def _sase(tokens: Tokens, keyword: int) -> SaseCut:
     typed = tokens.words(keyword - 3, "TYPE", "BY") and _may_name(tokens, keyword - 1)
     head = keyword - 3 if typed else keyword
     column = keyword - 1 if typed else None
-    if not head:
-        return SaseCut(head, head, None, column, keyword, last)
-    first, behind, alias = _input(tokens, head, "PATTERN SEQ")
+    returned = _returned(tokens, head)
+    if not head or (returned == 0 and _from(tokens, head) is None):
+        return SaseCut(head, head, None, column, keyword, last, returned)
+    what = "PATTERN SEQ" if tokens.words(keyword + 1, "SEQ") else "PATTERN"
+    first, behind, alias = _input(tokens, head, what)
     if not tokens.words(first - 1, "FROM"):
         raise _fault(
             tokens,
-            f"PATTERN SEQ must follow FROM, not {items[first - 1].text}",
+            f"{what} must follow FROM, not {items[first - 1].text}",
             items[keyword],
             items[keyword + 1],
             hint="write FROM stream PATTERN SEQ ( ... ), or put that into parentheses: (FROM ... PATTERN SEQ ...) AS m"
             if not tokens.words(first - 1, ",")
             else "write FROM MERGE(a, b) PATTERN SEQ ( ... ) for several streams, merged by time",
         )
-    return SaseCut(first, behind, alias, column, keyword, last)
+    return SaseCut(first, behind, alias, column, keyword, last, returned)
 
 
 # ---- ALERT ONCE ------------------------------------------------------------------------------------------------

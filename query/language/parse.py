@@ -11,7 +11,6 @@ from query.errors import Diagnostic, QueryError, Span
 from query.language import ast, sase
 from query.language.build import (
     SELECTIONS,
-    Node,
     expression_of,
     identifier_of,
     match_recognize,
@@ -21,6 +20,7 @@ from query.language.build import (
     trees_of,
     within_of,
 )
+from query.language.build_trends import Trend, listed_of, returned_of, trend_of
 from query.language.clauses import Input
 from query.language.cut import (
     AlertCut,
@@ -36,6 +36,7 @@ from query.language.cut import (
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.read import error_at, read_tokens
+from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
 #: Words of statements that write.
 _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
@@ -176,8 +177,8 @@ def _scopes(tokens: Tokens, at: int) -> tuple[ast.WithScope, ...]:
 
 def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternFactor:
     items, text = tokens.items, tokens.text
-    keyword = items[piece.keyword].span.to(items[piece.keyword + 1].span)
-    statement = _statement(text, read_tokens(tokens, "sase", piece.keyword, piece.last + 1, items[piece.last].end))
+    keyword = items[piece.keyword].span.to(items[piece.keyword + tokens.words(piece.keyword + 1, "SEQ")].span)
+    statement = _trend(tokens, piece) if is_trend(tokens, piece) else _flat(tokens, piece)
     named = None if piece.input_alias is None else items[piece.input_alias]
     alias = None if named is None else identifier_of(named.text, named.span)
     merged = _merged(tokens, piece, inputs)
@@ -189,25 +190,31 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
         names += [alias.written] if alias is not None else []
     else:
         input_span, head = keyword, "FROM "
-        merged = _types(text, statement, piece, inputs, keyword)
+        merged = _types(text, [e.type for e in statement.events], piece, inputs, keyword)
         names = [n.written for n in merged]
         input = _sql_name(names[0]) if len(names) == 1 else f"MERGE({', '.join(map(_sql_name, names))})"
         merged = merged if len(names) > 1 else ()
     column = None if piece.type_column is None else items[piece.type_column].span
     streams = tuple(n.written for n in merged)
-    match = sase.recognize(tokens, statement, Input(tuple(names), column, streams), keyword)
-    span = items[piece.first].span.to(items[piece.last].span)
+    input_of = Input(tuple(names), column, streams)
+    if isinstance(statement, Trend):
+        match = recognize_trends(tokens, statement, input_of, keyword)
+    else:
+        match = sase.recognize(tokens, statement, input_of, keyword)
+    if piece.returned is not None:
+        head = "FROM "
+    span = items[piece.start].span.to(items[piece.last].span)
     scopes = _scopes(tokens, piece.first)
     return ast.PatternFactor(input, input_span, match, alias, span, alias, (), scopes, head, merged)
 
 
 def _types(
-    text: str, statement: sase.Statement, piece: SaseCut, inputs: Sequence[str], keyword: Span
+    text: str, events: Sequence[ast.Identifier], piece: SaseCut, inputs: Sequence[str], keyword: Span
 ) -> tuple[ast.Identifier, ...]:
     """Returns the inputs of a SASE+ statement without FROM: the only one, or those that the types of its events
     name."""
     spelt = {name.lower(): name for name in inputs}
-    types = {e.type.written.lower(): e.type for e in statement.events}
+    types = {type.written.lower(): type for type in events}
     if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
         return tuple(replace(type, written=spelt[name]) for name, type in types.items())
     if len(inputs) == 1:
@@ -227,8 +234,21 @@ def _sql_name(name: str) -> str:
     return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
 
 
-def _statement(text: str, tree: Node) -> sase.Statement:
-    """Returns the SASE+ statement of a tree; variables are not looked up yet."""
+def _trend(tokens: Tokens, piece: SaseCut) -> Trend:
+    """Returns a trend statement; variables are not looked up yet."""
+    check_clauses(tokens, piece)
+    items, returned = tokens.items, None
+    if piece.returned is not None:
+        last = piece.returned_end
+        returned = read_tokens(tokens, "returns", piece.returned, last, items[last - 1].end)
+    tree = read_tokens(tokens, "trend", piece.keyword, piece.last + 1, items[piece.last].end)
+    return trend_of(tokens.text, tree, returned)
+
+
+def _flat(tokens: Tokens, piece: SaseCut) -> sase.Statement:
+    """Returns a statement about matches; variables are not looked up yet."""
+    text = tokens.text
+    tree = read_tokens(tokens, "sase", piece.keyword, piece.last + 1, tokens.items[piece.last].end)
     events: list[sase.Event] = []
     within: ast.WithinSyntax | None = None
     returned: tuple[sase.Returned, ...] | None = None
@@ -240,15 +260,12 @@ def _statement(text: str, tree: Node) -> sase.Statement:
             case "conditions":
                 strategy, *listed = trees_of(child)
                 body = next(map(span_of, tokens_of(child)), None)
-                names = tuple(sase.Listed(name_of(x.children[0]), x.data == "many", span_of(x)) for x in listed)
+                names = listed_of(listed)
                 selection = ast.SelectionSyntax(SELECTIONS[str(strategy.data)], span_of(strategy))
             case "within" | "within_rows":
                 within = within_of(text, child)
             case "returns":
-                returned = tuple(
-                    sase.Returned(span_of(tokens_of(r)[0]), name_of(tokens_of(r)[1]) if len(tokens_of(r)) > 1 else None)
-                    for r in trees_of(child)
-                )
+                returned = returned_of(child)
     return sase.Statement(tuple(events), selection, names, body, within, returned, span_of(tree))
 
 
@@ -314,7 +331,9 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
             pieces.append((Span(items[piece.behind - 1].end, items[piece.close].end), ""))
         elif isinstance(piece, SaseCut):
             stands = piece.behind > piece.first
-            start = items[piece.behind - 1].end if stands else items[piece.first].start
+            if piece.returned is not None and stands:
+                pieces.append((Span(items[piece.returned].start, items[piece.first - 1].start), ""))
+            start = items[piece.behind - 1].end if stands else items[piece.start].start
             pieces.append((Span(start, items[piece.last].end), "" if stands else "FROM _"))
         elif isinstance(piece, AlertCut):
             pieces.append((items[piece.first].span.to(items[piece.last].span), ""))

@@ -60,6 +60,8 @@ _CONTINUATIONS = _UNITS | words_of("END ISNULL NOTNULL FILTER OVER TIME ZONE WIT
 #: Keywords that determine the end of the expressions after them.
 _CONTEXTS = words_of("PARTITION ORDER GROUP MEASURES DEFINE FROM TO BETWEEN AND ON")
 _DIRECTIONS = ("ASC", "DESC", "NULLS")
+#: The selection strategies of SASE+.
+STRATEGIES = ("STRICT_CONTIGUITY", "PARTITION_CONTIGUITY", "SKIP_TILL_NEXT_MATCH", "SKIP_TILL_ANY_MATCH")
 #: Words that begin a clause of the query around a SASE+ statement.
 _OUTER_WORDS = words_of("GROUP ORDER HAVING LIMIT OFFSET QUALIFY UNION EXCEPT INTERSECT JOIN")
 _NEVER_NAMES = words_of("AS FROM ON AND OR TO BETWEEN SELECT WHERE JOIN")
@@ -96,8 +98,8 @@ class _Grammar(NamedTuple):
 
 
 _OPTIONS: dict[str, Any] = {
-    "parser": "lalr", "start": ["clauses", "history_join", "sase", "alert"], "propagate_positions": True,
-    "maybe_placeholders": False,
+    "parser": "lalr", "start": ["clauses", "history_join", "sase", "trend", "returns", "alert"],
+    "propagate_positions": True, "maybe_placeholders": False,
 }  # fmt: skip
 
 
@@ -132,6 +134,14 @@ def grammar() -> _Grammar:
     return _Grammar(parser, terminals, shown | _SHOWN)
 
 
+def names_strategy(tokens: Tokens, i: int) -> bool:
+    """True if a strategy of SASE+ begins at token i, which follows WHERE: one of the four, or any name with a list and
+    conditions in braces after it."""
+    if not tokens.words(i + 1, "(") or tokens.items[i].kind is not TokenKind.WORD:
+        return False
+    return tokens.items[i].word in STRATEGIES or tokens.words(tokens.partner[i + 1] + 1, "{")
+
+
 def read_tokens(tokens: Tokens, start: str, first: int, last: int, end: int) -> lark.Tree[lark.Token]:
     """The tree of the tokens [first, last); end is the position in the text where they end."""
     return _Reader(tokens, start, first, last, end).read()
@@ -152,7 +162,7 @@ class _Reader:
         i = self.first
         while i < self.last:
             accepted = self._accepted()
-            if "EXPRESSION" in accepted:
+            if "EXPRESSION" in accepted and not self._opens_conditions(i):
                 stop = self._expression_end(i)
                 if stop > i:
                     self._feed("EXPRESSION", items[i].start, items[stop - 1].end, i)
@@ -172,6 +182,12 @@ class _Reader:
             self._refuse(self.last)
         tree: lark.Tree[lark.Token] = self.parser.feed_eof()  # type: ignore[no-untyped-call]
         return tree
+
+    def _opens_conditions(self, i: int) -> bool:
+        """True if `{` or `strategy(...) {` follows the WHERE of a trend, which could begin an expression, too."""
+        if self.start != "trend" or not self.tokens.words(i - 1, "WHERE"):
+            return False
+        return self.tokens.words(i, "{") or names_strategy(self.tokens, i)
 
     def _expected(self) -> set[str]:
         """Returns exactly the terminals that can come next; slow."""
@@ -264,10 +280,10 @@ class _Reader:
                     case_depth += 1
                 elif word == "END":
                     case_depth -= 1
-                if in_clause:
+                if self.start in ("sase", "trend", "returns"):
+                    ended = word == "AS" or (operand and word in _OUTER_WORDS | {"WITHIN", "SLIDE", "RETURN"})
+                elif in_clause:
                     ended = word == "AS" or self._ends_clause(i, operand)
-                elif self.start == "sase":
-                    ended = word == "AS" or (operand and word in _OUTER_WORDS | {"WITHIN"})
                 else:
                     ended = self.context != "ON" and self._ends_bound(i, case_depth)
                 if ended:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum, IntEnum
 
 from query.errors import Span, nearest
@@ -372,31 +371,10 @@ class _Translation(Clauses):
     def sql(self, first: int, last: int, references: Sequence[_Reference], home: _Home | None) -> Text:
         """Returns the tokens [first, last) in SQL. home: where they are tested, None in RETURN."""
         text = Text(self.text)
-        at = self.items[first].start
-        calls = {r.call for r in references if r.kind is _Kind.BEFORE}
         starts = {r.first: r for r in references}
-        i = first
-        while i < last:
-            token = self.items[i]
-            if i in calls:
-                text.written(at, token.start)
-                text.before.add(text.length)
-                at = token.start
-            if (r := starts.get(i)) is not None:
-                text.written(at, token.start)
-                self.referred(text, r, home)
-                at = self.items[r.last - 1].end
-                i = r.last
-                continue
-            if self.is_percent(i, last):
-                text.written(at, token.start)
-                number = token.text.replace("_", "")
-                floating = "e" in number.lower()
-                text.own(f"({number} / 100)" if floating else format(Decimal(number) / 100, "f"), self.span(i, i + 2))
-                at = self.items[i + 1].end
-                i += 1
-            i += 1
-        text.written(at, self.items[last - 1].end)
+        calls = {r.call for r in references if r.kind is _Kind.BEFORE and r.call is not None}
+        ends = {r.first: r.last for r in references}
+        self.composed(text, first, last, ends, lambda i: self.referred(text, starts[i], home), calls)
         return text
 
     def referred(self, text: Text, r: _Reference, home: _Home | None) -> None:
