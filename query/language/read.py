@@ -282,6 +282,7 @@ class _Reader:
                     case_depth -= 1
                 if self.start in ("sase", "trend", "returns"):
                     ended = word == "AS" or (operand and word in _OUTER_WORDS | {"WITHIN", "SLIDE", "RETURN"})
+                    ended = ended or (self.start == "trend" and word in ("WITHIN", "SLIDE") and self._clause_at(i))
                 elif in_clause:
                     ended = word == "AS" or self._ends_clause(i, operand)
                 else:
@@ -383,7 +384,7 @@ class _Reader:
 
         if self.start == "sase" and token.word == "WITHIN" and accepted != {"WHERE"}:
             fail(f"unexpected {found}", hint="WITHIN is allowed once, between } and RETURN")
-        if self.start == "sase" and token.word in _OUTER_WORDS:
+        if self.start in ("sase", "trend") and token.word in _OUTER_WORDS:
             fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
         if self.start == "sase" and token.word == "[" and before is not None:
             fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")

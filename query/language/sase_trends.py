@@ -15,7 +15,7 @@ from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast
 from query.language.build_trends import Trend, TrendEvent
 from query.language.clauses import NAMES, Clauses, Input, Text, identifier_of
-from query.language.cut import SaseCut
+from query.language.cut import SaseCut, enclosing
 from query.language.lexer import TokenKind, Tokens
 from query.language.read import STRATEGIES, names_strategy
 
@@ -461,9 +461,14 @@ class _Trends(Clauses):
             alone = last - first == 1 and self.items[first].kind in NAMES
             if value.name is None and alone and identifier_of(self.items[first]).written.lower() in groups:
                 continue
+            before = len(self.faults)
             text = self.over(first, last, value.expression)
             default = () if value.name is not None else self.default_names(first, last)
-            if value.name is None and not default:
+            if value.name is None and alone:
+                v = self.items[first].text
+                self.fault("HQ221", f"{v} is no column of GROUP BY", value.expression, "of which event?",
+                           f"group by it, or aggregate it: max({self.names()[0]}.{v})")
+            elif value.name is None and not default and len(self.faults) == before:
                 self.fault("HQ221", "a returned value needs a name", value.expression, "", "write AS and a name")
             values.append((text, value.expression, value.name, default))
         taken = [*groups, *(d[0] for *_, d in values if d), *(n.written.lower() for _, _, n, _ in values if n)]
@@ -507,6 +512,7 @@ class _Trends(Clauses):
                                "aggregate the events of another variable")
                 elif self.tokens.words(at, ".") and not self.tokens.words(at + 1, "*"):
                     replaced[i] = (self.sql_name(of), at)
+                    self.aggregated(i, at, last)
                 elif self.tokens.words(i - 2, "COUNT", "("):
                     replaced[i] = (f"{self.sql_name(of)}.*", at + 2 * self.tokens.words(at, ".", "*"))
                 else:
@@ -520,6 +526,14 @@ class _Trends(Clauses):
         ends = {i: behind for i, (_, behind) in replaced.items()}
         self.composed(text, first, last, ends, lambda i: text.own(replaced[i][0], self.span(i, replaced[i][1])))
         return text.expression(span)
+
+    def aggregated(self, i: int, at: int, last: int) -> None:
+        """Adds the fault of a variable's column outside of an aggregate. at: the token after the variable."""
+        if any(self.items[a - 1].word in _AGGREGATES for a in enclosing(self.tokens, i) if a):
+            return
+        span = self.span(i, self.columns(at, last)[1])
+        shown = " ".join(self.text[span.start : span.end].split())
+        self.fault("HQ221", f"{shown} is a value of one event", span, "of which event?", f"aggregate it: max({shown})")
 
     def event_end(self, i: int, last: int) -> int | None:
         """Returns the index after a variable and `[]`, None if token i is another use of its name: a function, or a

@@ -80,7 +80,7 @@ class MatchBinder:
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
         """Binds ONE ROW PER WINDOW. Without SELECTION the trends are those of SKIP TILL ANY MATCH."""
-        of = TrendBinder(match, syntax, self.faults)
+        of = TrendBinder(self.text, match, syntax, self.faults)
         partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
         order = self.order(match, schema)
         self.grouped_negations = True

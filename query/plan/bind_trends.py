@@ -34,9 +34,12 @@ _WINDOW_MAX_US = 1 << 62
 
 
 class TrendBinder:
-    """Binds what ONE ROW PER WINDOW adds to the clauses of a pattern. Adds to `faults`."""
+    """Binds what ONE ROW PER WINDOW adds to the clauses of a pattern. text: of the whole query. Adds to `faults`."""
 
-    def __init__(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, faults: list[Diagnostic]) -> None:
+    def __init__(
+        self, text: str, match: ast.MatchRecognize, syntax: ast.TrendSyntax, faults: list[Diagnostic]
+    ) -> None:
+        self.text = text
         self.match = match
         self.syntax = syntax
         self.faults = faults
@@ -84,14 +87,22 @@ class TrendBinder:
         order: Neighbours = neighbours(pattern)
         for define in defines:
             if define.variable not in primary:
+                hint = "[attr] says what must be equal" if self.match.sase else "partition by what must be equal"
                 for e, _ in reaches_too_far(define.variable, define.condition, Neighbours(
                     frozenset(), frozenset(), {}, True)):
-                    self.fault(f"{show(e)} reads a trend", e.span, "a negated event is in none",
-                               "compare the event with constants, or partition by what must be equal")
+                    self.fault(f"{self.shown(e)} reads a trend", e.span, "a negated event is in none",
+                               f"compare the event with constants; {hint}")
                 continue
-            for e, why in reaches_too_far(define.variable, define.condition, order):
-                self.fault(f"{show(e)} is not of the event right before {define.variable}", e.span, why,
+            found = list(reaches_too_far(define.variable, define.condition, order))
+            if self.match.sase and any(not isinstance(e, Aggregate) for e, _ in found):
+                found = [(e, why) for e, why in found if not isinstance(e, Aggregate)]  # the count is of v[i] itself
+            for e, why in found:
+                self.fault(f"{self.shown(e)} is not of the event right before {define.variable}", e.span, why,
                            "a condition of a trend reads its own event and the one right before it")
+
+    def shown(self, e: Expression) -> str:
+        """Returns an expression as messages show it: as written in SASE+, whose text is not SQL."""
+        return " ".join(self.text[e.span.start : e.span.end].split()) if self.match.sase else show(e)
 
     def groups(self, item: Callable[[ast.ExpressionText], Column | None], partition: Sequence[Column]
                ) -> tuple[Column, ...]:  # fmt: skip
@@ -116,7 +127,7 @@ class TrendBinder:
             expression = self.over(measure.expression, scope, groups)
             if expression is not None:
                 found.append(Measure(measure.name.written, expression))
-        if not self.match.measures:
+        if not self.match.measures and self.match.sase is None:
             self.fault("ONE ROW PER WINDOW needs MEASURES", self.syntax.span, "nothing to compute",
                        "write MEASURES COUNT(MATCHES) AS trends")
         return found

@@ -223,6 +223,8 @@ def _navigates_too_far(
         return ""  # the event itself
     if offset - own > 0:
         return "it reads further back than the event before"
+    if variables and not order.before(variable) & set(variables):
+        return f"no event of {' or '.join(variables)} comes right before one of {variable}"
     return _beside(variable, variables, order)
 
 
