@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from query.errors import Diagnostic, QueryError, Span, nearest
-from query.language import ast
+from query.language import ast, duck
 from query.language.build_trends import Trend, TrendEvent
 from query.language.clauses import NAMES, Clauses, Input, Text, identifier_of
 from query.language.cut import SaseCut, enclosing
@@ -243,10 +243,14 @@ class _Trends(Clauses):
             self.fault("HQ221", "a window needs a length in time", within.span, "a number of rows",
                        "write WITHIN 30 minutes")
             return
-        hint = "add WITHIN 30 minutes, and SLIDE 5 minutes for windows that overlap"
-        if self.trend.selection is None:
-            hint += "; matches instead of trends need a strategy: WHERE skip_till_next_match(a, b) { ... }"
-        self.fault("HQ221", "a trend statement needs WITHIN", self.keyword, "in which windows?", hint)
+        self.fault("HQ221", "a trend statement needs WITHIN", self.keyword, "in which windows?",
+                   "add WITHIN 30 minutes, and SLIDE 5 minutes for windows that overlap" + self.or_matches())
+
+    def or_matches(self) -> str:
+        """Returns how a statement without a strategy would be about matches, for hints."""
+        if self.trend.selection is not None:
+            return ""
+        return "; matches instead of trends need a strategy: WHERE skip_till_next_match(a, b) { ... }"
 
     def groups(self) -> list[ast.ExpressionText]:
         """Returns the columns of GROUP BY."""
@@ -453,9 +457,9 @@ class _Trends(Clauses):
         """Returns the values of RETURN. A bare column of GROUP BY is a column of the output anyway."""
         if self.trend.returned is None:
             self.fault("HQ221", "a trend statement needs RETURN", self.keyword, "nothing to compute",
-                       "add RETURN COUNT(*) AS trends at its end")
+                       "add RETURN COUNT(*) AS trends at its end" + self.or_matches())
             return []
-        values: list[tuple[ast.ExpressionText, Span, ast.Identifier | None, tuple[str, ...]]] = []
+        values: list[tuple[ast.ExpressionText, Span, ast.Identifier | None, tuple[str, str] | None]] = []
         for value in self.trend.returned:
             first, last = self.within(value.expression)
             alone = last - first == 1 and self.items[first].kind in NAMES
@@ -463,7 +467,7 @@ class _Trends(Clauses):
                 continue
             before = len(self.faults)
             text = self.over(first, last, value.expression)
-            default = () if value.name is not None else self.default_names(first, last)
+            default = None if value.name is not None else self.default_names(first, last)
             if value.name is None and alone:
                 v = self.items[first].text
                 self.fault("HQ221", f"{v} is no column of GROUP BY", value.expression, "of which event?",
@@ -471,23 +475,28 @@ class _Trends(Clauses):
             elif value.name is None and not default and len(self.faults) == before:
                 self.fault("HQ221", "a returned value needs a name", value.expression, "", "write AS and a name")
             values.append((text, value.expression, value.name, default))
-        taken = [*groups, *(d[0] for *_, d in values if d), *(n.written.lower() for _, _, n, _ in values if n)]
+        taken = {*groups, *(n.written.lower() for _, _, n, _ in values if n)}
+        longer: dict[str, set[str]] = {}
+        for *_, default in values:
+            if default:
+                longer.setdefault(default[0], set()).add(default[1])
         found: list[ast.MeasureSyntax] = []
         for text, span, name, default in values:
             if default:
-                written = default[0] if taken.count(default[0]) == 1 else default[-1]
+                short, long = default
+                written = short if short not in taken and len(longer[short]) == 1 else long
                 name = ast.Identifier(written, written, True, span)
             if name is not None:
                 found.append(ast.MeasureSyntax(text, name, span))
         return found
 
-    def default_names(self, first: int, last: int) -> tuple[str, ...]:
-        """Returns the short and the long name of an aggregate without AS, as `avg_speed` and `avg_t_speed`; none for
-        another value."""
+    def default_names(self, first: int, last: int) -> tuple[str, str] | None:
+        """Returns the short and the long name of an aggregate without AS, as `avg_speed` and `avg_t_speed`, or
+        None for another value."""
         if self.items[first].word not in _AGGREGATES or not self.tokens.words(first + 1, "("):
-            return ()
+            return None
         if self.tokens.partner[first + 1] != last - 1:
-            return ()
+            return None
         function, inside = self.items[first].word.lower(), range(first + 2, last - 1)
         names = [identifier_of(self.items[i]) for i in inside if self.is_name(i) and self.named(i)]
         columns = [self.items[i] for i in inside if self.tokens.words(i - 1, ".") and self.items[i].kind in NAMES]
@@ -529,7 +538,7 @@ class _Trends(Clauses):
 
     def aggregated(self, i: int, at: int, last: int) -> None:
         """Adds the fault of a variable's column outside of an aggregate. at: the token after the variable."""
-        if any(self.items[a - 1].word in _AGGREGATES for a in enclosing(self.tokens, i) if a):
+        if any(self.items[a - 1].text.lower() in duck.aggregate_names() for a in enclosing(self.tokens, i) if a):
             return
         span = self.span(i, self.columns(at, last)[1])
         shown = " ".join(self.text[span.start : span.end].split())
@@ -542,7 +551,7 @@ class _Trends(Clauses):
             close = self.tokens.partner[i + 1]
             if close > i + 2:
                 self.fault("HQ221", "an aggregate takes all events of a variable", self.span(i, close + 1), "",
-                           f"write {self.items[i].text}")
+                           f"write {self.items[i].text}.column")
             return close + 1
         if i + 1 < last and self.items[i + 1].word == ".":
             return i + 1

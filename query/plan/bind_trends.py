@@ -156,7 +156,7 @@ class TrendBinder:
         if over is None or not e.plain or e.final:
             more = "" if over is None else " with DISTINCT, FILTER, ORDER BY or FINAL"
             self.fault(f"{e.function}{more} over all trends is not defined", e.span, "would need the trends themselves",
-                       "available: COUNT(MATCHES), COUNT, SUM, AVG, MIN, MAX")
+                       f"available: COUNT({'*' if self.match.sase else 'MATCHES'}), COUNT, SUM, AVG, MIN, MAX")
             return None
         argument = e.argument
         if argument == MATCHES:
