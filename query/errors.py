@@ -50,7 +50,7 @@ CODES: dict[str, str] = {
     "HQ218": "invalid reference to the events of a SASE+ variable",
     "HQ219": "inputs that MERGE cannot combine",
     "HQ220": "live pattern over rows without a time bound",
-    "HQ221": "invalid ONE ROW PER WINDOW",
+    "HQ221": "invalid ONE ROW PER WINDOW or SASE+ trend statement",
     "HQ300": "invalid JOIN HISTORY",
     "HQ301": "history range whose bounds are not times",
     "HQ400": "outer SELECT without an answer on an unbounded stream",
