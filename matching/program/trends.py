@@ -21,7 +21,7 @@ from query.plan.expression import (
     is_row_local,
     show,
 )
-from query.plan.pattern import Alternation, Variable
+from query.plan.pattern import Alternation, Conjunction, Variable
 from query.plan.plan import AfterMatch, Define, Plan
 from query.plan.trends import Over, TrendAggregate, Trends, condition_after, neighbours, previous
 
@@ -125,9 +125,11 @@ class TrendTable:
 
 def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     """Returns the program whose labels are the variables of a plan of trends, negated ones too, and its table. Raises
-    NoKernel for conditions between two events and for values that a lane cannot hold; QueryError if the pattern is too
-    large."""
+    NoKernel for conditions between two events, for AND and for values that a lane cannot hold; QueryError if the
+    pattern is too large."""
     assert plan.trends is not None
+    if isinstance(plan.pattern, Conjunction):
+        raise NoKernel("AND of two patterns")
     names = tuple(d.variable for d in plan.defines)
     one = Variable(names[0]) if len(names) == 1 else Alternation(tuple(map(Variable, names)))
     each = replace(

@@ -17,6 +17,7 @@ from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.plan.pattern import (
     Alternation,
     Anchor,
+    Conjunction,
     Empty,
     Exclusion,
     Negation,
@@ -133,6 +134,8 @@ class _Builder:
                 return _SKIP
             case Negation(name):
                 return _Part(frozenset((frozenset((name,)),)), frozenset(), frozenset())
+            case Conjunction():
+                raise AssertionError("each side of AND has an automaton of its own")
             case Repeat(body, at_least, at_most):
                 return self.repeat(body, at_least, at_most, loops, again)
             case _:

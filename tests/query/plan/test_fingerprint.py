@@ -23,6 +23,7 @@ from query.plan.expression import TRUE, Column, Constant, Logical
 from query.plan.fingerprint import CHOICES, KINDS, encoded, fingerprint, fingerprint_of_rows
 from query.plan.pattern import Repeat
 from query.plan.plan import Define, Plan, Within
+from query.plan.trends import Trends
 from query.schema import Field
 from tests.query.plan.test_bind import plan_of
 from tests.strategies import plans
@@ -72,6 +73,13 @@ PINNED = {
     "81e907c324df9fbfc0d083a41469c065":
         "FROM ticks PATTERN SEQ(ticks a, ticks+ b[]) WHERE SKIP_TILL_NEXT_MATCH(a, b[]) { b[i].price > b[i-1].price }"
         " WITHIN 1 hour RETURN count(b[].price) AS n",
+    "4992271c703f6dd1340d2c5312f09b20":
+        over_ticks("PARTITION BY symbol GROUP BY symbol MEASURES COUNT(MATCHES) AS n, SUM(A.volume) AS s ONE ROW"
+        " PER WINDOW PATTERN (A+ ~C B) WITHIN 10 MINUTES SLIDE 5 MINUTES DEFINE B AS price < LAST(A.price),"
+        " C AS price > 9"),
+    "b4051b85e5aa6b607046db563b727929":
+        "FROM ticks PATTERN SEQ(ticks a, ticks b) AND (ticks c)+ GROUP BY symbol HAVING COUNT(*) > 1 WITHIN 1 hour"
+        " RETURN MIN(b.price), symbol, AVG(c.volume)",
 }  # fmt: skip
 
 
@@ -216,6 +224,7 @@ def test_values_have_one_form_each(one: Constant, other: Constant, same: bool) -
 OTHERWISE: dict[str, object] = {
     "at_most": 77, "interval_us": 77, "rows": Within(rows=77), "value": 77, "time": "v", "logical": Logical.FIRST,
     "argument": Column("v", "INTEGER"), "where": Constant(77, "INTEGER"), "within": Within(rows=77),
+    "trends": Trends(77, 7, (), ()), "having": TRUE,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from query.plan.plan import Plan, QueryPlan
 from query.schema import Field, Schema
 from tests.docs.documents import ROOT, blocks
 from tests.query.mutations import count_failed
-from tests.query.test_bind import read_cases
+from tests.query.plan.test_bind import read_cases
 
 FIELDS = (
     Field("ts", "TIMESTAMP"), Field("kind", "VARCHAR"), Field("driver_id", "BIGINT"), Field("district", "VARCHAR"),
