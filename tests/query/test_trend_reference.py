@@ -36,13 +36,17 @@ def plan_of(text: str) -> Plan:
     return bind(parse(text), lambda _: SCHEMA).factors[0].plan
 
 
+def rows_of(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The rows of SCHEMA of events."""
+    return [{"ts": e["time"] * SECOND, **{c: e[c] for c in ("kind", "v", "k", "g")}} for e in events]
+
+
 def answer_of(plan: Plan, events: Sequence[Event]) -> list[tuple[Any, ...]]:
     """The rows of a plan, whose measures are aggregates: (start, end, group values..., measures...), in seconds."""
     assert plan.trends is not None
     names = [a.name for a in plan.trends.aggregates]
     shown = [names.index(m.expression.name) for m in plan.measures if isinstance(m.expression, Column)]
-    rows = [{"ts": e["time"] * SECOND, **{c: e[c] for c in ("kind", "v", "k", "g")}} for e in events]
-    found = trend_rows(plan, rows, [e["time"] * SECOND for e in events])
+    found = trend_rows(plan, rows_of(events), [e["time"] * SECOND for e in events])
     return [(r.start_us // SECOND, r.end_us // SECOND, *r.group, *(r.values[i] for i in shown)) for r in found]
 
 

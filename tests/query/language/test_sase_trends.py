@@ -14,7 +14,6 @@ from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Field, Schema
-from tests.docs.documents import ROOT, blocks
 from tests.query.mutations import count_failed
 from tests.query.plan.test_bind import read_cases
 
@@ -182,16 +181,6 @@ def test_a_statement_with_a_strategy_and_none_of_the_new_clauses_is_about_matche
     text = TYPED + "PATTERN SEQ(A a, P p) WHERE skip_till_any_match(a, p) { [driver_id] } WITHIN 1 hour RETURN a.speed"
     assert trend_plan(text).trends is None
     assert trend_plan(text.replace(" RETURN a.speed", " SLIDE 30 minutes RETURN COUNT(*)")).trends is not None
-
-
-def test_the_statements_of_the_guide_are_read() -> None:
-    guide = (ROOT / "docs" / "sase.md").read_text(encoding="utf-8")
-    section = guide.split("\n## Trends\n")[1].split("\n## ")[0]
-    texts = [b.text for b in blocks("text") if b.path == "docs/sase.md" and b.text in section]
-    assert len(texts) == 3
-    for text in texts:
-        (factor,) = parse(text).factors
-        assert factor.match.trends is not None
 
 
 @pytest.mark.slow
