@@ -115,7 +115,7 @@ class Clauses:
         cases, between, i = 0, 0, first
         while i < last:
             word = "" if self.tokens.words(i - 1, ".") else self.items[i].word
-            cases += (word == "CASE") - (word == "END")
+            cases = max(0, cases + (word == "CASE") - (word == "END"))  # a variable may be called end
             if word == "OR" and not cases:
                 cuts = []
                 break

@@ -386,6 +386,10 @@ class _Reader:
             fail(f"unexpected {found}", hint="WITHIN is allowed once, between } and RETURN")
         if self.start in ("sase", "trend") and token.word in _OUTER_WORDS:
             fail(f"unexpected {found}", hint="put the statement into parentheses: FROM (FROM ... PATTERN SEQ ...) AS m")
+        in_seq = self.start == "sase" and not any(t.word == "WHERE" for t in items[self.first : i])
+        if in_seq and (token.word in ("(", "*", "+", "OR", "AND", "NOT") or accepted == {"SEQ"}):
+            hint = "other patterns than SEQ of single events are about trends: begin with RETURN, or add SLIDE"
+            fail(f"unexpected {found}", hint=hint)
         if self.start == "sase" and token.word == "[" and before is not None:
             fail(f"{before.text} is one event, not an array", hint=f"an array is Type+ {before.text}[]", code="HQ218")
         if self.start == "alert" and token.word == "(":

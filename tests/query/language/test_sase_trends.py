@@ -122,11 +122,25 @@ def test_and_is_another_plan_than_its_sides_in_order() -> None:
         ("A*", "A+"), ("(A* a)+", "(A+)+"), ("A* OR P*", "A+ | P+"), ("A* AND SEQ(P*)", "(A+) AND (P+)"),
         ("SEQ(A*, P)", "A* P"), ("SEQ(SEQ(A, P), T)", "A P T"), ("((A OR P) OR T)", "A | P | T"),
         ("(A AND P) AND T", "(A) AND (P) AND (T)"), ("SEQ(A, P)+", "(A P)+"), ("SEQ(A, ∼(P p), T)", "A ~P T"),
-        ("(SEQ(A a, NOT(P p), T t))+", "(A ~P T)+"), ('"A"+ "x y"[]', '"x y"+'),
+        ("(SEQ(A a, NOT(P p), T t))+", "(A ~P T)+"), ('"A"+ "x y"[]', '"x y"+'), ("(" * 45 + "A" + ")" * 45, "A"),
     ],
 )  # fmt: skip
 def test_a_pattern(pattern: str, meant: str) -> None:
     assert str(trend_plan(f"{TYPED} PATTERN {pattern} WITHIN 1 hour RETURN COUNT(*)").pattern) == meant
+
+
+def test_a_pattern_nests_to_a_limit() -> None:
+    with pytest.raises(QueryError, match="nested deeper than 50"):
+        trend_plan(f"{TYPED} PATTERN {'(' * 60}A{')' * 60} WITHIN 1 hour RETURN COUNT(*)")
+
+
+def test_variables_may_be_called_like_words_of_sql() -> None:
+    plan = trend_plan(
+        TYPED + "PATTERN SEQ(A end, Order order, Table) WHERE end.speed > 1 AND order.speed > end.speed "
+        "WITHIN 1 hour RETURN COUNT(order), MAX(end.speed) AS top"
+    )
+    assert str(plan.pattern) == "END ORDER TABLE"
+    assert [d.variable for d in plan.defines] == ["END", "ORDER", "TABLE"]
 
 
 @pytest.mark.parametrize(
