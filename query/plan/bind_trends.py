@@ -22,6 +22,7 @@ from query.plan.trends import (
     Trends,
     neighbours,
     reaches_too_far,
+    reads_nothing,
 )
 from query.plan.typed import base_type
 from query.schema import Field
@@ -88,12 +89,15 @@ class TrendBinder:
         for define in defines:
             if define.variable not in primary:
                 hint = "[attr] says what must be equal" if self.match.sase else "partition by what must be equal"
-                for e, _ in reaches_too_far(define.variable, define.condition, Neighbours(
-                    frozenset(), frozenset(), {}, True)):
+                alone = Neighbours(frozenset(), frozenset(), {}, True)
+                far = dict(reaches_too_far(define.variable, define.condition, alone))
+                for e in far | dict(reads_nothing(define.variable, define.condition, alone)):
                     self.fault(f"{self.shown(e)} reads a trend", e.span, "a negated event is in none",
                                f"compare the event with constants; {hint}")
                 continue
             found = list(reaches_too_far(define.variable, define.condition, order))
+            if self.match.sase and not found:  # in SQL a condition may ask whether there is one
+                found = list(reads_nothing(define.variable, define.condition, order))
             if self.match.sase and any(not isinstance(e, Aggregate) for e, _ in found):
                 found = [(e, why) for e, why in found if not isinstance(e, Aggregate)]  # the count is of v[i] itself
             for e, why in found:

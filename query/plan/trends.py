@@ -23,6 +23,7 @@ from query.plan.expression import (
     Opaque,
     children,
     show,
+    walk,
 )
 from query.plan.pattern import (
     Alternation,
@@ -223,9 +224,16 @@ def _navigates_too_far(
         return ""  # the event itself
     if offset - own > 0:
         return "it reads further back than the event before"
-    if variables and not order.before(variable) & set(variables):
-        return f"no event of {' or '.join(variables)} comes right before one of {variable}"
     return _beside(variable, variables, order)
+
+
+def reads_nothing(variable: str, condition: Expression, order: Neighbours) -> Iterator[tuple[Expression, str]]:
+    """Yields the parts of a condition that read an event of variables none of which comes right before, each with the
+    reason; what they read is null in every trend."""
+    for e in walk(condition):
+        if isinstance(e, Navigation) and e.variables and not (e.logical_offset == 0 and variable in e.variables):
+            if not order.before(variable) & set(e.variables):
+                yield e, f"no event of {' or '.join(e.variables)} comes right before one of {variable}"
 
 
 def _beside(variable: str, variables: tuple[str, ...], order: Neighbours) -> str:
