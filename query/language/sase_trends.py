@@ -404,25 +404,26 @@ class _Trends(Clauses):
         second event on."""
         event = self.events[name]
         parts: list[Text] = []
-        ways: dict[bool, list[Text]] = {False: [], True: []}
+        first: list[Text] = []
+        later: list[Text] = []
         if (typed := self.typed(self.sql_name((name,)), event.type)) is not None:
             parts.append(typed)
         for c in conditions:
             text = self.condition_sql(c, name)
             kinds = {r.kind for r in c.references}
             if kinds & {_Kind.THIS, _Kind.BACK}:
-                ways[True].append(text)
+                later.append(text)
             elif _Kind.FIRST in kinds:
-                ways[False].append(text)
+                first.append(text)
             else:
                 parts.append(text)
-        if any(ways.values()):
+        if first or later:
             either: list[Text] = []
-            for sign, texts in ((">", ways[True]), ("=", ways[False])):
+            for sign, texts in (("=", first), (">", later)):
                 number = Text(self.text)
                 number.own(f"count({self.sql_name((name,))}.*) {sign} 1", event.span)
                 either.append(Text(self.text).joined([number, *texts], "AND", event.span))
-            parts.append(Text(self.text).joined(either[::-1], "OR", event.span))
+            parts.append(Text(self.text).joined(either, "OR", event.span))
         if not parts:
             return None
         text = parts[0] if len(parts) == 1 else Text(self.text).joined(parts, "AND", event.span)
