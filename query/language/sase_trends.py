@@ -3,13 +3,16 @@
 A condition goes to the variable that comes last in PATTERN among those it refers to; there the others are read with
 LAST, which has to be the event right before it (the binder checks that). `[x]` and GROUP BY become PARTITION BY. An
 event type stands for all variables of it.
+
+Long: one class translates one statement, and its steps share the text, the variables and the faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, duck
@@ -157,7 +160,11 @@ class _Trends(Clauses):
                 homes.setdefault(home, []).append(condition)
         defines = [d for name in self.events if (d := self.define(name, homes.get(name, []))) is not None]
         measures = self.measures([_name(g) for g in groups])
-        having = None if trend.having is None else self.over(*self.within(trend.having), trend.having)
+        having = None
+        if trend.having is not None:
+            named = {m.name.written.lower(): f"({m.expression.text})" for m in measures}
+            named = {name: sql for name, sql in named.items() if name not in map(_name, groups)}
+            having = self.over(*self.within(trend.having), trend.having, named)
         self.stop()
         partition = list({_name(p): p for p in reversed([*partition, *groups])}.values())[::-1]
         return ast.MatchRecognize(
@@ -507,13 +514,18 @@ class _Trends(Clauses):
             read = [identifier_of(self.items[i]).written.lower() for i in inside if self.is_name(i)]
         return "_".join([function, *(read or of)]), "_".join([function, *of, *read])
 
-    def over(self, first: int, last: int, span: Span) -> ast.ExpressionText:
-        """Returns the tokens [first, last) of RETURN or HAVING in SQL: COUNT(*) counts trends, COUNT(E) events."""
+    def over(
+        self, first: int, last: int, span: Span, named: Mapping[str, str] = MappingProxyType({})
+    ) -> ast.ExpressionText:
+        """Returns the tokens [first, last) of RETURN or HAVING in SQL: COUNT(*) counts trends, COUNT(E) events. named:
+        SQL of the values that have a name."""
         replaced: dict[int, tuple[str, int]] = {}
         i = first
         while i < last:
             if self.tokens.words(i, "COUNT", "(", "*", ")"):
                 replaced[i] = ("count(MATCHES)", i + 4)
+            elif named and self.is_value(i) and (sql := named.get(identifier_of(self.items[i]).written.lower())):
+                replaced[i] = (sql, i + 1)
             elif (names := self.named(i)) and (at := self.event_end(i, last)) is not None:
                 of = tuple(name for name in names if not self.events[name].negated)
                 if not of:
@@ -537,9 +549,18 @@ class _Trends(Clauses):
         self.composed(text, first, last, ends, lambda i: text.own(replaced[i][0], self.span(i, replaced[i][1])))
         return text.expression(span)
 
+    def is_inside_aggregate(self, i: int) -> bool:
+        """True if token i is in the argument of an aggregate."""
+        return any(self.items[a - 1].text.lower() in duck.aggregate_names() for a in enclosing(self.tokens, i) if a)
+
+    def is_value(self, i: int) -> bool:
+        """True if token i may be the name of a returned value."""
+        qualifies = any(self.tokens.words(i + 1, word) for word in (".", "(", "["))
+        return self.is_name(i) and not qualifies and not self.is_inside_aggregate(i)
+
     def aggregated(self, i: int, at: int, last: int) -> None:
         """Adds the fault of a variable's column outside of an aggregate. at: the token after the variable."""
-        if any(self.items[a - 1].text.lower() in duck.aggregate_names() for a in enclosing(self.tokens, i) if a):
+        if self.is_inside_aggregate(i):
             return
         span = self.span(i, self.columns(at, last)[1])
         shown = " ".join(self.text[span.start : span.end].split())

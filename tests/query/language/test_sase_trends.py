@@ -108,6 +108,17 @@ def test_the_output_has_the_window_the_groups_and_what_is_returned() -> None:
     ]  # fmt: skip
 
 
+def test_having_may_name_what_is_returned() -> None:
+    text = TYPED + "PATTERN SEQ(A a, P p) GROUP BY district HAVING {} WITHIN 1 hour RETURN COUNT(*) AS n, SUM(a.speed)"
+    named = trend_plan(text.format("n > 3 AND sum_speed / N < 2 AND district <> 'n'"))
+    assert named == trend_plan(text.format("COUNT(*) > 3 AND SUM(a.speed) / COUNT(*) < 2 AND district <> 'n'"))
+    with pytest.raises(QueryError, match="rides has no column m"):
+        trend_plan(text.format("m > 3"))
+    text = TYPED + "PATTERN SEQ(A a, P p) HAVING {} WITHIN 1 hour RETURN SUM(a.speed) AS speed, COUNT(*) AS a"
+    within = trend_plan(text.format("SUM(speed) > speed AND COUNT(a) > a"))  # a name in an aggregate is a column's
+    assert within == trend_plan(text.format("SUM(speed) > SUM(a.speed) AND COUNT(a) > COUNT(*)"))
+
+
 def test_and_is_another_plan_than_its_sides_in_order() -> None:
     both = trend_plan(TYPED + "PATTERN SEQ(A, P) AND SEQ(T, D) WITHIN 1 hour RETURN COUNT(*)")
     other = trend_plan(TYPED + "PATTERN SEQ(T, D) AND SEQ(A, P) WITHIN 1 hour RETURN COUNT(*)")
