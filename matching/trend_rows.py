@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -138,14 +139,15 @@ def _value(p: Put, put: ClosedWindows, table: TrendTable) -> pa.Array:
         if p.aggregate.over is Over.SUM:
             return pa.array(total, mask=missing)
         assert values is not None
-        return pa.array([None if not n else float(t) / n for t, n in zip(total, values)], pa.float64())
+        shown = [None if not n else _double(Fraction(t) / n) if np.isfinite(t) else t for t, n in zip(total, values)]
+        return pa.array(shown, pa.float64())
     numbers = put.whole[:, 1 + p.total]
     if p.aggregate.over is Over.AVG:
         assert values is not None
         scale = 10**p.scale
         shown = [None if not n else _double(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
         return pa.array(shown, pa.float64())
-    texts = [_digits(n, p.scale) for n in numbers]
+    texts = [digits(n, p.scale) for n in numbers]
     return pa.array(texts, pa.string(), mask=missing if missing is not None else np.zeros(count, np.bool_))
 
 
@@ -156,12 +158,11 @@ def _double(value: Fraction) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _digits(number: int, scale: int) -> str:
+def digits(number: int, scale: int = 0) -> str:
     """Returns the digits of a whole number of 10**-scale."""
-    if not scale:
-        return str(number)
-    text = str(abs(number)).rjust(scale + 1, "0")
-    return ("-" if number < 0 else "") + text[:-scale] + "." + text[-scale:]
+    text = format(Decimal(abs(number)), "f").rjust(scale + 1, "0")  # str(int) refuses more than 4,300 digits
+    sign = "-" if number < 0 else ""
+    return sign + (f"{text[:-scale]}.{text[-scale:]}" if scale else text)
 
 
 def measured(plan: Plan, columns: dict[str, pa.Array], fixed: int) -> pa.Table:

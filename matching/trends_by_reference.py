@@ -8,8 +8,9 @@ import pyarrow as pa
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher, to_arrow
 from matching.identity import window_ids
-from matching.trend_rows import measured
+from matching.trend_rows import digits, measured
 from matching.types import arrow_schema
+from query.errors import DataError, first_line
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -49,10 +50,13 @@ class ReferenceTrends(ReferenceMatcher):
         for i, a in enumerate(trends.aggregates):
             values = [r.values[i] for r in found]
             if a.type in (BIGNUM, "VARCHAR") and a.over.value in ("sum", "count", "count(*)", "count(MATCHES)"):
-                texts = [None if v is None else str(v) if isinstance(v, int) else format(v, "f") for v in values]
+                texts = [None if v is None else digits(v) if isinstance(v, int) else format(v, "f") for v in values]
                 columns[a.name] = pa.array(texts, pa.string())
-            else:
+                continue
+            try:
                 columns[a.name] = to_arrow(values, a.type)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{a.name}: {first_line(error)}", "cast the values to DOUBLE") from None
         schema = arrow_schema(Schema("", output_columns(plan)))
         rows = measured(plan, columns, 2 + len(trends.group_by)).cast(schema)
         if over is not None:

@@ -48,4 +48,17 @@ def plain_type(duckdb_type: str) -> pa.DataType:
 @cache
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The columns of EventBatch.columns for an input: as declared, in their plain Arrow types."""
-    return pa.schema([(field.name, plain_type(field.type)) for field in schema.fields])
+    return pa.schema([
+        digits_field(field.name) if field.type == BIGNUM else pa.field(field.name, plain_type(field.type))
+        for field in schema.fields
+    ])  # fmt: skip
+
+
+def digits_field(name: str) -> pa.Field:
+    """Returns the field of a column of BIGNUMs: the text of their digits, marked as numbers."""
+    return pa.field(name, pa.string(), metadata={b"duckdb_type": BIGNUM.encode()})
+
+
+def holds_digits(field: pa.Field) -> bool:
+    """True for a column that `digits_field` marked."""
+    return bool(field.metadata) and field.metadata.get(b"duckdb_type") == BIGNUM.encode()

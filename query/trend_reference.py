@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, Context, Decimal, localcontext
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -110,7 +110,8 @@ def aggregated(a: TrendAggregate, trends: Sequence[Sequence[tuple[str, Row]]], e
     if a.over is Over.AVG:
         return float(total / len(values))
     if isinstance(values[0], Decimal):
-        return sum(values, Decimal(0))
+        with localcontext(Context(prec=MAX_PREC, Emax=MAX_EMAX)):
+            return sum(values, Decimal(0))
     return int(total) if exact else total
 
 

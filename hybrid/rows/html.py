@@ -23,14 +23,14 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def html_table(table: pa.Table, evidence: pa.Table, rows: int) -> str:
+def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
     """Returns an HTML table of the first rows.
 
-    evidence: their events, as of Result.evidence(). If it assigns events to output rows, a last column has their
-    variables in order (`A B\u00d73 C`), with times in the tooltip.
+    evidence: their events, as of Result.evidence(), None if they have none. If it assigns events to output rows, a last
+    column has their variables in order (`A B\u00d73 C`), with times in the tooltip.
     """
     shown = table.slice(0, rows)
-    chips = _chips(evidence)
+    chips = {} if evidence is None else _chips(evidence)
     names = [*table.column_names, *(["match"] if chips else [])]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     columns = [column.to_pylist() for column in shown.columns]

@@ -23,6 +23,7 @@ from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.statement import NO_ACCESS
+from query.plan.trends import BIGNUM
 from query.schema import Field
 
 BATCH_ROWS = 65_536
@@ -94,8 +95,11 @@ _UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEO
 def table_of(relation: Any, name: str) -> pa.Table:
     """Returns all rows of a DuckDB relation, conformed. Raises DataError for types that Arrow cannot hold exactly."""
     for column, type in zip(relation.columns, relation.types):
+        own = quote(column)
+        if str(type) == BIGNUM:
+            hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS DOUBLE) AS {own}) FROM ..., or AS BIGINT"
+            raise DataError(f"{name}.{column} is a BIGNUM, a number of any size, which patterns do not read yet", hint)
         if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
-            own = quote(column)
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
             raise DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
     return conform(arrow_of(relation), name)
@@ -153,7 +157,9 @@ def _plain(type: pa.DataType, what: str) -> pa.DataType:
 
 def plain_type(type: str) -> str:
     """Returns the DuckDB type that `conform` gives a column of this type, for example VARCHAR for an ENUM. A type that
-    Arrow lacks is returned unchanged."""
+    Arrow lacks is returned unchanged, as is BIGNUM."""
+    if type == BIGNUM:
+        return type
     try:
         return duckdb_type(_plain(arrow_type(type), type))
     except (DataError, ValueError):

@@ -107,7 +107,8 @@ class Outer:
         if self._projection is not None:
             tables = [answers[0].live, *(side.rows for side in answers[0].sides)]
             picked = [tables[k].column(column) for k, column, _ in self._projection]
-            found = pa.table(picked, names=[name for _, _, name in self._projection])
+            fields = [tables[k].schema.field(column).with_name(name) for k, column, name in self._projection]
+            found = pa.table(picked, schema=pa.schema(fields))
             return found if connection is None else self._typed(found, connection)
         return self._select(self._plan.select_sql, answers, connection, rows=False)
 

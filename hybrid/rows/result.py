@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hybrid.rows.faults import fault
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.identity import id_lanes, id_texts
+from matching.types import holds_digits
 from query.errors import DataError
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import Outcome
@@ -217,8 +219,13 @@ class Result:
         return self._table
 
     def df(self) -> pandas.DataFrame:
-        """Returns the rows as a pandas frame. Needs pandas."""
-        return self._table.to_pandas()
+        """Returns the rows as a pandas frame, BIGNUMs as Python's ints. Needs pandas."""
+        frame = self._table.to_pandas()
+        for i, field in enumerate(self._table.schema):
+            if holds_digits(field):
+                numbers = [None if v is None else int(Decimal(v)) for v in self._table.column(i).to_pylist()]
+                frame.isetitem(i, pandas_series(numbers))
+        return frame
 
     def pl(self) -> polars.DataFrame:
         """Returns the rows as a polars frame. Needs polars."""
@@ -272,7 +279,15 @@ class Result:
         return text_table(self._table, SHOWN_ROWS)
 
     def _repr_html_(self) -> str:
-        return html_table(self._table, self._evidence(SHOWN_ROWS), SHOWN_ROWS)
+        windows = any(factor.plan.trends is not None for factor in self.plan.factors)
+        return html_table(self._table, None if windows else self._evidence(SHOWN_ROWS), SHOWN_ROWS)
+
+
+def pandas_series(numbers: list[int | None]) -> pandas.Series:
+    """Returns Python's ints as a series of objects, whatever their size."""
+    import pandas
+
+    return pandas.Series(numbers, dtype=object)
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:

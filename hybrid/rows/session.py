@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from matching.types import digits_field
 from query.language.duck import Session, Settings
 from query.plan.expression import quote
 from query.plan.trends import BIGNUM
@@ -77,11 +78,13 @@ def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
 def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """Returns the rows of a relation, BIGNUMs as the text of their digits."""
     types = list(map(str, relation.types))
-    if BIGNUM in types:
-        names = map(quote, relation.columns)
-        shown = (f"CAST({n} AS VARCHAR) AS {n}" if t == BIGNUM else n for n, t in zip(names, types))
-        relation = relation.project(", ".join(shown))
-    return relation.to_arrow_table()
+    if BIGNUM not in types:
+        return relation.to_arrow_table()
+    names = map(quote, relation.columns)
+    shown = (f"CAST({n} AS VARCHAR) AS {n}" if t == BIGNUM else n for n, t in zip(names, types))
+    found = relation.project(", ".join(shown)).to_arrow_table()
+    fields = [digits_field(f.name) if t == BIGNUM else f for f, t in zip(found.schema, types)]
+    return found.cast(pa.schema(fields))
 
 
 def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, texts: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hybrid.rows.faults import fault, not_supported
 from hybrid.rows.inputs import TIME_TYPES
 from hybrid.watch.alerts import Alerts
-from matching.types import duckdb_type
+from matching.types import duckdb_type, holds_digits
 from query.errors import DataError, nearest
 from query.plan.lag import lag_us
 from query.plan.plan import QueryPlan
@@ -53,6 +53,9 @@ def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Deri
 
     Raises QueryError if a row may come out any time after its time, DataError for an invalid time column."""
     columns = {field.name: duckdb_type(field.type) for field in schema}
+    for field in filter(holds_digits, schema):
+        message = f"{field.name} is a BIGNUM, a number of any size, which a stream does not hold yet"
+        raise DataError(message, f"cast it in the SELECT: {field.name}::DOUBLE AS {field.name}, or ::BIGINT")
     times = [name for name, type in columns.items() if type in TIME_TYPES]
     if time is None and plan.factors[-1].plan.trends is not None:
         times = [WINDOW_COLUMNS[1].name] if WINDOW_COLUMNS[1].name in times else times

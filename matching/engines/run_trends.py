@@ -274,8 +274,8 @@ def _wider(records: np.ndarray, old: Shape) -> np.ndarray:
 
 
 def in_order(doubles: np.ndarray) -> Int64Array:
-    """Returns doubles as int64 in the same order, NaN the largest."""
-    bits = np.where(np.isnan(doubles), np.nan, doubles).view(np.int64)
+    """Returns doubles as int64 in the same order, NaN the largest, -0.0 as 0.0."""
+    bits = np.where(np.isnan(doubles), np.nan, doubles + 0.0).view(np.int64)
     return np.asarray(np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits))
 
 

@@ -225,7 +225,10 @@ def _pair(condition: Expression, feature: Callable[[Expression], int]) -> Pair:
     if one_side is None or other is None:
         raise _no_kernel(condition)
     (left, left_before), (right, right_before) = one_side, other
-    one, two = kept_lane(left.type), kept_lane(right.type)
+    try:
+        one, two = kept_lane(left.type), kept_lane(right.type)
+    except NoLane as why:
+        raise NoKernel(f"{show(condition)}: {why}") from None
     same = (one.floating, one.scale, one.unit) == (two.floating, two.scale, two.unit)
     if not same or (one.coded and condition.function not in ("=", "<>")):
         raise _no_kernel(condition)

@@ -45,6 +45,7 @@ from query.plan.statement import (
     volatile_calls,
 )
 from query.plan.statement import origin as origin_of
+from query.plan.trends import BIGNUM
 from query.plan.typed import type_diagnostic
 from query.schema import Field, Schema
 
@@ -276,6 +277,9 @@ class _Query:
         histories = [self.history(join, factor, alias, plan, columns, joins[:k]) for k, join in enumerate(joins)]
         if plan is None:
             return None
+        for name in (f.name for f in plan.schema.fields if f.type == BIGNUM and f.name in plan.columns):
+            self.fault("HQ205", f"{name} is a BIGNUM, a number of any size, which patterns do not read yet",
+                       factor.input_span, "", f"cast it in the input: SELECT {name}::DOUBLE AS {name}, or ::BIGINT")
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
         bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)

@@ -548,7 +548,8 @@ class _Binder:
         sound = len(self.faults)
         final, call = self.is_final(node), _Inside(name.removesuffix("_star"))
         if self.scope.trends and name == "count" and self.counts_matches(arguments):
-            return Aggregate("count", MATCHES, (), bool(node["distinct"]), final, "", span)
+            more = bool(node["distinct"] or node["filter"] or node["order_bys"]["orders"])  # all of them refused
+            return Aggregate("count", MATCHES, (), more, final, "", span)
         if name == "count_star" or any(a["class"] == "STAR" for a in arguments):
             self.star(arguments, node, call)
             inputs: list[Expression] = []
@@ -573,12 +574,12 @@ class _Binder:
         )  # fmt: skip
 
     def counts_matches(self, arguments: list[Node]) -> bool:
-        """True if the argument is the word MATCHES, and no variable or column."""
+        """True if the argument is the word MATCHES; a column of that name is quoted or has its variable."""
         if len(arguments) != 1 or arguments[0]["class"] != "COLUMN_REF":
             return False
         names = [str(name) for name in arguments[0]["column_names"]]
-        known = self.scope.schema.field(names[0]) is not None or self.is_variable(names[0].upper())
-        return len(names) == 1 and names[0].upper() == MATCHES.name and not known
+        plain = len(names) == 1 and not self.quoted(arguments[0], 1)[0]
+        return plain and names[0].upper() == MATCHES.name and not self.is_variable(MATCHES.name)
 
     def star(self, arguments: list[Node], node: Node, call: _Inside) -> None:
         """Checks the argument of count(*) or count(A.*)."""

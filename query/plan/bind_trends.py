@@ -30,6 +30,8 @@ from query.schema import Field
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
          "UHUGEINT", "BOOLEAN")  # fmt: skip
 _OVER = {"count": Over.VALUES, "sum": Over.SUM, "avg": Over.AVG, "mean": Over.AVG, "min": Over.MIN, "max": Over.MAX}
+#: Most windows that an event may be in: each has counts of its own.
+WINDOWS_MAX = 10_000
 #: An interval of a window, in microseconds: about 146,000 years, so that the bounds of windows are in 64 bits.
 _WINDOW_MAX_US = 1 << 62
 
@@ -80,7 +82,11 @@ class TrendBinder:
             if clause is not None and not 0 < (clause.interval_us or 0) < _WINDOW_MAX_US:
                 self.fault(f"{word} of a window takes more than no time", clause.span)
         length = within.interval_us or 1
-        return length, (slide.interval_us or 1) if slide is not None else length
+        step = (slide.interval_us or 1) if slide is not None else length
+        if slide is not None and not self.faults and -(-length // step) > WINDOWS_MAX:
+            self.fault(f"each event would be in {-(-length // step):,} windows", slide.span,
+                       f"at most {WINDOWS_MAX:,}", "write a longer SLIDE, or a shorter WITHIN")
+        return length, step
 
     def reach(self, pattern: rp.RowPattern, defines: Sequence[Define]) -> None:
         """Checks that each condition reads its event and the one right before it in the trend."""
@@ -119,6 +125,9 @@ class TrendBinder:
             if column.name not in (p.name for p in partition):
                 self.fault(f"GROUP BY {column.name} needs PARTITION BY {column.name}", text.span,
                            "events of a trend may differ in it", f"add {column.name} to PARTITION BY")
+            elif base_type(column.type) in ("STRUCT", "MAP", "INTERVAL") or column.type.endswith("]"):
+                self.fault(f"GROUP BY {column.name}, which is {column.type}", text.span, "not supported yet",
+                           "compute a text or a number of it in the input")
             elif column.name in (f.name for f in found):
                 self.fault(f"grouped by {column.name} twice", text.span, "the second time")
             else:

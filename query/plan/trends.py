@@ -197,6 +197,8 @@ def reaches_too_far(variable: str, condition: Expression, order: Neighbours) -> 
                 yield e, "a condition of a trend reads its event and the one before"
             case Navigation(logical=None):
                 yield e, "PREV and NEXT read rows that are in no trend"
+            case Navigation(argument) if any(isinstance(x, Classifier | MatchNumber) for x in walk(argument)):
+                yield e, "a condition of a trend reads columns of its event and the one before"
             case Navigation(variables=variables, logical=logical, logical_offset=offset, physical_offset=physical):
                 if why := _navigates_too_far(variable, variables, logical, offset, physical, order):
                     yield e, why

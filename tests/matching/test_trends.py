@@ -163,10 +163,37 @@ def test_rows_by_window_then_group_nulls_first() -> None:
 
 
 def test_doubles_as_whole_numbers_in_their_order() -> None:
-    values = np.array([-np.inf, -1.5, -0.0, 0.0, 5e-324, 2.5, np.inf, np.nan])
+    values = np.array([-np.inf, -1.5, 0.0, 5e-324, 2.5, np.inf, np.nan])
     ordered = in_order(values)
     assert (np.diff(ordered) > 0).all()
     assert np.array_equal(out_of_order(ordered), values, equal_nan=True)
+    assert in_order(np.array([-0.0]))[0] == in_order(np.array([0.0]))[0]
+
+
+def test_neighbours_that_differ_in_the_sign_of_zero_are_equal() -> None:
+    """Before: -0.0 was smaller than 0.0."""
+    events = [row("A", i, d=d) for i, d in enumerate((-0.0, 0.0, -0.0))]
+    plan = plan_of(statement("A A", 10, 10, conditions="A: count(A.*) = 1 OR d = LAST(A.d, 1)"))
+    assert found(plan, events)[0][2] == expected(plan, events)[0][2] == 3
+
+
+def test_unsigned_neighbours_and_labels_of_neighbours() -> None:
+    """Before: an internal error each."""
+    plan = plan_of(statement("A+", 10, 10, conditions="A: count(A.*) = 1 OR v::UBIGINT > LAST(A.v::UBIGINT, 1)"))
+    with pytest.warns(match="runs through the reference matcher"):
+        make_matcher(plan)
+    with pytest.raises(QueryError, match="HQ221"):
+        plan_of(statement("A+", 10, 10, conditions="A: LAST(CLASSIFIER(), 1) = 'A'"))
+
+
+def test_sums_of_decimals_by_enumeration_are_exact() -> None:
+    """Before: they were rounded to 28 digits."""
+    events = [row("A", i, v=2**62, m=Decimal("12345678.91")) for i in range(3)]
+    measures = "SUM(A.v::DECIMAL(38, 10)) AS s, SUM(A.m) AS m, MAX(A.g) AS g"
+    plan = plan_of(statement("A+", 10, 10, measures=measures))
+    with pytest.warns(match="reference"):
+        ((_, _, s, m, _),) = found(plan, events)
+    assert (s, m) == (12 * 2**62, 12 * Decimal("12345678.91"))
 
 
 def test_kernel_constants_are_those_of_the_enumerations() -> None:

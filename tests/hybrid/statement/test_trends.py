@@ -66,15 +66,70 @@ def test_numbers_of_any_size_on_the_users_connection() -> None:
 
 
 def test_a_pattern_over_windows() -> None:
-    """The rows are an input like any other: numbers grow from window to window."""
-    inner = statement("A+", 10, 10, measures="COUNT(MATCHES) AS n")
+    """The rows are an input like any other, but for numbers of any size: they are text in Arrow, and would be compared
+    as such."""
     events = table(read_rows("A@1 A@11 A@12 A@21 A@22 A@23 A@31"))
-    found = hybrid.sql(
-        f"SELECT * FROM ({inner}) MATCH_RECOGNIZE (ORDER BY window_end MEASURES LAST(UP.n) AS n, count(*) AS windows "
-        "PATTERN (FIRST_ UP+) DEFINE UP AS n::BIGINT > PREV(n::BIGINT)) AS m",
-        events=events,
+    outer = (
+        "SELECT * FROM ({}) MATCH_RECOGNIZE (ORDER BY window_end MEASURES LAST(UP.n) AS n, count(*) AS windows "
+        "PATTERN (FIRST_ UP+) DEFINE UP AS n > PREV(n)) AS m"
     )
-    assert found.arrow().to_pylist() == [{"n": "7", "windows": 3}]
+    found = hybrid.sql(outer.format(statement("A+", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n")), events=events)
+    assert found.arrow().to_pylist() == [{"n": 7, "windows": 3}]
+    # Before: n was a text, and 15 came before 7.
+    with pytest.raises(QueryError, match=r"HQ205(.|\n)*n is a BIGNUM(.|\n)*n::DOUBLE"):
+        hybrid.sql(outer.format(statement("A+", 10, 10, measures="COUNT(MATCHES) AS n")), events=events)
+
+
+def test_frames_have_numbers() -> None:
+    """Before: the digits were texts, and their sum was a longer text."""
+    frame = hybrid.sql(statement("A+ B", 10, 10, measures="COUNT(MATCHES) AS n, MAX(A.v) AS v"), events=many()).df()
+    assert frame["n"].sum() == MANY + 1
+    assert (frame["n"] > 5).tolist() == [True, False]
+    assert frame["v"].tolist() == [1, 5]
+
+
+def test_a_notebook_shows_windows() -> None:
+    """Before: displaying the result raised that it has no evidence."""
+    assert str(MANY) in hybrid.sql(statement("A+ B", 10, 10), events=many())._repr_html_()
+
+
+def test_counts_of_many_digits_and_averages_of_many_trends() -> None:
+    """Before: Python refused to write more than 4,300 digits, and an average of doubles overflowed."""
+    events = table([row("A", i / 2000, d=1.5) for i in range(15_000)])
+    measures = "COUNT(MATCHES) AS n, AVG(A.d) AS a, SUM(A.d) AS s"
+    found = hybrid.sql(statement("A+", 10, 10, measures=measures), events=events)
+    assert found.arrow()["n"].to_pylist()[0].startswith("281796")
+    assert int(found.df()["n"][0]) == 2**15_000 - 1
+    assert found.arrow()["s"].to_pylist() == [float("inf")]
+    assert found.arrow()["a"].to_pylist() == [float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("measures", "pattern", "group", "said"),
+    [
+        ("COUNT(MATCHES) FILTER (WHERE v > 1) AS n", "A+", "g", "with DISTINCT, FILTER"),
+        ("COUNT(MATCHES) AS n", "A+ B", "f", "GROUP BY f, which is"),
+    ],
+)
+def test_what_is_refused(measures: str, pattern: str, group: str, said: str) -> None:
+    events = table(read_rows("A@1 B@2")).append_column("f", pa.array([[1], [2]]))
+    with pytest.raises(QueryError, match=said):
+        hybrid.sql(statement(pattern, 10, 10, partition=group, group=group, measures=measures), events=events)
+
+
+def test_windows_that_overlap_too_often() -> None:
+    """Before: numpy failed to make room for them."""
+    text = statement("A+", 10, 10).replace("SLIDE 10 SECONDS", "SLIDE 1 MICROSECOND")
+    with pytest.raises(QueryError, match=r"HQ221(.|\n)*10,000,000 windows(.|\n)*longer SLIDE"):
+        hybrid.sql(text, events=many())
+
+
+def test_a_column_called_matches_is_quoted() -> None:
+    """Before: COUNT(MATCHES) counted its values."""
+    events = many().append_column("matches", pa.nulls(203, pa.int64()))
+    text = statement("A+ B", 10, 10, measures='COUNT(MATCHES) AS n, COUNT("matches") AS c')
+    assert hybrid.sql(text, events=events).arrow().to_pydict()["n"] == [str(MANY), "1"]
+    assert hybrid.sql(text, events=events).arrow().to_pydict()["c"] == ["0", "0"]
 
 
 @pytest.mark.parametrize("file", [False, True])

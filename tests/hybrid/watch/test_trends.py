@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
-from query.errors import QueryError
+from query.errors import DataError, QueryError
 from tests.events import batch_of
 from tests.trends import EVENTS, Row, read_rows, row, statement
 
@@ -142,9 +142,19 @@ def test_rows_of_windows_feed_a_stream() -> None:
         assert [r["n"] for r in db.sql("SELECT n FROM windows ORDER BY window_end").arrow().to_pylist()] == [3, 1]
 
 
+def test_a_stream_holds_no_numbers_of_any_size() -> None:
+    """Before: it held their digits, and compared them as texts."""
+    with database() as db, pytest.raises(DataError, match=r"n is a BIGNUM(.|\n)*n::DOUBLE AS n"):
+        db.watch(statement("A+ B", 10, 10, measures="1 + COUNT(MATCHES) AS n"), into="windows")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            f"SELECT * FROM ({QUERY}) MATCH_RECOGNIZE (ORDER BY window_end MEASURES A.n AS n PATTERN (A)) AS o",
+            "n is a BIGNUM",
+        ),
         (QUERY + " ALERT ONCE WITHIN 1 HOUR", "ALERT ONCE over rows of windows"),
         (QUERY + " JOIN HISTORY OF events FROM m.window_start TO m.window_end AS h ON true", "joined with history"),
         (
