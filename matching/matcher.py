@@ -23,6 +23,7 @@ from matching.engines.engine import (
     NONE_BAD,
     Arrays,
     Builder,
+    ClosedWindows,
     ConditionFailed,
     Engine,
     EnginePlan,
@@ -32,8 +33,8 @@ from matching.engines.engine import (
     ordered,
     specialisable,
     spillable,
+    windowed,
 )
-from matching.engines.run_trends import ClosedWindows, RunTrends
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes, window_ids
 from matching.kernels.layout import grown
@@ -709,8 +710,8 @@ class KernelMatcher:
         self.store.floor = self.floor
         if self.settled:
             return self._none()
-        if isinstance(self.engine, RunTrends):
-            return self._rows_of_windows(self.engine.windows())
+        if (windows := windowed(self.engine)) is not None:
+            return self._rows_of_windows(windows.windows())
         self._look_whether_stuck()
         out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
         self.engine.decode(self.store, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matching.engines.run_trends import ClosedWindows, out_of_order
+from matching.engines.engine import ClosedWindows
+from matching.engines.run_trends import out_of_order
 from matching.features import query
 from matching.program.trends import FLOAT, LEAST, Put, TrendTable
 from matching.store import to_arrow
@@ -70,30 +72,31 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     return first, place[joined]
 
 
-def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> ClosedWindows:
-    """Adds up the rows of each group. The whole numbers of the result are Python's, in an array of objects without
-    limbs."""
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Sums of n rows of windows. whole: Python's ints, object (n, numbers); floats: float64 (n, sums); least, largest:
+    int64 (n, sums), in the order of the values; there: bool (n, sums), True if there is a value."""
+
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    largest: np.ndarray
+    there: np.ndarray
+
+
+def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> _Totals:
+    """Adds up the rows of each group."""
     floats = np.zeros((count, windows.floats.shape[1]))
     np.add.at(floats, group, windows.floats)
-    least, there = windows.least[:count].copy(), np.zeros((count, windows.least.shape[1]), np.bool_)
-    return ClosedWindows(
-        windows.partition[:count], windows.window[:count], whole_numbers(windows.whole, group, count), floats,
-        *_least_of(windows, group, count, least, there),
-    )  # fmt: skip
-
-
-def _least_of(
-    windows: ClosedWindows, group: np.ndarray, count: int, least: np.ndarray, there: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the smallest and the largest values of each group, side by side: (count, sums, 2)."""
-    bounds = np.empty((*least.shape, 2), np.int64)
-    bounds[..., 0], bounds[..., 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    for k in range(least.shape[1]):
+    shape = count, windows.least.shape[1]
+    least, largest = (np.full(shape, bound, np.int64) for bound in (np.iinfo(np.int64).max, np.iinfo(np.int64).min))
+    there = np.zeros(shape, np.bool_)
+    for k in range(shape[1]):
         some = np.flatnonzero(windows.least_there[:, k])
-        np.minimum.at(bounds[:, k, 0], group[some], windows.least[some, k])
-        np.maximum.at(bounds[:, k, 1], group[some], windows.least[some, k])
+        np.minimum.at(least[:, k], group[some], windows.least[some, k])
+        np.maximum.at(largest[:, k], group[some], windows.least[some, k])
         there[group[some], k] = True
-    return bounds, there
+    return _Totals(whole_numbers(windows.whole, group, count), floats, least, largest, there)
 
 
 def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
@@ -122,14 +125,14 @@ def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
     return out
 
 
-def _value(p: Put, put: ClosedWindows, table: TrendTable) -> pa.Array:
+def _value(p: Put, put: _Totals, table: TrendTable) -> pa.Array:
     """Returns the column of an aggregate, in the type of the plan; BIGNUM as digits."""
-    kind, count = p.aggregate.type, len(put)
+    kind, count = p.aggregate.type, len(put.whole)
     values = put.whole[:, 1 + p.values] if p.values >= 0 else None
     missing = None if values is None else np.array([not n for n in values], np.bool_)
     if p.kind == LEAST:
-        largest = int(table.of_kind(LEAST)[p.total].largest)
-        numbers, there = put.least[:, p.total, largest], put.least_there[:, p.total]
+        of = put.largest if table.of_kind(LEAST)[p.total].largest else put.least
+        numbers, there = of[:, p.total], put.there[:, p.total]
         argument = p.aggregate.argument
         assert argument is not None
         lane = next(lane for e, lane in table.features if e == argument)

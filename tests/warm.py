@@ -1,5 +1,5 @@
-"""What a process loads when it first parses a statement and first matches rows; to be imported where children are
-forked from (tests.forked). No thread may run there, so DuckDB is left alone."""
+"""Loads the modules and kernels of a first statement, for a process that forks children (tests.forked). No thread may
+run there, so DuckDB is left alone."""
 
 from __future__ import annotations
 

@@ -220,11 +220,13 @@ class Result:
 
     def df(self) -> pandas.DataFrame:
         """Returns the rows as a pandas frame, BIGNUMs as Python's ints. Needs pandas."""
+        import pandas
+
         frame = self._table.to_pandas()
         for i, field in enumerate(self._table.schema):
             if holds_digits(field):
                 numbers = [None if v is None else int(Decimal(v)) for v in self._table.column(i).to_pylist()]
-                frame.isetitem(i, pandas_series(numbers))
+                frame.isetitem(i, pandas.Series(numbers, dtype=object))
         return frame
 
     def pl(self) -> polars.DataFrame:
@@ -281,13 +283,6 @@ class Result:
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
         return html_table(self._table, None if windows else self._evidence(SHOWN_ROWS), SHOWN_ROWS)
-
-
-def pandas_series(numbers: list[int | None]) -> pandas.Series:
-    """Returns Python's ints as a series of objects, whatever their size."""
-    import pandas
-
-    return pandas.Series(numbers, dtype=object)
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:

@@ -174,6 +174,30 @@ class OrderedEngine(Protocol):
         """True if rows that have been taken and are not settled are known to lie in a match, bool (n,)."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedWindows:
+    """n rows of closed windows. partition: ids; window: k; whole: int64 (n, 1 + sums, limbs), numbers in two's
+    complement, the lowest limb first, the count of trends first; floats: float64 (n, sums); least: int64 (n, sums), in
+    the order of the values, and whether there is one."""
+
+    partition: Int64Array
+    window: Int64Array
+    whole: np.ndarray
+    floats: np.ndarray
+    least: np.ndarray
+    least_there: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+
+class WindowedEngine(Protocol):
+    """An engine that gives a row per window instead of matches: `decided` counts these rows, `decode` gives none."""
+
+    def windows(self) -> ClosedWindows:
+        """Returns the rows of closed windows, in the order of windows, and forgets them."""
+
+
 class Specialisable(Protocol):
     """An engine that can switch to a kernel written out for its program. source: a module with that kernel; key:
     identifies the module in the cache."""
@@ -210,6 +234,11 @@ def spillable(engine: Engine) -> Spillable | None:
 def ordered(engine: Engine) -> OrderedEngine | None:
     """Returns the engine if it decides attempts in the order of their first rows, else None."""
     return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
+
+
+def windowed(engine: Engine) -> WindowedEngine | None:
+    """Returns the engine if it gives a row per window, else None."""
+    return cast(WindowedEngine, engine) if hasattr(engine, "windows") else None
 
 
 def specialisable(engine: Engine) -> Specialisable | None:
@@ -293,6 +322,6 @@ class EnginePlan:
             spilled = f"with a limit, partial matches leave memory by key (policy {Policy.DUE.value})"
             stay = f"partial matches stay in memory: {self.resident}"
             lines.append(f"memory      {spilled if self.resident is None else stay}")
-        if self.purpose.again:
+        if self.purpose.again and self.trends is None:
             lines.append("evidence    found in the archive when it is asked for")
         return "\n".join(lines)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
+from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
 from matching.kernels import trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.trends import (
@@ -22,7 +20,7 @@ from matching.kernels.trends import (
     TrendNode,
     TrendSums,
 )
-from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable
+from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable, values_before
 from matching.store import RowStore
 from query.errors import DataError
 from query.language.ast import Selection
@@ -43,23 +41,6 @@ _POLICY = {Selection.SKIP_TILL_ANY: PassedOver.STAYS, Selection.SKIP_TILL_NEXT: 
 _OF_NODES, _OF_ENTRIES = ("nodes", "cells"), ("entries", "sums")
 #: Arrays of Pool that are empty between two batches.
 _SCRATCH = ("fresh", "single", "touched")
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedWindows:
-    """n rows of closed windows. partition: ids; window: k; whole: int64 (n, 1 + sums, limbs), numbers in two's
-    complement, the lowest limb first, the count of trends first; floats: float64 (n, sums); least: int64 (n, sums), in
-    the order of the values, and whether there is one."""
-
-    partition: Int64Array
-    window: Int64Array
-    whole: np.ndarray
-    floats: np.ndarray
-    least: np.ndarray
-    least_there: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.partition)
 
 
 class RunTrends:
@@ -360,7 +341,7 @@ def pairs_of(table: TrendTable) -> Pairs:
     """Returns the arrays of the conditions between two events, and the states whose events are kept for them."""
     n, automaton = len(table.labels), table.automaton
     of = {(before, v): pair for before, v, pair in table.pairs}
-    kept = list(dict.fromkeys(v for pair in of.values() for one in pair for c in one for v in c.before))
+    kept = values_before(table.pairs)
     bit = {name: v for v, name in enumerate(table.labels)}
     into: dict[int, set[int]] = {}
     for state in automaton.states:

@@ -43,7 +43,7 @@ IS, EQUAL, UNEQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = range(7)
 
 
 class PassedOver(IntEnum):
-    """What happens to the trends of a state that an event does not take."""
+    """The fate of the trends of a state that does not take an event."""
 
     STAYS = 0  # SKIP TILL ANY MATCH
     STAYS_UNLESS_WAITED_FOR = 1  # SKIP TILL NEXT MATCH
@@ -94,7 +94,7 @@ class TrendMoves(NamedTuple):
 
 
 class TrendSums(NamedTuple):
-    """What is added up beside the counts: whole numbers, doubles, and the smallest or largest values, as int64 in their
+    """The sums beside the counts: whole numbers, doubles, and the smallest or largest values, as int64 in their
     order. *_value: index of the event's value, NONE for the number 1; *_labels: bits of the labels of the events that
     are meant. whole_ones: True to add 1 for each value that is not null, to count them. least_largest: True for MAX."""
 
@@ -510,7 +510,7 @@ def left(moves, cell, mask):
 
 @kernel
 def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, valid):
-    """What an event does to the trends that it does not become part of."""
+    """Ends, moves or keeps the trends that an event does not become part of."""
     for cell in range(len(moves.breaks)):
         record = pool.cells[node, cell]
         if record[shape.alive] == 0:

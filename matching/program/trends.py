@@ -29,6 +29,8 @@ from query.plan.trends import Over, TrendAggregate, Trends, condition_after, nei
 WHOLE, FLOAT, LEAST = "whole", "float", "least"
 #: Most alternatives of a condition between two events.
 ALTERNATIVES_MAX = 64
+#: Most values that are kept of an event: each has a bit that says whether it is null.
+KEPT_MAX = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ Pair = tuple[tuple[Comparison, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class TrendTable:
-    """What the trend engine runs. labels: the variables, by their bits; features: those of the program. pairs: the
+    """The tables of the trend engine. labels: the variables, by their bits; features: those of the program. pairs: the
     conditions of labels, by the label of the event right before (-1: none) and their own, where there are any."""
 
     trends: Trends
@@ -185,13 +187,15 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     pairs: list[tuple[int, int, Pair]] = []
     order = neighbours(plan.pattern)
     for v, name in enumerate(labels):
-        condition = plan.condition(name)
-        if is_row_local(condition):
+        condition = _conjunction([c for c in conjuncts(plan.condition(name)) if not is_row_local(c)])
+        if condition == TRUE:
             continue
         for before in [*([None] if name in order.first else []), *sorted(order.before(name))]:
             compared = _pair(condition_after(condition, name, before), lambda e: feature(e, compared=True))
             if compared != ((),):
                 pairs.append((-1 if before is None else labels.index(before), v, compared))
+    if len(values_before(pairs)) > KEPT_MAX:
+        raise NoKernel(f"conditions between two events of a trend on more than {KEPT_MAX} values")
     table = TrendTable(
         plan.trends, plan.selection, labels, trend_automaton(plan.pattern), tuple(features), tuple(sums), tuple(puts),
         tuple(pairs),
@@ -201,8 +205,16 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
 
 def _local(condition: Expression) -> Expression:
     """Returns the part of a condition that reads its event only."""
-    parts = [c for c in conjuncts(condition) if is_row_local(c)]
+    return _conjunction([c for c in conjuncts(condition) if is_row_local(c)])
+
+
+def _conjunction(parts: Sequence[Expression]) -> Expression:
     return TRUE if not parts else parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
+
+
+def values_before(pairs: Sequence[tuple[int, int, Pair]]) -> tuple[int, ...]:
+    """Returns the features that conditions read of the event right before: those that are kept of an event."""
+    return tuple(dict.fromkeys(v for _, _, pair in pairs for one in pair for c in one for v in c.before))
 
 
 _COMPARED = ("=", "<>", "<", "<=", ">", ">=")

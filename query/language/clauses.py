@@ -1,4 +1,4 @@
-"""What the statements of SASE+ share: their conditions, cut at AND, and the SQL composed from them."""
+"""Conditions of all SASE+ statements: cut at AND, and composed to SQL."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ BIGNUM = "BIGNUM"
 
 
 class Over(Enum):
-    """What an aggregate computes over the trends of a window."""
+    """The functions of an aggregate over the trends of a window."""
 
     MATCHES = "count(MATCHES)"  # trends
     EVENTS = "count(*)"  # events of the variables, summed over trends
@@ -116,7 +116,7 @@ class Trends:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Which variables may follow each other in a trend. first, last: those of its first and its last event. after: by
+    """The order of variables in a trend. first, last: those of its first and its last event. after: by
     variable, those of the next event. empty: a trend may have no event."""
 
     first: frozenset[str]

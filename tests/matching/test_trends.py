@@ -186,6 +186,21 @@ def test_unsigned_neighbours_and_labels_of_neighbours() -> None:
         plan_of(statement("A+", 10, 10, conditions="A: LAST(CLASSIFIER(), 1) = 'A'"))
 
 
+def test_more_values_between_neighbours_than_bits() -> None:
+    """Before: the 65th value was null or not as the first one is."""
+    some = " AND ".join(f"v + {i} >= LAST(A.v + {i}, 1)" for i in range(70))
+    plan = plan_of(statement("A+", 10, 10, conditions=f"A: count(A.*) = 1 OR ({some})"))
+    with pytest.warns(match="more than 62 values"):
+        make_matcher(plan)
+
+
+def test_a_condition_on_single_rows_is_tested_once() -> None:
+    plan = plan_of(statement("A B", 10, 10, conditions="B: v > 3 AND v > LAST(A.v)"))
+    _, table = trend_program(plan)
+    ((_, _, pair),) = table.pairs
+    assert [c.function for one in pair for c in one] == [">"]
+
+
 def test_sums_of_decimals_by_enumeration_are_exact() -> None:
     """Before: they were rounded to 28 digits."""
     events = [row("A", i, v=2**62, m=Decimal("12345678.91")) for i in range(3)]

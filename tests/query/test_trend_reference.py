@@ -1,4 +1,4 @@
-"""What trends are: counted by hand, and by an independent check that tries all labellings of all subsets of events."""
+"""Trends counted by hand, and by an independent check that tries all labellings of all subsets of events."""
 
 from __future__ import annotations
 

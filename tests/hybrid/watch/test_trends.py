@@ -142,6 +142,14 @@ def test_rows_of_windows_feed_a_stream() -> None:
         assert [r["n"] for r in db.sql("SELECT n FROM windows ORDER BY window_end").arrow().to_pylist()] == [3, 1]
 
 
+def test_explain_of_a_live_query_promises_no_evidence() -> None:
+    """Before: it said that evidence is found in the archive."""
+    with database() as db:
+        shown = db.watch(QUERY).explain("program")
+        assert "counts of trends" in shown
+        assert "evidence" not in shown
+
+
 def test_a_stream_holds_no_numbers_of_any_size() -> None:
     """Before: it held their digits, and compared them as texts."""
     with database() as db, pytest.raises(DataError, match=r"n is a BIGNUM(.|\n)*n::DOUBLE AS n"):
