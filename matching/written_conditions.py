@@ -254,11 +254,17 @@ class _Bytecode:
         if does.null:
             value = f"{value} if {all_there} else {written(does.null, names)}"
         result = f"{_slot(does.gives)}{d} = " + (f"1 if ({value}) else 0" if does.gives == "truth" else value)
+        if set(does.takes) == {"truth"} and does.valid:  # branches, as most are foreseen: both sides take longer
+            result = f"s{d} = {value}"
+            say(f"if {all_there}:")
+            say(f"    {result}")
+            say("else:")
+            say(f"    v{d} = {written(does.valid, names).replace(' & ', ' and ').replace(' | ', ' or ')}")
+            say(f"    {result}")
+            return
         if does.null or does.valid:
-            there = "True" if does.null else f"True if {all_there} else {written(does.valid, names)}"
-            say(f"there = {there}")
             say(result)
-            say(f"v{d} = there")
+            say(f"v{d} = True")
             return
         if len(does.takes) == 2:
             say(f"v{d} = v{d} and v{d + 1}")
