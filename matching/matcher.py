@@ -39,11 +39,13 @@ from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes, window_ids
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
+from matching.keys import Keys
 from matching.limits import not_moving_on, over_budget
 from matching.measures import FoundMatches, Measures
 from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
 from matching.program.opcodes import OpCode
 from matching.program.program import Ignore, Program
+from matching.program.trends import TrendTable
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.rows import Attempt, Rows
@@ -730,19 +732,9 @@ class KernelMatcher:
 
     def _rows_of_windows(self, windows: ClosedWindows) -> Matches:
         """Returns the rows of closed windows, each as a match without events."""
-        table = self.chosen.trends
-        assert table is not None
-        partition_by = [c.name for c in self.plan.partition_by]
-        keys = [self.keys.values(partition_by.index(c.name), windows.partition) for c in table.trends.group_by]
-        rows = trend_rows(self.plan, table, windows, keys)
-        n, ids = rows.num_rows, None
-        if self.purpose is Purpose.IDENTIFIED:
-            start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(keys))))
-            ids = window_ids(self._fingerprint, np.asarray(start.cast(pa.int64())), groups)
-        return replace(
-            self._none(), rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64),
-            event_bounds=np.zeros(n + 1, np.int64), ids=ids,
-        )  # fmt: skip
+        assert self.chosen.trends is not None
+        fingerprint = self._fingerprint if self.purpose is Purpose.IDENTIFIED else None
+        return matches_of_windows(self.plan, self.chosen.trends, windows, self.keys, fingerprint, self._none())
 
     def matches_of(self, out: Decode) -> Matches:
         """Decoded matches, at least one, with their output rows and evidence."""
@@ -952,3 +944,22 @@ def found_of(out: Decode) -> FoundMatches:
     return FoundMatches(
         out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
     )
+
+
+def matches_of_windows(
+    plan: Plan, table: TrendTable, windows: ClosedWindows, partitions: Keys, fingerprint: str | None, none: Matches
+) -> Matches:
+    """Returns the rows of closed windows, each as a match without events. fingerprint: of the plan, for ids; None:
+    without ids. none: no matches, with the sources."""
+    assert plan.trends is not None
+    partition_by = [c.name for c in plan.partition_by]
+    keys = [partitions.values(partition_by.index(c.name), windows.partition) for c in plan.trends.group_by]
+    rows = trend_rows(plan, table, windows, keys)
+    n, ids = rows.num_rows, None
+    if fingerprint is not None:
+        start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(keys))))
+        ids = window_ids(fingerprint, np.asarray(start.cast(pa.int64())), groups)
+    return replace(
+        none, rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64), event_bounds=np.zeros(n + 1, np.int64),
+        ids=ids,
+    )  # fmt: skip

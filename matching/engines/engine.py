@@ -22,6 +22,7 @@ from matching.records import Blocks, Coming, Leaving
 from matching.spill import Policy
 from matching.state import stamp
 from matching.store import RowStore
+from matching.workload.program import Workload
 
 #: State to be saved, by name.
 Arrays = dict[str, np.ndarray]
@@ -254,7 +255,8 @@ class EnginePlan:
     again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
     measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
     wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
-    maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW."""
+    maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW.
+    workload: of many such queries."""
 
     engine: type[Engine] | None
     why: str
@@ -267,6 +269,7 @@ class EnginePlan:
     resident: str | None = None
     runs_max: int = 0
     trends: TrendTable | None = None
+    workload: Workload | None = None
 
     @property
     def runs(self) -> Program:
@@ -284,6 +287,8 @@ class EnginePlan:
         """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
         if self.trends is not None:
             return stamp(self.program, self.trends)
+        if self.workload is not None:
+            return stamp(self.program, self.workload)
         if self.keeps_rows:
             return stamp(self.program, self.table)
         return stamp(self.runs, self.table, () if self.chain is None else self.chain.variables)

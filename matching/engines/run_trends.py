@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from matching.batch import Int64Array
@@ -59,7 +61,7 @@ class RunTrends:
         assert chosen.trends is not None
         table = self._table = chosen.trends
         self._moves = moves_of(table)
-        self._sums = sums_of(table)
+        self._sums = sums_of(table.sums)
         self._pairs = pairs_of(table)
         self._apart = bool(self._pairs.grained.any())
         self._slots = -(-table.trends.within_us // table.trends.slide_us)
@@ -165,9 +167,9 @@ class RunTrends:
         self._shape = self._shape_of(2 * old.limbs)
         pool = self._pool
         # numbers of nodes and entries are as wide as Node.WIDTH says; those of the output continue their sign
-        out = np.concatenate([pool.out[:, :2], _wider(pool.out[:, 2:], old)], axis=1)
+        out = np.concatenate([pool.out[:, :2], wider(pool.out[:, 2:], old)], axis=1)
         self._pool = self._with_scratch(
-            pool._replace(cells=_wider(pool.cells, old), sums=_wider(pool.sums, old), out=out)
+            pool._replace(cells=wider(pool.cells, old), sums=wider(pool.sums, old), out=out)
         )
 
     def _room_for_output(self) -> None:
@@ -246,7 +248,7 @@ class RunTrends:
         self._grow(("out",), max(ROOM, self.decided))
 
 
-def _wider(records: np.ndarray, old: Shape) -> np.ndarray:
+def wider(records: np.ndarray, old: Shape) -> np.ndarray:
     """Returns records whose numbers have twice as many limbs, which continue their sign."""
     whole = records[..., : old.floats].reshape(*records.shape[:-1], old.whole, old.limbs)
     sign = np.repeat(whole[..., -1:] >> 63, old.limbs, axis=-1)
@@ -380,9 +382,9 @@ def pairs_of(table: TrendTable) -> Pairs:
     )  # fmt: skip
 
 
-def sums_of(table: TrendTable) -> TrendSums:
+def sums_of(sums: Sequence[Sum]) -> TrendSums:
     """Returns the arrays of what is added up."""
-    whole, floats, least = (table.of_kind(kind) for kind in (WHOLE, FLOAT, LEAST))
+    whole, floats, least = ([s for s in sums if s.kind == kind] for kind in (WHOLE, FLOAT, LEAST))
 
     def numbers(values: list[int]) -> Int64Array:
         return np.array(values, np.int64)

@@ -72,6 +72,15 @@ def trailing_zeros(context: Any, x: Any) -> Any:
 
 
 @intrinsic
+def leading_zeros(context: Any, x: Any) -> Any:
+    """The number of bits above the highest one of x; 64 if x is 0."""
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), build
+
+@intrinsic
 def bits_of(context: Any, x: Any) -> Any:
     """The bits of a float64, as an int64."""
 

@@ -32,13 +32,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class QueryPath:
-    """A query in a template. labels: by its nodes, the index of the condition of their events; edges: (node or START,
-    node); last: the nodes at which its trends end."""
+    """A query in a template. labels: by its nodes, the index of the condition of their events; variables: by its nodes,
+    the pattern variable; edges: (node or START, node); last: the nodes at which its trends end."""
 
     name: str
     labels: Mapping[int, int]
     edges: frozenset[tuple[int, int]]
     last: frozenset[int]
+    variables: Mapping[int, str]
 
     def before(self, node: int) -> frozenset[int]:
         """Returns the nodes, or START, from which an event comes to a node."""
@@ -63,7 +64,7 @@ class Template:
         return {edge: frozenset(found[edge]) for edge in sorted(found)}
 
     def __str__(self) -> str:
-        lines = []
+        lines: list[str] = []
         for (source, node), queries in self.transitions().items():
             start = "start" if source == START else str(self.nodes[source])
             names = ", ".join(self.queries[q].name for q in sorted(queries))
@@ -86,6 +87,7 @@ def template(plans: Mapping[str, Plan]) -> Template:
         reached: dict[tuple[str, int, int], int] = {}
         places: dict[str, int] = {}
         labels: dict[int, int] = {}
+        variables: dict[int, str] = {}
         edges: set[tuple[int, int]] = set()
         last: set[int] = set()
         ahead: list[tuple[int, int]] = [(START, 0)]
@@ -102,12 +104,13 @@ def template(plans: Mapping[str, Plan]) -> Template:
                     places[shown] = places.get(shown, 0) + 1
                     reached[key] = node
                     labels[node] = every.setdefault(condition, len(every))
+                    variables[node] = label
                     if end >= 0:
                         last.add(node)
                     if to >= 0:
                         ahead.append((node, to))
                 edges.add((source, reached[key]))
-        queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last)))
+        queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last), variables))
     kinds = list(types.values())
     exclusive = None not in kinds and len({kind[0] for kind in kinds if kind is not None}) == 1
     return Template(tuple(nodes), tuple(every), tuple(queries), exclusive)

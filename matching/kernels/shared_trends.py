@@ -1,0 +1,793 @@
+"""Counts of trends of many queries at once, by sharing plan: see matching.workload.plan, and matching.kernels.trends
+for records.
+
+A node holds what one partition counts in one window. For each set of the plan it has a list of columns. A column
+belongs to a snapshot: a record of coefficients for each node of the template in the set (a cell), and the values of the
+snapshot, a record for each query. The record of a query in a cell is the sum of coefficient times value over the
+columns. The column of the start has no values: they are 1. A set may also be split: then it has one column, with the
+record of each query in each cell itself.
+
+An event that all queries of a set take adds to each column what its cells before have. For what comes from other sets
+there is a gate: a snapshot whose values are the sums of the records there, and that serves all events until these
+change; so a snapshot is made as often as events of both kinds alternate. Where queries of a set disagree on an event, a
+snapshot is made for that event ([SHARING] 2.2, [HAMLET] snapshots).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from matching.kernels.jit import inlined, kernel
+from matching.kernels.limbs import add_limb, add_product_limb, leading_zeros, number_of
+from matching.kernels.trends import (
+    DONE,
+    MORE_LIMBS,
+    MORE_NODES,
+    MORE_OUTPUT,
+    NONE,
+    add_float,
+    add_record,
+    any_crowded,
+    as_double,
+    clear,
+    extend,
+    take_least,
+)
+
+MORE_RECORDS = 5
+
+#: Bits above a product for the number of columns that are added up.
+SUM_BITS = 24
+
+#: What Column.OP is, instead of the event of a gate.
+OF_START = -1
+OF_EVENT = -2
+SPLIT = -3
+
+
+class Sets(NamedTuple):
+    """The tables of a sharing plan; c cells are all (set, node), e entries all (event of a cell, query).
+
+    Events of kind t come to the cells [kind_begin[t], kind_begin[t + 1]) of op_*: op_set, op_cell (index in its set),
+    op_class (of the node, for sums), op_same (True if its queries have one condition), op_start (all its queries start
+    there), op_outside (some come from elsewhere, by gates). An op has the entries [entry[op], entry[op + 1]), one for
+    each query of its set: label, the index of the condition, and the sources [source[e], source[e + 1]): source_set
+    (NONE: the start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients).
+    The cell itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
+    outside_at[outside[op]:outside[op + 1]]: the cells, as indices of Room.versions, by whose change a gate ends.
+
+    Per set: cells, queries, first (index of its first cell in versions), starts (True if all its queries start in it),
+    limit: columns at which it splits; 0: it is split from the start. burst: kind of event whose bursts decide whether
+    it shares, NONE: none. Query q has the trends of last_*[last[q]:last[q + 1]]: set, cell, query in it.
+    """
+
+    kind_begin: np.ndarray
+    op_set: np.ndarray
+    op_cell: np.ndarray
+    op_class: np.ndarray
+    op_same: np.ndarray
+    op_start: np.ndarray
+    op_outside: np.ndarray
+    entry: np.ndarray
+    label: np.ndarray
+    source: np.ndarray
+    source_set: np.ndarray
+    source_cell: np.ndarray
+    source_query: np.ndarray
+    source_inside: np.ndarray
+    inside: np.ndarray
+    inside_cell: np.ndarray
+    outside: np.ndarray
+    outside_at: np.ndarray
+    cells: np.ndarray
+    queries: np.ndarray
+    first: np.ndarray
+    starts: np.ndarray
+    limit: np.ndarray
+    burst: np.ndarray
+    last: np.ndarray
+    last_set: np.ndarray
+    last_cell: np.ndarray
+    last_query: np.ndarray
+    within_us: int
+    slide_us: int
+
+
+class SharedNode(IntEnum):
+    """Columns of the nodes, int64 (nodes, 6)."""
+
+    PARTITION = 0
+    NEXT = 1  # of the same window, or the next free one
+    WIDTH = 2  # limbs in use
+    FULL = 3  # 1: the next event needs one limb more
+    WINDOW = 4
+    KIND = 5  # of the last event
+
+
+class Column(IntEnum):
+    """Columns of the columns, int64 (columns, 4)."""
+
+    NEXT = 0  # of the same node and set, or the next free one
+    ROW = 1  # its first record
+    OP = 2  # the op of a gate, or OF_START, OF_EVENT, SPLIT
+    STAMP = 3  # of a gate: the sum of the versions of the cells it reads
+
+
+class SharedCounter(IntEnum):
+    """Numbers that outlive a call, int64 (12,)."""
+
+    USED = 0  # nodes ever used
+    FREE = 1  # first free one of them
+    OPEN = 2  # nodes of open windows
+    CLOSED_BEFORE = 3  # windows before this one are closed
+    SLOT = 4  # where to go on in a row after a lack of room
+    OUT = 5  # rows of output
+    VALUE_BITS = 6  # of the largest value of a row, for the room above a number
+    LIVE = 7  # 1: CLOSED_BEFORE has been set
+    COLUMNS_USED = 8
+    RECORDS_USED = 9
+    OPENED = 10  # nodes since the start
+    SNAPSHOTS = 11  # columns since the start, besides those of starts
+
+
+PARTITION = int(SharedNode.PARTITION)
+NEXT_NODE = int(SharedNode.NEXT)
+WIDTH = int(SharedNode.WIDTH)
+FULL = int(SharedNode.FULL)
+WINDOW = int(SharedNode.WINDOW)
+KIND = int(SharedNode.KIND)
+C_NEXT = int(Column.NEXT)
+C_ROW = int(Column.ROW)
+C_OP = int(Column.OP)
+C_STAMP = int(Column.STAMP)
+USED = int(SharedCounter.USED)
+FREE = int(SharedCounter.FREE)
+OPEN = int(SharedCounter.OPEN)
+CLOSED_BEFORE = int(SharedCounter.CLOSED_BEFORE)
+SLOT = int(SharedCounter.SLOT)
+OUT = int(SharedCounter.OUT)
+VALUE_BITS = int(SharedCounter.VALUE_BITS)
+LIVE = int(SharedCounter.LIVE)
+COLUMNS_USED = int(SharedCounter.COLUMNS_USED)
+RECORDS_USED = int(SharedCounter.RECORDS_USED)
+OPENED = int(SharedCounter.OPENED)
+SNAPSHOTS = int(SharedCounter.SNAPSHOTS)
+
+
+class Room(NamedTuple):
+    """Nodes and what they refer to. heads, counts: int64 (nodes, sets), the first column of a set, and how many it has.
+    versions: int64 (nodes, cells), how often a cell has changed. gates: int64 (nodes, ops), the last gate of an op.
+    of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first node of each
+    open window. columns: see Column; free: int64 (3 * sets,), the first free column of each set: of starts, of
+    snapshots, split ones. records: int64 (rows, columns of a record). out: int64 (rows, 3 + columns): query, partition,
+    window and record of closed windows with a trend. gathered: int64 (queries + 1, columns), room for a snapshot."""
+
+    nodes: np.ndarray
+    heads: np.ndarray
+    counts: np.ndarray
+    versions: np.ndarray
+    gates: np.ndarray
+    of: np.ndarray
+    first: np.ndarray
+    columns: np.ndarray
+    free: np.ndarray
+    records: np.ndarray
+    out: np.ndarray
+    gathered: np.ndarray
+    counters: np.ndarray
+
+
+# ---- numbers
+
+
+@inlined
+def bits_in(record, at, width):
+    """The number of bits of a number without its sign."""
+    sign = np.int64(-1) if record[at + width - 1] < 0 else np.int64(0)
+    for i in range(width - 1, -1, -1):
+        limb = record[at + i] ^ sign
+        if limb != 0:
+            return 64 * i + 64 - leading_zeros(limb)
+    return 0
+
+
+@inlined
+def limbs_in(record, at, width):
+    """The limbs of a number up to its highest one, all if it is negative."""
+    if record[at + width - 1] < 0:
+        return width
+    n = width
+    while n > 0 and record[at + n - 1] == 0:
+        n -= 1
+    return n
+
+
+@inlined
+def add_product(to, at, x, x_at, y, y_at, width):
+    """Adds the product of two numbers, modulo 2**(64 * width)."""
+    n = limbs_in(x, x_at, width)
+    m = limbs_in(y, y_at, width)
+    for i in range(n):
+        limb = x[x_at + i]
+        carry = np.int64(0)
+        stop = min(m, width - i)
+        for j in range(stop):
+            to[at + i + j], carry = add_product_limb(to[at + i + j], y[y_at + j], limb, carry)
+        j = i + stop
+        while carry != 0 and j < width:
+            to[at + j], carry = add_limb(to[at + j], carry, np.int64(0))
+            j += 1
+
+
+@inlined
+def add_composed(to, coefficient, value, width, sums, shape):
+    """Adds the trends that go on from those of a snapshot: each of `value` with each of `coefficient`."""
+    for k in range(1, shape.whole):
+        at = k * shape.limbs
+        add_product(to, at, coefficient, 0, value, at, width)
+        add_product(to, at, coefficient, at, value, 0, width)
+    add_product(to, 0, coefficient, 0, value, 0, width)
+    if shape.floats < shape.least:
+        ways, trends = as_double(coefficient, width), as_double(value, width)
+        for k in range(shape.floats, shape.least):
+            before, after = number_of(value[k]), number_of(coefficient[k])
+            if before != 0.0:
+                add_float(to, k, before * ways)
+            if after != 0.0:
+                add_float(to, k, after * trends)
+    for k in range(len(sums.least_value)):
+        for one in (coefficient, value):
+            if one[shape.there + k] != 0:
+                take_least(to, k, one[shape.least + k], sums.least_largest[k], shape)
+    to[shape.alive] = 1
+
+
+@inlined
+def bits_composed(coefficient, value, width, shape):
+    """More bits than any whole number of a composed record has."""
+    ways, trends = bits_in(coefficient, 0, width), bits_in(value, 0, width)
+    most = ways + trends
+    for k in range(1, shape.whole):
+        at = k * shape.limbs
+        most = max(most, ways + bits_in(value, at, width), trends + bits_in(coefficient, at, width))
+    return most + 1
+
+
+# ---- columns
+
+
+@inlined
+def size_of(sets, g, way):
+    """The records of a column: 0 of the start, 1 of a snapshot, 2 split."""
+    if way == 0:
+        return sets.cells[g]
+    if way == 1:
+        return sets.cells[g] + sets.queries[g]
+    return sets.cells[g] * sets.queries[g]
+
+
+@inlined
+def new_column(sets, room, node, g, way, op, stamp):
+    """A column of a node and set, with empty records."""
+    counters = room.counters
+    c = room.free[3 * g + way]
+    size = size_of(sets, g, way)
+    if c >= 0:
+        room.free[3 * g + way] = room.columns[c, C_NEXT]
+    else:
+        c = counters[COLUMNS_USED]
+        counters[COLUMNS_USED] = c + 1
+        room.columns[c, C_ROW] = counters[RECORDS_USED]
+        counters[RECORDS_USED] += size
+    row = room.columns[c, C_ROW]
+    for r in range(row, row + size):
+        clear(room.records[r])
+    room.columns[c, C_OP] = op
+    room.columns[c, C_STAMP] = stamp
+    room.columns[c, C_NEXT] = room.heads[node, g]
+    room.heads[node, g] = c
+    room.counts[node, g] += 1
+    if way == 1:
+        counters[SNAPSHOTS] += 1
+    return c
+
+
+@inlined
+def drop_columns(room, node, g):
+    """Frees the columns of a set."""
+    c = room.heads[node, g]
+    while c >= 0:
+        after = room.columns[c, C_NEXT]
+        op = room.columns[c, C_OP]
+        way = 2 if op == SPLIT else 0 if op == OF_START else 1
+        room.columns[c, C_NEXT] = room.free[3 * g + way]
+        room.free[3 * g + way] = c
+        c = after
+    room.heads[node, g] = NONE
+    room.counts[node, g] = 0
+
+
+@inlined
+def is_split(room, node, g):
+    c = room.heads[node, g]
+    return c >= 0 and room.columns[c, C_OP] == SPLIT
+
+
+@inlined
+def add_value(to, sets, room, node, g, cell, query, width, sums, shape):
+    """Adds the record of a query in a cell of a set."""
+    c = room.heads[node, g]
+    while c >= 0:
+        row = room.columns[c, C_ROW]
+        if room.columns[c, C_OP] == SPLIT:
+            record = room.records[row + query * sets.cells[g] + cell]
+            if record[shape.alive] != 0:
+                add_record(to, record, width, width, sums, shape)
+            return
+        coefficient = room.records[row + cell]
+        if coefficient[shape.alive] != 0:
+            if room.columns[c, C_OP] == OF_START:
+                add_record(to, coefficient, width, width, sums, shape)
+            else:
+                value = room.records[row + sets.cells[g] + query]
+                if value[shape.alive] != 0:
+                    add_composed(to, coefficient, value, width, sums, shape)
+        c = room.columns[c, C_NEXT]
+
+
+@inlined
+def bits_of_value(sets, room, node, g, cell, query, width, shape):
+    """More bits than any whole number of a query's record in a cell has, as products; 0 if there are none."""
+    most = np.int64(0)
+    c = room.heads[node, g]
+    while c >= 0:
+        row = room.columns[c, C_ROW]
+        if room.columns[c, C_OP] == SPLIT:
+            return np.int64(0)
+        coefficient = room.records[row + cell]
+        if room.columns[c, C_OP] != OF_START and coefficient[shape.alive] != 0:
+            value = room.records[row + sets.cells[g] + query]
+            if value[shape.alive] != 0:
+                most = max(most, bits_composed(coefficient, value, width, shape))
+        c = room.columns[c, C_NEXT]
+    return most
+
+
+@inlined
+def widen(sets, room, node, shape):
+    """Gives the numbers of a node one limb more."""
+    width = room.nodes[node, WIDTH]
+    for g in range(len(sets.cells)):
+        c = room.heads[node, g]
+        while c >= 0:
+            op = room.columns[c, C_OP]
+            row = room.columns[c, C_ROW]
+            for r in range(row, row + size_of(sets, g, 2 if op == SPLIT else 0 if op == OF_START else 1)):
+                record = room.records[r]
+                for k in range(shape.whole):
+                    at = k * shape.limbs + width
+                    record[at] = np.int64(-1) if record[at - 1] < 0 else np.int64(0)
+            c = room.columns[c, C_NEXT]
+    room.nodes[node, WIDTH] = width + 1
+    room.nodes[node, FULL] = 0
+
+
+@inlined
+def make_wide(sets, room, node, bits, shape):
+    """Makes the numbers of a node wide enough for so many bits; False if records have no room."""
+    if bits + 1 > 64 * shape.limbs:
+        return False
+    while bits + 1 > 64 * room.nodes[node, WIDTH]:
+        widen(sets, room, node, shape)
+    return True
+
+
+@kernel
+def split(sets, room, node, g, sums, shape):
+    """Gives each query of a set records of its own; False if they have no room."""
+    if is_split(room, node, g):
+        return True
+    k, m = sets.cells[g], sets.queries[g]
+    most = np.int64(0)
+    for cell in range(k):
+        for query in range(m):
+            most = max(most, bits_of_value(sets, room, node, g, cell, query, room.nodes[node, WIDTH], shape))
+    if not make_wide(sets, room, node, most + SUM_BITS + room.counters[VALUE_BITS], shape):
+        return False
+    width = room.nodes[node, WIDTH]
+    old = room.heads[node, g]
+    count = room.counts[node, g]
+    c = new_column(sets, room, node, g, 2, SPLIT, 0)
+    row = room.columns[c, C_ROW]
+    room.heads[node, g] = old
+    for query in range(m):
+        for cell in range(k):
+            add_value(room.records[row + query * k + cell], sets, room, node, g, cell, query, width, sums, shape)
+    room.counts[node, g] = count
+    drop_columns(room, node, g)
+    room.columns[c, C_NEXT] = NONE
+    room.heads[node, g] = c
+    room.counts[node, g] = 1
+    for op in range(len(sets.op_set)):
+        if sets.op_set[op] == g:
+            room.gates[node, op] = NONE
+    return True
+
+
+@kernel
+def share(sets, room, node, g, shape):
+    """Makes a snapshot of each cell of a split set."""
+    if not is_split(room, node, g):
+        return
+    k, m = sets.cells[g], sets.queries[g]
+    own = room.heads[node, g]
+    row = room.columns[own, C_ROW]
+    room.heads[node, g] = NONE
+    room.counts[node, g] = 0
+    if sets.starts[g]:
+        new_column(sets, room, node, g, 0, OF_START, 0)
+    for cell in range(k):
+        alive = False
+        for query in range(m):
+            alive |= room.records[row + query * k + cell, shape.alive] != 0
+        if not alive:
+            continue
+        c = new_column(sets, room, node, g, 1, OF_EVENT, 0)
+        at = room.columns[c, C_ROW]
+        room.records[at + cell, 0] = 1
+        room.records[at + cell, shape.alive] = 1
+        for query in range(m):
+            for i in range(room.records.shape[1]):
+                room.records[at + k + query, i] = room.records[row + query * k + cell, i]
+    room.columns[own, C_NEXT] = room.free[3 * g + 2]
+    room.free[3 * g + 2] = own
+
+
+# ---- nodes and windows
+
+
+@inlined
+def new_node(sets, room, partition, window, slot, width):
+    counters = room.counters
+    node = counters[FREE]
+    if node >= 0:
+        counters[FREE] = room.nodes[node, NEXT_NODE]
+    else:
+        node = counters[USED]
+        counters[USED] = node + 1
+    of = room.nodes[node]
+    of[PARTITION] = partition
+    of[WINDOW] = window
+    of[WIDTH] = width
+    of[FULL] = 0
+    of[KIND] = NONE
+    of[NEXT_NODE] = room.first[slot]
+    room.first[slot] = node
+    room.of[partition, slot] = node
+    room.heads[node] = NONE
+    room.counts[node] = 0
+    room.gates[node] = NONE
+    room.versions[node] = 0
+    counters[OPEN] += 1
+    counters[OPENED] += 1
+    return node
+
+
+@kernel
+def close_before(window, sets, sums, shape, room):
+    """Closes the open windows before `window`, writes their rows, in the order of windows, and frees their nodes.
+    Returns DONE; MORE_LIMBS or MORE_OUTPUT: to be called again with more room."""
+    counters = room.counters
+    slots = len(room.first)
+    if counters[LIVE] == 0:
+        counters[LIVE] = 1
+        counters[CLOSED_BEFORE] = window
+        return DONE
+    k = counters[CLOSED_BEFORE]
+    last = min(window, k + slots)  # no node has a later one
+    queries = len(sets.last) - 1
+    while k < last:
+        slot = k % slots
+        node = room.first[slot]
+        while node >= 0:
+            if counters[OUT] + queries > len(room.out):
+                return MORE_OUTPUT
+            width = room.nodes[node, WIDTH]
+            most = np.int64(0)
+            for i in range(len(sets.last_set)):
+                bits = bits_of_value(
+                    sets, room, node, sets.last_set[i], sets.last_cell[i], sets.last_query[i], width, shape
+                )
+                most = max(most, bits)
+            if not make_wide(sets, room, node, most + SUM_BITS, shape):
+                return MORE_LIMBS
+            width = room.nodes[node, WIDTH]
+            for q in range(queries):
+                row = room.out[counters[OUT]]
+                clear(row)
+                total = room.gathered[0]
+                clear(total)
+                for i in range(sets.last[q], sets.last[q + 1]):
+                    add_value(
+                        total, sets, room, node, sets.last_set[i], sets.last_cell[i], sets.last_query[i], width, sums,
+                        shape,
+                    )  # fmt: skip
+                if total[shape.alive] != 0:
+                    add_record(row[3:], total, width, shape.limbs, sums, shape)
+                    row[0] = q
+                    row[1] = room.nodes[node, PARTITION]
+                    row[2] = k
+                    counters[OUT] += 1
+            for g in range(len(sets.cells)):
+                drop_columns(room, node, g)
+            after = room.nodes[node, NEXT_NODE]
+            room.of[room.nodes[node, PARTITION], slot] = NONE
+            room.nodes[node, NEXT_NODE] = counters[FREE]
+            counters[FREE] = node
+            counters[OPEN] -= 1
+            node = after
+            room.first[slot] = node
+        k += 1
+        counters[CLOSED_BEFORE] = k
+    if window > counters[CLOSED_BEFORE]:
+        counters[CLOSED_BEFORE] = window
+    return DONE
+
+
+# ---- events
+
+
+@inlined
+def stamp_of(sets, room, node, op):
+    total = np.int64(0)
+    for i in range(sets.outside[op], sets.outside[op + 1]):
+        total += room.versions[node, sets.outside_at[i]]
+    return total
+
+
+@inlined
+def takers(sets, op, mask):
+    """How many queries of the set take an event; all if they have one condition."""
+    first, last = sets.entry[op], sets.entry[op + 1]
+    if sets.op_same[op]:
+        return last - first if (mask >> sets.label[first]) & 1 == 1 else 0
+    count = 0
+    for e in range(first, last):
+        count += (mask >> sets.label[e]) & 1
+    return count
+
+
+@inlined
+def gate_of(sets, room, node, op):
+    """The gate of an op, if it still has the values of its sources, else NONE."""
+    gate = room.gates[node, op]
+    if gate >= 0 and room.columns[gate, C_STAMP] != stamp_of(sets, room, node, op):
+        return np.int64(NONE)
+    return gate
+
+
+@inlined
+def bits_read(sets, room, node, op, mask, everything, width, shape):
+    """More bits than any number has that is computed from the sources of an op."""
+    most = np.int64(0)
+    for e in range(sets.entry[op], sets.entry[op + 1]):
+        if (mask >> sets.label[e]) & 1 == 0:
+            continue
+        for s in range(sets.source[e], sets.source[e + 1]):
+            if sets.source_set[s] >= 0 and (everything or not sets.source_inside[s]):
+                bits = bits_of_value(
+                    sets, room, node, sets.source_set[s], sets.source_cell[s], sets.source_query[s], width, shape
+                )
+                most = max(most, bits)
+    return most
+
+
+@inlined
+def gather(sets, room, node, op, mask, everything, width, sums, shape):
+    """Computes the values of a snapshot, for the queries that take an event; True if there is a trend."""
+    some = False
+    first = sets.entry[op]
+    for e in range(first, sets.entry[op + 1]):
+        to = room.gathered[e - first]
+        clear(to)
+        if (mask >> sets.label[e]) & 1 == 0:
+            continue
+        for s in range(sets.source[e], sets.source[e + 1]):
+            if sets.source_inside[s] and not everything:
+                continue
+            if sets.source_set[s] < 0:
+                carry = np.int64(1)
+                for i in range(width):
+                    to[i], carry = add_limb(to[i], np.int64(0), carry)
+                to[shape.alive] = 1
+            else:
+                add_value(
+                    to, sets, room, node, sets.source_set[s], sets.source_cell[s], sets.source_query[s], width, sums,
+                    shape,
+                )  # fmt: skip
+        some |= to[shape.alive] != 0
+    return some
+
+
+@kernel
+def take_split(sets, room, node, op, mask, row, width, bits, sums, shape, values, doubles, valid):
+    """Takes an event in a cell of a split set."""
+    g, cell, label = sets.op_set[op], sets.op_cell[op], sets.op_class[op]
+    k = sets.cells[g]
+    own = room.columns[room.heads[node, g], C_ROW]
+    changed = False
+    first = sets.entry[op]
+    for e in range(first, sets.entry[op + 1]):
+        if (mask >> sets.label[e]) & 1 == 0:
+            continue
+        base = own + (e - first) * k
+        to = room.records[base + cell]
+        before = changed
+        for s in range(sets.source[e], sets.source[e + 1]):
+            other = sets.source_set[s]
+            if other < 0:
+                extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
+                changed = True
+            elif other == g:
+                trends = room.records[base + sets.source_cell[s]]
+                if trends[shape.alive] != 0:
+                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
+                    changed = True
+            else:
+                trends = room.gathered[0]
+                clear(trends)
+                add_value(
+                    trends, sets, room, node, other, sets.source_cell[s], sets.source_query[s], width, sums, shape
+                )
+                if trends[shape.alive] != 0:
+                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
+                    changed = True
+        if (changed or before) and any_crowded(to, width, bits, shape):
+            room.nodes[node, FULL] = 1
+    if changed:
+        room.versions[node, sets.first[g] + cell] += 1
+
+
+@kernel
+def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shape, values, doubles, valid):
+    """Takes an event in a cell of a set by its columns. agreed: all its queries take it."""
+    g, cell, label = sets.op_set[op], sets.op_cell[op], sets.op_class[op]
+    k = sets.cells[g]
+    changed = False
+    entering = np.int64(NONE)
+    if not agreed or sets.op_outside[op]:
+        if agreed:
+            entering = gate_of(sets, room, node, op)
+        if entering < 0 and gather(sets, room, node, op, mask, not agreed, width, sums, shape):
+            stamp = stamp_of(sets, room, node, op) if agreed else np.int64(0)
+            entering = new_column(sets, room, node, g, 1, op if agreed else OF_EVENT, stamp)
+            if agreed:
+                room.gates[node, op] = entering
+            at = room.columns[entering, C_ROW] + k
+            for query in range(sets.queries[g]):
+                for i in range(room.records.shape[1]):
+                    room.records[at + query, i] = room.gathered[query, i]
+    if agreed:
+        c = room.heads[node, g]
+        while c >= 0:
+            base = room.columns[c, C_ROW]
+            to = room.records[base + cell]
+            mine = False
+            for i in range(sets.inside[op], sets.inside[op + 1]):
+                trends = room.records[base + sets.inside_cell[i]]
+                if trends[shape.alive] != 0:
+                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
+                    mine = True
+            if sets.op_start[op] and room.columns[c, C_OP] == OF_START:
+                extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
+                mine = True
+            if mine:
+                changed = True
+                if any_crowded(to, width, bits, shape):
+                    room.nodes[node, FULL] = 1
+            c = room.columns[c, C_NEXT]
+    if entering >= 0:
+        to = room.records[room.columns[entering, C_ROW] + cell]
+        extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
+        changed = True
+        if any_crowded(to, width, bits, shape):
+            room.nodes[node, FULL] = 1
+    if changed:
+        room.versions[node, sets.first[g] + cell] += 1
+
+
+@kernel
+def prepare(sets, room, node, op, mask, count, bits, sums, shape):
+    """Makes the columns of a cell's set ready for an event, and its numbers wide enough. False: records lack limbs."""
+    g = sets.op_set[op]
+    if room.heads[node, g] < 0:
+        if sets.limit[g] == 0:
+            new_column(sets, room, node, g, 2, SPLIT, 0)
+        elif sets.starts[g]:
+            new_column(sets, room, node, g, 0, OF_START, 0)
+    if not is_split(room, node, g) and room.counts[node, g] > sets.limit[g]:
+        if not split(sets, room, node, g, sums, shape):
+            return False
+    alone = is_split(room, node, g)
+    agreed = count == sets.queries[g]
+    if alone or not agreed or (sets.op_outside[op] and gate_of(sets, room, node, op) < 0):
+        most = bits_read(sets, room, node, op, mask, alone or not agreed, room.nodes[node, WIDTH], shape)
+        if most > 0:
+            return make_wide(sets, room, node, most + SUM_BITS + bits, shape)
+    return True
+
+
+@kernel
+def step(begin, end, partition, mask, kind, ts, values, doubles, valid, sets, sums, shape, room, rows_max):
+    """Takes rows [begin, end), in the order of time. mask: bits of the conditions that hold; kind: the kind of event,
+    NONE for a row that nobody takes. rows_max: the records that an event of a node may need at most. Returns (next row,
+    status); the call is to be repeated with more room. O(windows * columns of the sets that take it) a row and limb."""
+    counters = room.counters
+    slots = len(room.first)
+    bits = counters[VALUE_BITS]
+    narrow = bits // 63 + 1  # limbs of a number that is 0
+    if narrow > shape.limbs:
+        return begin, MORE_LIMBS
+    first, last, slot_of_first = np.int64(0), np.int64(-1), np.int64(0)
+    same_before = np.int64(-0x8000000000000000)  # times before this one have the same windows
+    for row in range(begin, end):
+        t = kind[row]
+        if t < 0:
+            continue
+        m = mask[row]
+        if ts[row] >= same_before:
+            first = (ts[row] - sets.within_us) // sets.slide_us + 1
+            last = ts[row] // sets.slide_us
+            same_before = min((last + 1) * sets.slide_us, first * sets.slide_us + sets.within_us)
+            slot_of_first = first % slots
+            if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
+                status = close_before(first, sets, sums, shape, room)
+                if status != DONE:
+                    return row, status
+        if counters[USED] + slots > len(room.nodes):
+            return row, MORE_NODES
+        p = partition[row]
+        for k in range(first + counters[SLOT], last + 1):
+            slot = slot_of_first + (k - first)
+            slot = slot - slots if slot >= slots else slot
+            if counters[RECORDS_USED] + rows_max > len(room.records) or (
+                counters[COLUMNS_USED] + 3 * len(sets.cells) + len(sets.op_set) > len(room.columns)
+            ):
+                counters[SLOT] = k - first
+                return row, MORE_RECORDS
+            node = np.int64(room.of[p, slot])
+            if node < 0:
+                node = new_node(sets, room, p, k, slot, narrow)
+            if room.nodes[node, FULL] == 1:
+                if room.nodes[node, WIDTH] == shape.limbs:
+                    counters[SLOT] = k - first
+                    return row, MORE_LIMBS
+                widen(sets, room, node, shape)
+            if room.nodes[node, KIND] != t:
+                for g in range(len(sets.cells)):  # a burst ends, another begins
+                    if sets.burst[g] >= 0 and sets.burst[g] == room.nodes[node, KIND]:
+                        if not split(sets, room, node, g, sums, shape):
+                            counters[SLOT] = k - first
+                            return row, MORE_LIMBS
+                room.nodes[node, KIND] = t
+            for op in range(sets.kind_begin[t], sets.kind_begin[t + 1]):
+                count = takers(sets, op, m)
+                if count > 0 and not prepare(sets, room, node, op, m, count, bits, sums, shape):
+                    counters[SLOT] = k - first
+                    return row, MORE_LIMBS
+            width = room.nodes[node, WIDTH]
+            for op in range(sets.kind_begin[t], sets.kind_begin[t + 1]):
+                count = takers(sets, op, m)
+                if count == 0:
+                    continue
+                g = sets.op_set[op]
+                if is_split(room, node, g):
+                    take_split(sets, room, node, op, m, row, width, bits, sums, shape, values, doubles, valid)
+                else:
+                    agreed = count == sets.queries[g]
+                    take_shared(sets, room, node, op, m, agreed, row, width, bits, sums, shape, values, doubles, valid)
+        counters[SLOT] = 0
+    return end, DONE

@@ -1,0 +1,74 @@
+"""The matcher of a workload: queries of one stream that are counted together, each with rows of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from matching.batch import EventBatch, Matches
+from matching.engines.choose import rows_wanted
+from matching.engines.engine import EnginePlan
+from matching.engines.shared_trends import SharedTrends
+from matching.matcher import KernelMatcher, matches_of_windows
+from matching.purpose import Purpose
+from matching.types import arrow_schema
+from matching.workload.plan import SharingPlan, unshared
+from matching.workload.program import Workload, workload_program
+from query.plan.fingerprint import fingerprint
+from query.plan.output import output_columns
+from query.plan.plan import Plan
+from query.schema import Schema
+
+
+class WorkloadMatcher:
+    """Counts the trends of shareable queries with one key (matching.workload.program) by a sharing plan; of all that
+    each would give on its own, the rows are the same, and sums of doubles up to rounding."""
+
+    def __init__(
+        self, plans: Mapping[str, Plan], sharing: SharingPlan | None = None, sources: tuple[str, ...] = ("default",),
+        splits: bool = True, purpose: Purpose = Purpose.MATCHES,
+    ) -> None:  # fmt: skip
+        """sharing: None: each query on its own. splits: see Workload. Raises NoKernel."""
+        self.plans = dict(plans)
+        whole, program, self.table = workload_program(plans)
+        plan = unshared(self.table.template) if sharing is None else sharing
+        workload = Workload(self.table, plan, splits)
+        why = "trends of many queries are counted together"
+        chosen = EnginePlan(
+            SharedTrends, why, purpose, program, wanted=rows_wanted(program), resident=f"the engine, "
+            f"{SharedTrends.name}, keeps them in memory", workload=workload,
+        )  # fmt: skip
+        self.matcher = KernelMatcher(whole, chosen, sources)
+        self._identified = purpose is Purpose.IDENTIFIED
+
+    @property
+    def engine(self) -> SharedTrends:
+        """Returns the engine."""
+        assert isinstance(self.matcher.engine, SharedTrends)
+        return self.matcher.engine
+
+    def push(self, batch: EventBatch) -> dict[str, Matches]:
+        """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""
+        return self._of_queries(self.matcher.push(batch))
+
+    def advance(self, watermark_us: int | None) -> dict[str, Matches]:
+        """Closes the windows that end at the watermark or before; None: all. Returns the new rows of each query."""
+        return self._of_queries(self.matcher.advance(watermark_us))
+
+    def _of_queries(self, none: Matches) -> dict[str, Matches]:
+        found = {}
+        for (name, plan), table, windows in zip(
+            self.plans.items(), self.table.tables, self.engine.closed(), strict=True
+        ):
+            by = fingerprint(plan) if self._identified else None
+            empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
+            found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, replace(none, rows=empty))
+        return found
+
+    def snapshot(self) -> bytes:
+        """Returns all state."""
+        return self.matcher.snapshot()
+
+    def restore(self, state: bytes) -> None:
+        """Continues from a snapshot of a matcher of the same queries and plan."""
+        self.matcher.restore(state)
