@@ -9,11 +9,13 @@ from matching.batch import EventBatch, Matches
 from matching.engines.choose import rows_wanted
 from matching.engines.engine import EnginePlan
 from matching.engines.shared_trends import SharedTrends
+from matching.kernels.trends import NONE
 from matching.matcher import KernelMatcher, matches_of_windows
 from matching.purpose import Purpose
+from matching.rows import Rows
 from matching.types import arrow_schema
 from matching.workload.plan import SharingPlan, unshared
-from matching.workload.program import Workload, workload_program
+from matching.workload.program import Splitting, Workload, workload_program
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -26,20 +28,39 @@ class WorkloadMatcher:
 
     def __init__(
         self, plans: Mapping[str, Plan], sharing: SharingPlan | None = None, sources: tuple[str, ...] = ("default",),
-        splits: bool = True, purpose: Purpose = Purpose.MATCHES,
+        splitting: Splitting = Splitting.BY_SNAPSHOTS, purpose: Purpose = Purpose.MATCHES,
     ) -> None:  # fmt: skip
-        """sharing: None: each query on its own. splits: see Workload. Raises NoKernel."""
+        """sharing: None: each query on its own. Raises NoKernel."""
+        self._sources, self._purpose = sources, purpose
+        self._begin(plans, sharing, splitting, None)
+
+    def _begin(
+        self, plans: Mapping[str, Plan], sharing: SharingPlan | None, splitting: Splitting, rows: Rows | None
+    ) -> None:  # fmt: skip
         self.plans = dict(plans)
         whole, program, self.table = workload_program(plans)
         plan = unshared(self.table.template) if sharing is None else sharing
-        workload = Workload(self.table, plan, splits)
-        why = "trends of many queries are counted together"
+        resident = f"the engine, {SharedTrends.name}, keeps them in memory"
         chosen = EnginePlan(
-            SharedTrends, why, purpose, program, wanted=rows_wanted(program), resident=f"the engine, "
-            f"{SharedTrends.name}, keeps them in memory", workload=workload,
+            SharedTrends, "trends of many queries are counted together", self._purpose, program,
+            wanted=rows_wanted(program), resident=resident, workload=Workload(self.table, plan, splitting),
         )  # fmt: skip
-        self.matcher = KernelMatcher(whole, chosen, sources)
-        self._identified = purpose is Purpose.IDENTIFIED
+        self.matcher = KernelMatcher(whole, chosen, self._sources, rows=rows)
+
+    def change(
+        self, plans: Mapping[str, Plan], sharing: SharingPlan | None, splitting: Splitting = Splitting.BY_SNAPSHOTS
+    ) -> None:  # fmt: skip
+        """Goes on with other queries and another sharing plan; queries of the same name and plan continue, in open
+        windows too, others begin with the next event. All rows must have been fetched. Raises NoKernel, and then
+        nothing has changed."""
+        old, was = self.matcher, self.plans
+        number = {name: i for i, name in enumerate(was)}
+        continues = [number[name] if was.get(name) == plan else NONE for name, plan in plans.items()]
+        self._begin(plans, sharing, splitting, old.rows)
+        self.engine.reserve(len(old.keys))
+        assert isinstance(old.engine, SharedTrends)
+        self.engine.take_over(old.engine, continues)
+        old.rows.remove(old)
 
     @property
     def engine(self) -> SharedTrends:
@@ -60,7 +81,7 @@ class WorkloadMatcher:
         for (name, plan), table, windows in zip(
             self.plans.items(), self.table.tables, self.engine.closed(), strict=True
         ):
-            by = fingerprint(plan) if self._identified else None
+            by = fingerprint(plan) if self._purpose is Purpose.IDENTIFIED else None
             empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
             found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, replace(none, rows=empty))
         return found

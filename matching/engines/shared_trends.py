@@ -15,15 +15,17 @@ from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.shared_trends import Room, Sets, SharedCounter, SharedNode
 from matching.kernels.trends import Shape
-from matching.program.trends import FLOAT, LEAST, WHOLE
+from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
 from matching.workload.plan import SharingPlan
-from matching.workload.program import WorkloadTable
+from matching.workload.program import Splitting, WorkloadTable
 from matching.workload.template import START, Template
 from query.errors import DataError
 
 #: Initial room for nodes, columns and rows of output.
 ROOM = 1 << 8
+#: Records carried over at once from one plan to another.
+CARRIED_AT_ONCE = 1 << 16
 #: No set splits by itself.
 NEVER = 1 << 40
 
@@ -48,7 +50,7 @@ class SharedTrends:
         assert chosen.workload is not None
         table = self._table = chosen.workload.table
         plan = self.plan = chosen.workload.plan
-        self._sets = sets_of(table, plan, chosen.workload.splits)
+        self._sets = sets_of(table, plan, chosen.workload.splitting)
         self._rows_max = _rows_max(self._sets)
         self._sums = sums_of(table.sums)
         self._slots = -(-table.within_us // table.slide_us)
@@ -59,15 +61,14 @@ class SharedTrends:
         counters = np.zeros(len(SharedCounter), np.int64)
         counters[SharedCounter.FREE] = kernels.NONE
         counters[SharedCounter.VALUE_BITS] = GROWTH_BITS
-        columns, sets, ops = self._shape.alive + 1, len(plan.sets), len(self._sets.op_set)
-        widest = max(len(table.tables), max(len(s.queries) for s in plan.sets)) + 1
+        columns, sets, ops = self._shape.alive + 1, len(self._sets.cells), len(self._sets.op_set)
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
-            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, int(self._sets.cells.sum())), np.int64),
+            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, self._sets.versions), np.int64),
             np.zeros((ROOM, ops), np.int64), np.full((0, self._slots), kernels.NONE, np.int32),
             np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 4), np.int64),
-            np.full(3 * sets, kernels.NONE, np.int64), np.zeros((ROOM, columns), np.int64),
-            np.zeros((ROOM, 3 + columns), np.int64), np.zeros((widest, columns), np.int64), counters,
+            np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets), np.zeros((ROOM, columns), np.int64),
+            np.zeros((ROOM, 3 + columns), np.int64), np.zeros((len(table.tables), columns), np.int64), counters,
         )  # fmt: skip
 
     def _shape_of(self, limbs: int) -> Shape:
@@ -191,6 +192,90 @@ class SharedTrends:
             ))  # fmt: skip
         return found
 
+    def take_over(self, old: SharedTrends, queries: Sequence[int]) -> None:
+        """Goes on from another engine over the same rows, in open windows too; that one is unusable then, and the rows
+        of its closed windows must have been fetched. queries: for each query the number of the one there that it
+        continues, NONE for a new one. Cost: O(open windows * queries * nodes * columns of their sets)."""
+        assert not old._counters[SharedCounter.OUT]
+        places, where = _places(_counted(self.plan)), _places(_counted(old.plan))
+        pairs = list(places)
+        there = {node: n for n, node in enumerate(old._table.template.nodes)}
+        nodes_of = self._table.template.nodes
+        kept = [i for i, (q, _) in enumerate(pairs) if queries[q] != kernels.NONE]
+        read = np.array([where[queries[q], there[nodes_of[n]]] for q, n in (pairs[i] for i in kept)], np.int64)
+        read, into = read.reshape(-1, 3), np.array([places[pair] for pair in pairs], np.int64)
+        open_nodes = np.unique(old._room.of[old._room.of >= 0]).astype(np.int64)
+        chunk = max(1, CARRIED_AT_ONCE // max(1, len(pairs)))
+        self._begin_with(old)
+        for begin in range(0, len(open_nodes), chunk):
+            nodes = open_nodes[begin : begin + chunk]
+            old_values = old._values_of(nodes, read)
+            while self._shape.limbs < old._shape.limbs:
+                self._more_limbs()
+            values = np.zeros((len(nodes), len(pairs), self._shape.alive + 1), np.int64)
+            for k, i in enumerate(kept):
+                q = pairs[i][0]
+                for to, come in self._columns_of(q, old, queries[q]):
+                    values[:, i, to] = old_values[:, k, come]
+            self._room.nodes[nodes, SharedNode.WIDTH] = old._room.nodes[nodes, SharedNode.WIDTH]
+            at = 0
+            while at < len(nodes):
+                at, status = kernels.load_values(
+                    at, nodes, into[:, 0].copy(), into[:, 2].copy(), into[:, 1].copy(), values, self._sets, self._room,
+                    self._shape, self._rows_max,
+                )  # fmt: skip
+                self._make_room(status)
+
+    def _begin_with(self, old: SharedTrends) -> None:
+        """Takes the nodes of another engine, without anything in them."""
+        room, theirs = self._room, old._room
+        counters = theirs.counters.copy()
+        counters[[SharedCounter.COLUMNS_USED, SharedCounter.RECORDS_USED, SharedCounter.SLOT]] = 0
+        nodes = theirs.nodes.copy()
+        nodes[:, SharedNode.KIND] = kernels.NONE
+        n = len(nodes)
+        self._room = room._replace(
+            nodes=nodes, of=theirs.of.copy(), first=theirs.first.copy(), counters=counters,
+            heads=np.full((n, room.heads.shape[1]), kernels.NONE, np.int64),
+            counts=np.zeros((n, room.counts.shape[1]), np.int64),
+            gates=np.full((n, room.gates.shape[1]), kernels.NONE, np.int64),
+            versions=np.zeros((n, room.versions.shape[1]), np.int64),
+        )  # fmt: skip
+
+    def _values_of(self, nodes: Int64Array, read: np.ndarray) -> np.ndarray:
+        """Returns the records of pairs, int64 (nodes, pairs, columns). read: set, query and
+        cell of each."""
+        at, out = 0, np.zeros((len(nodes), len(read), self._shape.alive + 1), np.int64)
+        while at < len(nodes):
+            at, status = kernels.values_of(
+                at, nodes, read[:, 0].copy(), read[:, 2].copy(), read[:, 1].copy(), self._sets, self._room, self._sums,
+                self._shape, out,
+            )  # fmt: skip
+            if status != kernels.DONE:
+                old = self._shape
+                self._make_room(status)
+                out = wider(out, old)
+        return out
+
+    def _columns_of(self, query: int, old: SharedTrends, old_query: int) -> list[tuple[int, int]]:
+        """Returns the columns of a query's records here, and the same ones there."""
+        found = [(limb, limb) for limb in range(old._shape.limbs)] + [(self._shape.alive, old._shape.alive)]
+        mine, theirs = self._table.places[query], old._table.places[old_query]
+        for a, b in zip(mine, theirs, strict=True):
+            kind = self._table.sums[a].kind
+            to, come = (_index(t.sums, i) for t, i in ((self._table, a), (old._table, b)))
+            if kind == WHOLE:
+                found += [
+                    ((1 + to) * self._shape.limbs + limb, (1 + come) * old._shape.limbs + limb)
+                    for limb in range(old._shape.limbs)
+                ]
+            elif kind == FLOAT:
+                found.append((self._shape.floats + to, old._shape.floats + come))
+            else:
+                found += [(self._shape.least + to, old._shape.least + come),
+                          (self._shape.there + to, old._shape.there + come)]  # fmt: skip
+        return found
+
     def decode(self, store: RowStore, out: Decode) -> None:
         """Does nothing: there are no matches to write; see `closed`."""
         out.begin(0)
@@ -239,6 +324,11 @@ class SharedTrends:
             self._grow((name,), max(ROOM, len(getattr(self._room, name))))
 
 
+def _index(sums: Sequence[Sum], i: int) -> int:
+    """Returns the index of a sum among those of its kind."""
+    return sum(s.kind == sums[i].kind for s in sums[:i])
+
+
 def _kind_masks(template: Template) -> list[int]:
     """Returns the conditions of each kind of event: of a type, or all if an event may be of two types."""
     every = kinds_of(template)
@@ -278,9 +368,9 @@ class _Ops:
     """Lists of what comes to cells, as of kernels.Sets."""
 
     kind_begin: list[int]
-    ops: list[tuple[int, int, int, bool, bool, bool]]
+    ops: list[tuple[int, int, int, bool, bool, bool, bool]]
     entry: list[int]
-    label: list[int]
+    entries: list[tuple[int, int, int]]
     source: list[int]
     sources: list[tuple[int, int, int, bool]]
     inside: list[int]
@@ -289,75 +379,111 @@ class _Ops:
     outside_at: list[int]
 
 
-def sets_of(table: WorkloadTable, plan: SharingPlan, split: bool = True) -> Sets:
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A set as it is counted: by columns, or split from the start. pairs: its queries and nodes; of those that are
+    split from the start each is a query of its own, with one cell."""
+
+    pairs: tuple[tuple[int, int], ...]
+    queries: int
+    cells: int
+    split: bool
+
+
+def _counted(plan: SharingPlan) -> list[_Counted]:
+    """Returns the sets of a plan. Queries that share with nobody are one of them, for a loop over them is shorter."""
+    shared = [s for s in plan.sets if len(s.queries) > 1]
+    found = [
+        _Counted(tuple((q, n) for q in s.queries for n in s.nodes), len(s.queries), len(s.nodes), False) for s in shared
+    ]
+    alone = tuple((s.queries[0], n) for s in plan.sets if len(s.queries) == 1 for n in s.nodes)
+    return [*found, _Counted(alone, len(alone), 1, True)] if alone else found
+
+
+def _places(counted: Sequence[_Counted]) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Returns the set of each (query, node), and its indices of the query and of the cell in it."""
+    return {pair: (g, *divmod(i, s.cells)) for g, s in enumerate(counted) for i, pair in enumerate(s.pairs)}
+
+
+def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     """Returns the tables of a plan."""
     template = table.template
-    where = plan.set_of()
-    cell = [{n: i for i, n in enumerate(s.nodes)} for s in plan.sets]
-    query = [{q: j for j, q in enumerate(s.queries)} for s in plan.sets]
-    first = np.cumsum([0, *(len(s.nodes) for s in plan.sets)]).astype(np.int64)
+    counted = _counted(plan)
+    where = _places(counted)
+    first = np.cumsum([0, *(s.queries if s.split else s.cells for s in counted)]).astype(np.int64)
     kinds = kinds_of(template)
     of = _Ops([0], [], [0], [], [0], [], [0], [], [0], [])
-    starts = [False] * len(plan.sets)
+    starts = [False] * len(counted)
+
+    def version(pair: tuple[int, int]) -> int:
+        g, query, cell = where[pair]
+        return int(first[g]) + (query if counted[g].split else cell)
+
     for kind in range(max(kinds) + 1):
         order = order_of(template, kind)
         assert order is not None
         for node in order:
-            for g, s in enumerate(plan.sets):
-                if node not in cell[g]:
+            for g, s in enumerate(counted):
+                users = [q for q, n in s.pairs if n == node]
+                if not users:
                     continue
-                paths = [template.queries[q] for q in s.queries]
+                paths = [template.queries[q] for q in users]
                 common = frozenset.intersection(*(p.before(node) for p in paths))
-                inside = [n for n in common if n in cell[g]]
-                inside.sort(key=lambda n: n != node)  # an event reads its own cell before it grows
-                start = START in common
+                inside = [] if s.split else sorted(
+                    (n for n in common if where.get((users[0], n), (-1,))[0] == g), key=lambda n: n != node
+                )  # an event reads its own cell before it grows
+                start = START in common and not s.split
                 starts[g] |= start
-                labels = [p.labels[node] for p in paths]
-                outside = set()
-                for q, p in zip(s.queries, paths, strict=True):
-                    before = sorted(p.before(node), key=lambda n: n != node)
-                    for n in before:
+                outside, foreign = set(), False
+                for q, p in zip(users, paths, strict=True):
+                    for n in sorted(p.before(node), key=lambda n: n != node):
                         if n == START:
                             of.sources.append((kernels.NONE, 0, 0, start))
                             continue
-                        there = where[q, n]
+                        there, query, cell = where[q, n]
                         passed = there == g and n in inside
-                        of.sources.append((there, cell[there][n], query[there][q], passed))
+                        foreign |= there != g
+                        of.sources.append((there, cell, query, passed))
                         if not passed:
-                            outside.add(int(first[there]) + cell[there][n])
+                            outside.add(version((q, n)))
                     of.source.append(len(of.sources))
-                    of.label.append(p.labels[node])
+                    of.entries.append((p.labels[node], where[q, node][1], version((q, node))))
                 here = of.sources[of.source[-len(paths) - 1] :]
                 gated = not all(passed for _, _, _, passed in here)
-                of.ops.append((g, cell[g][node], table.classes[node], len(set(labels)) == 1, start, gated))
-                of.entry.append(len(of.label))
-                of.inside_cell += [cell[g][n] for n in inside]
+                same = len({p.labels[node] for p in paths}) == 1
+                cell = where[users[0], node][2]
+                of.ops.append((g, cell, table.classes[node], same, start, gated, foreign))
+                of.entry.append(len(of.entries))
+                of.inside_cell += [where[users[0], n][2] for n in inside]
                 of.inside.append(len(of.inside_cell))
                 of.outside_at += sorted(outside)
                 of.outside.append(len(of.outside_at))
         of.kind_begin.append(len(of.ops))
     last, last_of = [0], []
     for q, p in enumerate(template.queries):
-        last_of += [(where[q, n], cell[where[q, n]][n], query[where[q, n]][q]) for n in sorted(p.last)]
+        last_of += [where[q, n] for n in sorted(p.last)]
         last.append(len(last_of))
 
-    def numbers(values: list[int]) -> Int64Array:
+    def numbers(values: Sequence[int]) -> Int64Array:
         return np.array(values, np.int64)
 
     def column(rows: Sequence[tuple[int, ...]], i: int, dtype: type = np.int64) -> np.ndarray:
         return np.array([row[i] for row in rows], dtype)
 
-    alone = [len(s.queries) == 1 for s in plan.sets]
-    limit = [0 if one else len(s.queries) if split else NEVER for one, s in zip(alone, plan.sets, strict=True)]
+    limit = [s.queries if how is Splitting.BY_SNAPSHOTS and not s.split else NEVER for s in counted]
+    burst = [kernels.NONE] * len(counted)
+    if how is Splitting.BY_BURSTS:
+        burst = [kernels.NONE if s.split else kinds[s.pairs[0][1]] for s in counted]
     return Sets(
         numbers(of.kind_begin), column(of.ops, 0), column(of.ops, 1), column(of.ops, 2), column(of.ops, 3, np.bool_),
-        column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_), numbers(of.entry), numbers(of.label),
-        numbers(of.source), column(of.sources, 0), column(of.sources, 1), column(of.sources, 2),
-        column(of.sources, 3, np.bool_), numbers(of.inside), numbers(of.inside_cell), numbers(of.outside),
-        numbers(of.outside_at), numbers([len(s.nodes) for s in plan.sets]),
-        numbers([len(s.queries) for s in plan.sets]), first[:-1].copy(), np.array(starts, np.bool_),
-        numbers(limit), numbers([kernels.NONE] * len(plan.sets)), numbers(last),
-        column(last_of, 0), column(last_of, 1), column(last_of, 2), table.within_us, table.slide_us,
+        column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_), column(of.ops, 6, np.bool_), numbers(of.entry),
+        column(of.entries, 0), column(of.entries, 1), column(of.entries, 2), numbers(of.source),
+        column(of.sources, 0), column(of.sources, 1), column(of.sources, 2), column(of.sources, 3, np.bool_),
+        numbers(of.inside), numbers(of.inside_cell), numbers(of.outside), numbers(of.outside_at),
+        numbers([s.cells for s in counted]), numbers([s.queries for s in counted]),
+        np.array(starts, np.bool_), np.array([s.split for s in counted]), numbers(limit), numbers(burst),
+        int(first[-1]), numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us,
+        table.slide_us, any(k >= 0 for k in burst),
     )  # fmt: skip
 
 

@@ -42,6 +42,9 @@ MORE_RECORDS = 5
 #: Bits above a product for the number of columns that are added up.
 SUM_BITS = 24
 
+#: Bursts whose lengths make the usual one.
+BURSTS_KEPT = 16
+
 #: What Column.OP is, instead of the event of a gate.
 OF_START = -1
 OF_EVENT = -2
@@ -53,15 +56,17 @@ class Sets(NamedTuple):
 
     Events of kind t come to the cells [kind_begin[t], kind_begin[t + 1]) of op_*: op_set, op_cell (index in its set),
     op_class (of the node, for sums), op_same (True if its queries have one condition), op_start (all its queries start
-    there), op_outside (some come from elsewhere, by gates). An op has the entries [entry[op], entry[op + 1]), one for
-    each query of its set: label, the index of the condition, and the sources [source[e], source[e + 1]): source_set
-    (NONE: the start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients).
-    The cell itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
+    there), op_outside (some come from elsewhere, by gates), op_foreign (some come from other sets). An op has the
+    entries [entry[op], entry[op + 1]), one for each of its queries: label, the index of the condition; entry_query, the
+    index in its set; entry_version, of Room.versions; and the sources [source[e], source[e + 1]): source_set (NONE: the
+    start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients). The cell
+    itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
     outside_at[outside[op]:outside[op + 1]]: the cells, as indices of Room.versions, by whose change a gate ends.
 
-    Per set: cells, queries, first (index of its first cell in versions), starts (True if all its queries start in it),
-    limit: columns at which it splits; 0: it is split from the start. burst: kind of event whose bursts decide whether
-    it shares, NONE: none. Query q has the trends of last_*[last[q]:last[q + 1]]: set, cell, query in it.
+    Per set: cells, queries, starts (True if all its queries start in it), own (True: it is split from the start, and
+    its ops need not be of all its queries), limit: columns above which it splits; burst: kind of event whose bursts
+    decide whether it shares, NONE: none. versions: how many there are. Query q has the trends of
+    last_*[last[q]:last[q + 1]]: set, cell, query in it.
     """
 
     kind_begin: np.ndarray
@@ -71,8 +76,11 @@ class Sets(NamedTuple):
     op_same: np.ndarray
     op_start: np.ndarray
     op_outside: np.ndarray
+    op_foreign: np.ndarray
     entry: np.ndarray
     label: np.ndarray
+    entry_query: np.ndarray
+    entry_version: np.ndarray
     source: np.ndarray
     source_set: np.ndarray
     source_cell: np.ndarray
@@ -84,20 +92,22 @@ class Sets(NamedTuple):
     outside_at: np.ndarray
     cells: np.ndarray
     queries: np.ndarray
-    first: np.ndarray
     starts: np.ndarray
+    own: np.ndarray
     limit: np.ndarray
     burst: np.ndarray
+    versions: int
     last: np.ndarray
     last_set: np.ndarray
     last_cell: np.ndarray
     last_query: np.ndarray
     within_us: int
     slide_us: int
+    bursts: bool
 
 
 class SharedNode(IntEnum):
-    """Columns of the nodes, int64 (nodes, 6)."""
+    """Columns of the nodes, int64 (nodes, 7)."""
 
     PARTITION = 0
     NEXT = 1  # of the same window, or the next free one
@@ -105,6 +115,7 @@ class SharedNode(IntEnum):
     FULL = 3  # 1: the next event needs one limb more
     WINDOW = 4
     KIND = 5  # of the last event
+    BURST = 6  # events of this kind in a row
 
 
 class Column(IntEnum):
@@ -139,6 +150,7 @@ WIDTH = int(SharedNode.WIDTH)
 FULL = int(SharedNode.FULL)
 WINDOW = int(SharedNode.WINDOW)
 KIND = int(SharedNode.KIND)
+BURST = int(SharedNode.BURST)
 C_NEXT = int(Column.NEXT)
 C_ROW = int(Column.ROW)
 C_OP = int(Column.OP)
@@ -174,6 +186,7 @@ class Room(NamedTuple):
     first: np.ndarray
     columns: np.ndarray
     free: np.ndarray
+    bursts: np.ndarray
     records: np.ndarray
     out: np.ndarray
     gathered: np.ndarray
@@ -618,37 +631,30 @@ def take_split(sets, room, node, op, mask, row, width, bits, sums, shape, values
     g, cell, label = sets.op_set[op], sets.op_cell[op], sets.op_class[op]
     k = sets.cells[g]
     own = room.columns[room.heads[node, g], C_ROW]
-    changed = False
-    first = sets.entry[op]
-    for e in range(first, sets.entry[op + 1]):
+    for e in range(sets.entry[op], sets.entry[op + 1]):
         if (mask >> sets.label[e]) & 1 == 0:
             continue
-        base = own + (e - first) * k
-        to = room.records[base + cell]
-        before = changed
+        to = room.records[own + sets.entry_query[e] * k + cell]
+        changed = False
         for s in range(sets.source[e], sets.source[e + 1]):
             other = sets.source_set[s]
-            if other < 0:
-                extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
-                changed = True
-            elif other == g:
-                trends = room.records[base + sets.source_cell[s]]
-                if trends[shape.alive] != 0:
-                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
-                    changed = True
-            else:
+            start = other < 0
+            trends = to
+            if other == g:
+                trends = room.records[own + sets.source_query[s] * k + sets.source_cell[s]]
+            elif not start:
                 trends = room.gathered[0]
                 clear(trends)
                 add_value(
                     trends, sets, room, node, other, sets.source_cell[s], sets.source_query[s], width, sums, shape
                 )
-                if trends[shape.alive] != 0:
-                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
-                    changed = True
-        if (changed or before) and any_crowded(to, width, bits, shape):
-            room.nodes[node, FULL] = 1
-    if changed:
-        room.versions[node, sets.first[g] + cell] += 1
+            if start or trends[shape.alive] != 0:
+                extend(start, to, trends, label, row, width, sums, shape, values, doubles, valid)
+                changed = True
+        if changed:
+            room.versions[node, sets.entry_version[e]] += 1
+            if any_crowded(to, width, bits, shape):
+                room.nodes[node, FULL] = 1
 
 
 @kernel
@@ -670,33 +676,27 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
             for query in range(sets.queries[g]):
                 for i in range(room.records.shape[1]):
                     room.records[at + query, i] = room.gathered[query, i]
-    if agreed:
-        c = room.heads[node, g]
-        while c >= 0:
-            base = room.columns[c, C_ROW]
-            to = room.records[base + cell]
-            mine = False
+    c = room.heads[node, g] if agreed else entering
+    while c >= 0:
+        base = room.columns[c, C_ROW]
+        to = room.records[base + cell]
+        mine = c == entering or (agreed and sets.op_start[op] and room.columns[c, C_OP] == OF_START)
+        begins = mine
+        if agreed:
             for i in range(sets.inside[op], sets.inside[op + 1]):
                 trends = room.records[base + sets.inside_cell[i]]
                 if trends[shape.alive] != 0:
                     extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
                     mine = True
-            if sets.op_start[op] and room.columns[c, C_OP] == OF_START:
-                extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
-                mine = True
-            if mine:
-                changed = True
-                if any_crowded(to, width, bits, shape):
-                    room.nodes[node, FULL] = 1
-            c = room.columns[c, C_NEXT]
-    if entering >= 0:
-        to = room.records[room.columns[entering, C_ROW] + cell]
-        extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
-        changed = True
-        if any_crowded(to, width, bits, shape):
-            room.nodes[node, FULL] = 1
+        if begins:
+            extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
+        if mine:
+            changed = True
+            if any_crowded(to, width, bits, shape):
+                room.nodes[node, FULL] = 1
+        c = room.columns[c, C_NEXT] if agreed else np.int64(NONE)
     if changed:
-        room.versions[node, sets.first[g] + cell] += 1
+        room.versions[node, sets.entry_version[sets.entry[op]]] += 1
 
 
 @kernel
@@ -704,7 +704,7 @@ def prepare(sets, room, node, op, mask, count, bits, sums, shape):
     """Makes the columns of a cell's set ready for an event, and its numbers wide enough. False: records lack limbs."""
     g = sets.op_set[op]
     if room.heads[node, g] < 0:
-        if sets.limit[g] == 0:
+        if sets.own[g] or sets.burst[g] != NONE:
             new_column(sets, room, node, g, 2, SPLIT, 0)
         elif sets.starts[g]:
             new_column(sets, room, node, g, 0, OF_START, 0)
@@ -712,12 +712,92 @@ def prepare(sets, room, node, op, mask, count, bits, sums, shape):
         if not split(sets, room, node, g, sums, shape):
             return False
     alone = is_split(room, node, g)
+    if alone and not sets.op_foreign[op]:
+        return True
     agreed = count == sets.queries[g]
     if alone or not agreed or (sets.op_outside[op] and gate_of(sets, room, node, op) < 0):
         most = bits_read(sets, room, node, op, mask, alone or not agreed, room.nodes[node, WIDTH], shape)
         if most > 0:
             return make_wide(sets, room, node, most + SUM_BITS + bits, shape)
     return True
+
+
+@kernel
+def turn(sets, room, node, kind, sums, shape):
+    """Ends the burst of a node and begins one of another kind; False if records lack limbs. A set of which a burst ends
+    splits; one of which a burst begins shares if that takes fewer additions, by the usual length of its bursts
+    ([HAMLET]; a number of the split set costs one for each event and query)."""
+    before = room.nodes[node, KIND]
+    for g in range(len(sets.cells)):
+        if sets.burst[g] == NONE:
+            continue
+        if sets.burst[g] == before:
+            if not split(sets, room, node, g, sums, shape):
+                return False
+            room.bursts[g] += (room.nodes[node, BURST] - room.bursts[g]) / BURSTS_KEPT
+        if sets.burst[g] == kind:
+            queries, snapshots = sets.queries[g], sets.cells[g] + 1
+            apart = room.bursts[g] * queries
+            together = room.bursts[g] * snapshots + 2 * snapshots * queries
+            if together < apart:
+                share(sets, room, node, g, shape)
+    room.nodes[node, KIND] = kind
+    room.nodes[node, BURST] = 0
+    return True
+
+
+# ---- from one plan to another
+
+
+@kernel
+def values_of(begin, nodes, pair_set, pair_cell, pair_query, sets, room, sums, shape, out):
+    """Writes the records of pairs of a query and a cell, for nodes from `begin` on, to out: int64 (nodes, pairs,
+    columns). Returns (next node, status)."""
+    for i in range(begin, len(nodes)):
+        node = nodes[i]
+        most = np.int64(0)
+        for j in range(len(pair_set)):
+            bits = bits_of_value(
+                sets, room, node, pair_set[j], pair_cell[j], pair_query[j], room.nodes[node, WIDTH], shape
+            )
+            most = max(most, bits)
+        if most > 0 and not make_wide(sets, room, node, most + SUM_BITS + room.counters[VALUE_BITS], shape):
+            return i, MORE_LIMBS
+        width = room.nodes[node, WIDTH]
+        for j in range(len(pair_set)):
+            clear(out[i, j])
+            add_value(out[i, j], sets, room, node, pair_set[j], pair_cell[j], pair_query[j], width, sums, shape)
+    return len(nodes), DONE
+
+
+@kernel
+def load_values(begin, nodes, pair_set, pair_cell, pair_query, values, sets, room, shape, rows_max):
+    """Makes the columns of empty nodes from the records of pairs, which are in the order of sets and of queries in
+    them; see `values_of`. Returns (next node, status)."""
+    counters = room.counters
+    pairs = len(pair_set)
+    for i in range(begin, len(nodes)):
+        node = nodes[i]
+        if counters[RECORDS_USED] + rows_max > len(room.records) or (
+            counters[COLUMNS_USED] + len(sets.cells) + pairs > len(room.columns)
+        ):
+            return i, MORE_RECORDS
+        for j in range(pairs):
+            if values[i, j, shape.alive] == 0:
+                continue
+            g, cell, query = pair_set[j], pair_cell[j], pair_query[j]
+            if room.heads[node, g] < 0:
+                new_column(sets, room, node, g, 2, SPLIT, 0)
+            row = room.columns[room.heads[node, g], C_ROW] + query * sets.cells[g] + cell
+            for c in range(values.shape[2]):
+                room.records[row, c] = values[i, j, c]
+        for g in range(len(sets.cells)):
+            if not sets.own[g] and room.heads[node, g] >= 0:
+                share(sets, room, node, g, shape)
+    return len(nodes), DONE
+
+
+# ---- rows
 
 
 @kernel
@@ -766,13 +846,11 @@ def step(begin, end, partition, mask, kind, ts, values, doubles, valid, sets, su
                     counters[SLOT] = k - first
                     return row, MORE_LIMBS
                 widen(sets, room, node, shape)
-            if room.nodes[node, KIND] != t:
-                for g in range(len(sets.cells)):  # a burst ends, another begins
-                    if sets.burst[g] >= 0 and sets.burst[g] == room.nodes[node, KIND]:
-                        if not split(sets, room, node, g, sums, shape):
-                            counters[SLOT] = k - first
-                            return row, MORE_LIMBS
-                room.nodes[node, KIND] = t
+            if sets.bursts:
+                if room.nodes[node, KIND] != t and not turn(sets, room, node, t, sums, shape):
+                    counters[SLOT] = k - first
+                    return row, MORE_LIMBS
+                room.nodes[node, BURST] += 1
             for op in range(sets.kind_begin[t], sets.kind_begin[t + 1]):
                 count = takers(sets, op, m)
                 if count > 0 and not prepare(sets, room, node, op, m, count, bits, sums, shape):

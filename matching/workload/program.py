@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from matching.program.lanes import Lane
 from matching.program.program import NoKernel, Program, assemble
@@ -22,12 +23,14 @@ CLASSES_MAX = 62
 @dataclass(frozen=True, slots=True)
 class WorkloadTable:
     """The tables of a workload, for any sharing plan. tables: by query, its own, with sums that are those of the
-    workload. features: those of the program. classes: of each node of the template; the labels of sums are classes."""
+    workload. features: those of the program. places: by query, the indices of its own sums. classes: of each node of
+    the template; the labels of sums are classes."""
 
     template: Template
     tables: tuple[TrendTable, ...]
     features: tuple[tuple[Expression, Lane], ...]
     sums: tuple[Sum, ...]
+    places: tuple[tuple[int, ...], ...]
     classes: tuple[int, ...]
 
     @property
@@ -43,13 +46,21 @@ class WorkloadTable:
         return [s for s in self.sums if s.kind == kind]
 
 
+class Splitting(Enum):
+    """When the queries of a set are counted separately for a while, in a window."""
+
+    NEVER = "never"
+    BY_SNAPSHOTS = "from the snapshot on by which there are more of them than queries"
+    BY_BURSTS = "but for bursts of events that are long enough"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload and how it is counted. splits: a set with more snapshots than queries in a window is split there."""
+    """A workload and how it is counted."""
 
     table: WorkloadTable
     plan: SharingPlan
-    splits: bool = True
+    splitting: Splitting
 
 
 def shareable(plan: Plan) -> str | None:
@@ -120,7 +131,7 @@ def workload_program(plans: Mapping[str, Plan]) -> tuple[Plan, Program, Workload
         )
         tables.append(replace(table, features=tuple(features), sums=sums, puts=puts))
     classes = tuple(groups.index(of) for of in members)
-    found = WorkloadTable(whole, tuple(tables), tuple(features), sums, classes)
+    found = WorkloadTable(whole, tuple(tables), tuple(features), sums, tuple(map(tuple, places)), classes)
     return each, replace(program, features=tuple(features), within_us=found.within_us), found
 
 

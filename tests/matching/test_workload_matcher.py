@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from matching.batch import Matches
 from matching.matcher import make_matcher
 from matching.workload.plan import SharedSet, SharingPlan, unshared
-from matching.workload.program import shareable, workload_key
+from matching.workload.program import Splitting, shareable, workload_key
 from matching.workload.template import Template, template
 from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan
@@ -70,17 +71,17 @@ def streams(draw: st.DrawFn, most: int = 40) -> list[Row]:
 
 
 def counted(
-    plans: dict[str, Plan], sharing: SharingPlan | None, events: list[Row], size: int = 1000, splits: bool = True,
-    restored: bool = False,
+    plans: dict[str, Plan], sharing: SharingPlan | None, events: list[Row], size: int = 1000,
+    splitting: Splitting = Splitting.BY_SNAPSHOTS, restored: bool = False,
 ) -> dict[str, list[tuple[Any, ...]]]:  # fmt: skip
     """Returns the rows of each query. size: events of a batch; restored: goes on in a new matcher after each."""
-    matcher = WorkloadMatcher(plans, sharing, splits=splits)
+    matcher = WorkloadMatcher(plans, sharing, splitting=splitting)
     found: dict[str, list[Matches]] = {name: [] for name in plans}
     for begin in range(0, len(events), size):
         for name, matches in matcher.push(batch_of(EVENTS, events[begin : begin + size], begin)).items():
             found[name].append(matches)
         if restored:
-            new = WorkloadMatcher(plans, sharing, splits=splits)
+            new = WorkloadMatcher(plans, sharing, splitting=splitting)
             new.restore(matcher.snapshot())
             matcher = new
     for name, matches in matcher.advance(None).items():
@@ -93,9 +94,45 @@ def test_any_sharing_plan_gives_the_rows_of_the_reference(data: st.DataObject) -
     plans = data.draw(workloads())
     sharing = data.draw(sharing_plans(template(plans)))
     events = data.draw(streams())
-    size, splits, restored = data.draw(st.tuples(st.integers(1, 50), st.booleans(), st.booleans()))
-    found = counted(plans, sharing, events, size, splits, restored)
+    size, restored = data.draw(st.tuples(st.integers(1, 50), st.booleans()))
+    splitting = data.draw(st.sampled_from(Splitting))
+    found = counted(plans, sharing, events, size, splitting, restored)
     assert found == {name: expected(plan, events) for name, plan in plans.items()}
+
+
+@given(st.data())
+def test_a_workload_changes_while_it_runs(data: st.DataObject) -> None:
+    """Queries come and go, and plans change, in the middle of windows: the rows of each are those of its events."""
+    everything = data.draw(workloads())
+    events = data.draw(streams())
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(events)), max_size=4)) | {0, len(events)})
+    names, since = list(everything), dict.fromkeys(everything, 0)
+    matcher: WorkloadMatcher | None = None
+    found: dict[str, list[Matches]] = {name: [] for name in everything}
+    for begin, end in pairwise(cuts):
+        now = {name: everything[name] for name in data.draw(st.permutations(names))}
+        for name in names:
+            if len(now) > 1 and data.draw(st.integers(0, 3)) == 0:
+                now.pop(name)
+        sharing = data.draw(st.none() | sharing_plans(template(now)))
+        splitting = data.draw(st.sampled_from(Splitting))
+        if matcher is None:
+            matcher = WorkloadMatcher(now, sharing, splitting=splitting)
+        else:
+            gone = [name for name in matcher.plans if name not in now]
+            came = [name for name in now if name not in matcher.plans]
+            for name in gone:
+                found[name] = []
+            for name in came:
+                since[name], found[name] = begin, []
+            matcher.change(now, sharing, splitting)
+        for name, matches in matcher.push(batch_of(EVENTS, events[begin:end], begin)).items():
+            found[name].append(matches)
+    assert matcher is not None
+    for name, matches in matcher.advance(None).items():
+        found[name].append(matches)
+        plan = everything[name]
+        assert rows_of(plan, found[name]) == expected(plan, events[since[name] :]), name
 
 
 def alone(plan: Plan, events: list[Row]) -> list[tuple[Any, ...]]:
@@ -109,9 +146,9 @@ def many(count: int, seed: int) -> list[Row]:
     return [row(random.choice(list("ABBBBCCCD")), i / 10, int(random.integers(-3, 5)), "x") for i in range(count)]
 
 
-@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("splitting", Splitting)
 @pytest.mark.parametrize("seed", range(3))
-def test_counts_of_any_size_are_equal_in_all_plans(seed: int, splits: bool) -> None:
+def test_counts_of_any_size_are_equal_in_all_plans(seed: int, splitting: Splitting) -> None:
     """Numbers of some hundred bits are multiplied, and wide ones meet narrow ones."""
     patterns = ("A (B C)+ D", "D (B C)+ A", "A+ (B C)+ D", "C (B C)+ D")
     measures = "COUNT(MATCHES) AS n, COUNT(*) AS c, SUM(v) AS s, MIN(v) AS lo"
@@ -129,7 +166,7 @@ def test_counts_of_any_size_are_equal_in_all_plans(seed: int, splits: bool) -> N
         sets.append(SharedSet((q,), own))
     want = {name: alone(plan, events) for name, plan in plans.items()}
     assert max(int(n) for _, _, n, *_ in want["q2"]) > 2**100
-    assert counted(plans, SharingPlan(tuple(sets)), events, 90, splits) == want
+    assert counted(plans, SharingPlan(tuple(sets)), events, 90, splitting) == want
     assert counted(plans, unshared(of), events) == want
 
 
@@ -157,12 +194,12 @@ def test_a_set_with_more_snapshots_than_queries_splits() -> None:
     sharing = SharingPlan((SharedSet((0, 1), loop), *own))
     events = read_rows(" ".join(f"{'AD'[i % 2]}@{3 * i} B@{3 * i + 1} C@{3 * i + 2}" for i in range(40)))
     made = {}
-    for splits in (True, False):
-        matcher = WorkloadMatcher(plans, sharing, splits=splits)
+    for splitting in (Splitting.BY_SNAPSHOTS, Splitting.NEVER):
+        matcher = WorkloadMatcher(plans, sharing, splitting=splitting)
         matcher.push(batch_of(EVENTS, events))
-        made[splits] = matcher.engine.snapshots
-        assert counted(plans, sharing, events, splits=splits) == {n: alone(p, events) for n, p in plans.items()}
-    assert made == {True: 3, False: 40}
+        made[splitting] = matcher.engine.snapshots
+        assert counted(plans, sharing, events, splitting=splitting) == {n: alone(p, events) for n, p in plans.items()}
+    assert made == {Splitting.BY_SNAPSHOTS: 3, Splitting.NEVER: 40}
 
 
 def test_queries_that_cannot_be_counted_together() -> None:
