@@ -50,6 +50,9 @@ def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Se
 def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of the first row of each (window, group), in the order of windows and groups, nulls first; and
     for each row the number of its (window, group)."""
+    if not groups:
+        _, first, number = np.unique(window, return_index=True, return_inverse=True)
+        return first, number.astype(np.int64)
     by = {f"g{i}": values for i, values in enumerate(groups)}
     rows = pa.table({"w": pa.array(window), **by, "i": pa.array(np.arange(len(window)))})
     keys = ["w", *by]
