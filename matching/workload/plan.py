@@ -35,7 +35,7 @@ class SharingPlan:
 
     def show(self, template: Template) -> str:
         """Returns the lines of EXPLAIN."""
-        lines = []
+        lines: list[str] = []
         for s in self.sets:
             names = ", ".join(template.queries[q].name for q in s.queries)
             nodes = ", ".join(str(template.nodes[n]) for n in s.nodes)

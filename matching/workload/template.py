@@ -21,7 +21,8 @@ START = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An event type, and which of the places of this type in a pattern it is."""
+    """An event type, and which of the places of this type in a pattern it is. type: the constant alone if all types of
+    the template are values of one column."""
 
     type: str
     place: int
@@ -63,7 +64,7 @@ class Template:
         return {edge: frozenset(found[edge]) for edge in sorted(found)}
 
     def __str__(self) -> str:
-        lines = []
+        lines: list[str] = []
         for (source, node), queries in self.transitions().items():
             start = "start" if source == START else str(self.nodes[source])
             names = ", ".join(self.queries[q].name for q in sorted(queries))
@@ -97,7 +98,7 @@ def template(plans: Mapping[str, Plan]) -> Template:
                     condition = plan.condition(label)
                     kind = _type(condition)
                     types[condition] = kind
-                    shown = show(condition) if kind is None else f"{show(kind[0])} = {kind[1]!r}"
+                    shown = show(condition) if kind is None else _shown(kind)
                     node = nodes.setdefault(Node(shown, places.get(shown, 0)), len(nodes))
                     places[shown] = places.get(shown, 0) + 1
                     reached[key] = node
@@ -108,9 +109,15 @@ def template(plans: Mapping[str, Plan]) -> Template:
                         ahead.append((node, to))
                 edges.add((source, reached[key]))
         queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last)))
-    kinds = list(types.values())
-    exclusive = None not in kinds and len({kind[0] for kind in kinds if kind is not None}) == 1
-    return Template(tuple(nodes), tuple(every), tuple(queries), exclusive)
+    kinds = [kind for kind in types.values() if kind is not None]
+    exclusive = len(kinds) == len(types) and len({column for column, _ in kinds}) == 1
+    names = {_shown(kind): str(kind[1]) for kind in kinds} if exclusive else {}
+    named = tuple(Node(names.get(n.type, n.type), n.place) for n in nodes)
+    return Template(named, tuple(every), tuple(queries), exclusive)
+
+
+def _shown(kind: tuple[Expression, object]) -> str:
+    return f"{show(kind[0])} = {kind[1]!r}"
 
 
 def _type(condition: Expression) -> tuple[Expression, object] | None:
