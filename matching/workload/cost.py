@@ -108,35 +108,37 @@ class Alike:
     label: int
 
 
+#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; snapshots; squares of these for
+#: those in a row; additions for each column; additions in that of the start; values computed from its own columns;
+#: values computed from the start; results.
+Sums = tuple[int, float, float, float, float, float, float, float, int]
+NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class SetCost:
     """The cost of a set but for what other sets read of it.
 
-    start: 1 if it has the column of the start; made: the other columns at the end of a window; snapshots: events that
-    make one, the limit of `made` as nodes without snapshots are added; slope: the growth of the cost by a column.
+    start: 1 if it has the column of the start; made: the other columns at the end of a window; mean: columns that an
+    event meets; snapshots: events that make one, the limit of `made` as nodes without snapshots are added; slope: the
+    growth of the cost by a column; reading: the cost of the value of a query from a node before an event.
     """
 
     cost: Cost
+    total: float
     start: int
     made: float
+    mean: float
     snapshots: float
     slope: float
-
-    @property
-    def mean(self) -> float:
-        """Returns the columns that an event meets."""
-        return self.start + self.made / 2
-
-    @property
-    def reading(self) -> float:
-        """Returns the cost of the value of one query from one node before an event."""
-        return ADDITION + MULTIPLICATION * self.mean
+    reading: float
+    sums: Sums
 
 
 class SetCosts:
     """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
 
-    __slots__ = ("_found", "_labels", "_read", "alike", "last", "rates", "succ", "template")
+    __slots__ = ("_found", "_labels", "alike", "last", "rates", "succ", "template")
 
     def __init__(self, template: Template, rates: Rates) -> None:
         self.template, self.rates = template, rates
@@ -147,13 +149,12 @@ class SetCosts:
             if source != START:
                 self.succ[source] |= 1 << node
         self._found: dict[tuple[int, int], SetCost] = {}
-        self._read: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._labels: dict[frozenset[int], tuple[float, float]] = {}
 
     def whole(self, queries: int, nodes: int) -> Cost:
         """Returns the cost of a set, with all that is read of it."""
         of = self.of(queries, nodes)
-        return of.cost + Cost(snapshots=self.read(queries, nodes, self.after(nodes))[0])
+        return of.cost + Cost(snapshots=self.read(queries, nodes) * of.reading)
 
     def alone(self) -> Iterator[Cost]:
         """Yields the cost of each query without sharing."""
@@ -169,7 +170,10 @@ class SetCosts:
 
     def taken(self, queries: int, node: int) -> tuple[float, float]:
         """Returns the events that some of the queries take at a node, and those that all take."""
-        labels = frozenset(a.label for a in self.alike[node] if a.queries & queries)
+        here = self.alike[node]
+        if len(here) == 1:
+            return self.rates.events[here[0].label], self.rates.events[here[0].label]
+        labels = frozenset(a.label for a in here if a.queries & queries)
         if labels not in self._labels:
             self._labels[labels] = some_and_all(self.template.conditions, self.rates, labels)
         return self._labels[labels]
@@ -177,59 +181,73 @@ class SetCosts:
     def of(self, queries: int, nodes: int) -> SetCost:
         found = self._found.get((queries, nodes))
         if found is None:
-            found = self._found[queries, nodes] = self._compute(queries, nodes)
+            found = self._found[queries, nodes] = _set_cost(self._sums(queries, nodes, nodes, NONE), nodes)
         return found
 
-    def read(self, queries: int, nodes: int, by: int) -> tuple[float, float]:
-        """Returns the cost of reading a set for events of other nodes, and the growth of it by a column."""
-        key = (queries, nodes, by & self.after(nodes))
-        found = self._read.get(key)
+    def grown(self, queries: int, nodes: int, own: int) -> SetCost:
+        """Returns the cost of a set that takes along nodes from which no edge leads to its own."""
+        key = queries, nodes | own
+        found = self._found.get(key)
         if found is None:
-            values = 0.0
-            for n in bits(key[2]):
-                for a in self.alike[n]:
-                    some = (a.queries & queries).bit_count()
-                    if some and a.before & nodes:
-                        values += some * self.rates.events[a.label] * (a.before & nodes).bit_count()
-            found = values * self.of(queries, nodes).reading, values * MULTIPLICATION / 2
-            self._read[key] = found
+            sums = self._sums(queries, own, nodes | own, self.of(queries, nodes).sums)
+            found = self._found[key] = _set_cost(sums, nodes | own)
         return found
 
-    def _compute(self, queries: int, nodes: int) -> SetCost:
-        start, every, snapshots, followed = 0, 0.0, 0.0, 0.0
-        passed, started = 0.0, 0.0  # additions for each column, and in that of the start
-        values, starts = 0.0, 0.0  # values computed from columns of the set, and from the start
-        results = 0
-        for n in bits(nodes):
-            here = [a for a in self.alike[n] if a.queries & queries]
+    def read(self, queries: int, nodes: int) -> float:
+        """Returns the values that are computed from a set for events of other nodes."""
+        values = 0.0
+        for n in bits(self.after(nodes)):
+            for a in self.alike[n]:
+                some = (a.queries & queries).bit_count()
+                if some and a.before & nodes:
+                    values += some * self.rates.events[a.label] * (a.before & nodes).bit_count()
+        return values
+
+    def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
+        """Returns sums with those of some of the nodes of a set."""
+        start, every, snapshots, followed, passed, started, values, starts, results = sums
+        events = self.rates.events
+        for n in bits(own):
+            here = self.alike[n]
+            if len(here) > 1:
+                here = tuple(a for a in here if a.queries & queries)
             some, agreed = self.taken(queries, n)
             before = here[0].before
-            passes = not before & ~nodes and all(a.before == before and a.starts == here[0].starts for a in here)
+            inside = (before & nodes).bit_count()
+            passes = not before & ~nodes
+            if len(here) > 1:
+                passes = passes and all(a.before == before and a.starts == here[0].starts for a in here)
             if passes:
-                passed += agreed * before.bit_count()
+                passed += agreed * inside
                 if here[0].starts:
                     start = 1
                     started += agreed
             else:
                 agreed = 0.0
-            for a in here:
-                many = (a.queries & queries).bit_count() * max(0.0, self.rates.events[a.label] - agreed)
-                values += many * (a.before & nodes).bit_count()
-                starts += many * a.starts
+            if agreed < some or len(here) > 1:
+                for a in here:
+                    many = (a.queries & queries).bit_count() * max(0.0, events[a.label] - agreed)
+                    values += many * (a.before & nodes).bit_count()
+                    starts += many * a.starts
+                snapshots += some - agreed
+                followed += (some - agreed) * max(0.0, some - agreed - 1)
             every += some
-            snapshots += some - agreed
-            followed += (some - agreed) * max(0.0, some - agreed - 1)
             results += (self.last[n] & queries).bit_count()
-        made = snapshots - followed / every if every else 0.0
-        size = nodes.bit_count()
-        mean, final = start + made / 2, start + made
-        cost = Cost(
-            pass_on=EVENT * every + ADDITION * (passed * mean + started),
-            snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
-            results=results * (ADDITION + MULTIPLICATION * max(1.0, final)),
-        )
-        slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
-        return SetCost(cost, start, made, snapshots, slope)
+        return start, every, snapshots, followed, passed, started, values, starts, results
+
+
+def _set_cost(sums: Sums, nodes: int) -> SetCost:
+    start, every, snapshots, followed, passed, started, values, starts, results = sums
+    made = snapshots - followed / every if every else 0.0
+    size = nodes.bit_count()
+    mean, final = start + made / 2, start + made
+    cost = Cost(
+        pass_on=EVENT * every + ADDITION * (passed * mean + started),
+        snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
+        results=results * (ADDITION + MULTIPLICATION * max(1.0, final)),
+    )
+    slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
+    return SetCost(cost, cost.total, start, made, mean, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
 
 
 def nodes_of(template: Template) -> range:

@@ -32,15 +32,20 @@ that the rules give if no part has more, and never costs more than that without 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from matching.workload.cost import Rates, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import MULTIPLICATION, Rates, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import START, Template
 
 #: Nodes of the graph that are kept after each part.
-WIDTH = 24
+WIDTH = 8
+#: Sets that are renewed one by one at a part: of more, those that gain most.
+RENEWED = 4
+#: Nodes that a node is compared with before it is kept.
+COMPARED = 8
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -50,14 +55,17 @@ Bits = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A strongly connected part of a template. groups of its queries with the nodes that they have: of the same nodes
-    (shapes), also of the same conditions (labelled), also of the same edges (alike), equal everywhere (equal)."""
+    """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
+    (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
+    also of the same rest of the pattern (rest), equal everywhere (equal)."""
 
     nodes: int
     queries: int
     shapes: tuple[Bits, ...]
     labelled: tuple[Bits, ...]
     alike: tuple[Bits, ...]
+    onward: tuple[Bits, ...]
+    rest: tuple[Bits, ...]
     equal: tuple[Bits, ...]
 
 
@@ -184,6 +192,16 @@ class _Choice:
     left: tuple[Bits, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a set meets, by part: its queries with an edge to the part, the values that these compute of it. reach: the
+    nodes to which all its queries have an edge, from it or from the start if it has that."""
+
+    inside: dict[int, int]
+    values: dict[int, float]
+    reach: int
+
+
 @dataclass(slots=True)
 class _Search:
     template: Template
@@ -194,11 +212,13 @@ class _Search:
     parts: tuple[Part, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
-    entering: list[dict[int, int]] = field(init=False)  # by part and node before: the queries with an edge
+    starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
+    leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
-    reached: dict[Bits, int] = field(default_factory=dict)
+    sets: dict[Bits, _Known] = field(default_factory=dict)
     paid: dict[tuple[int, Bits], float] = field(default_factory=dict)
     still: dict[tuple[int, int], bool] = field(default_factory=dict)
+    estimates: dict[tuple[int, Bits], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.costs = SetCosts(self.template, self.rates)
@@ -207,14 +227,15 @@ class _Search:
         for k in reversed(range(len(self.parts))):
             self.ahead[k] = self.ahead[k + 1] | self.parts[k].nodes
         self.open = [mask(n for n in nodes_of(self.template) if self.costs.succ[n] & a) for a in self.ahead]
-        self.entering = []
-        for part in self.parts:
-            entering: dict[int, int] = {}
+        alike = self.costs.alike
+        starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
+        self.starting = [(n, queries) for n, queries in starting if queries]
+        self.leaving = [[] for _ in alike]
+        for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
-                for a in self.costs.alike[n]:
+                for a in alike[n]:
                     for p in bits(a.before & ~part.nodes):
-                        entering[p] = entering.get(p, 0) | a.queries
-            self.entering.append(entering)
+                        self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
 
     def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
         """Returns the nodes, the lightest path and its sets. first: the part to begin with, those before it shared as
@@ -245,11 +266,11 @@ class _Search:
     def expand(self, k: int, source: int, nodes: list[GraphNode], found: dict[tuple[Bits, ...], int]) -> None:
         """Generates the nodes after a part from one before it."""
         here = nodes[source]
-        entering = self.entering[k]
         touched: list[Bits] = []
         rest: list[Bits] = []
         for s in here.sets:
-            (touched if self.reach(s) & self.parts[k].nodes or self.enters(entering, s) else rest).append(s)
+            known = self.known(s)
+            (touched if k in known.inside or known.reach & self.parts[k].nodes else rest).append(s)
         for choice in self.choose(k, tuple(touched)):
             sets = tuple(sorted((*rest, *choice.left)))
             weight = here.weight + choice.weight
@@ -266,24 +287,51 @@ class _Search:
 
     def keep(self, k: int, nodes: list[GraphNode], level: list[int]) -> list[int]:
         """Returns the nodes of a level, sorted by weight, that are not dropped."""
-        kept: list[int] = []
-        same: dict[tuple[Bits, ...], list[int]] = {}
-        for i in level:
-            node = nodes[i]
-            if self.width is not None and len(kept) >= self.width:
-                node.dropped = True
-            elif self.prune:
+        if self.prune:
+            same: dict[tuple[Bits, ...], list[int]] = {}
+            for i in level:
                 # The same query sets, and the same of their nodes that events can still come after.
+                node = nodes[i]
                 order = sorted((queries, at & self.open[k], at) for queries, at in node.sets)
                 node.sets = tuple((queries, at) for queries, _, at in order)
                 others = same.setdefault(tuple((queries, at) for queries, at, _ in order), [])
-                if any(self.beats(k, nodes[j], node) for j in others):
+                if any(self.beats(k, nodes[j], node) for j in others[:COMPARED]):
                     node.dropped = True
                 else:
                     others.append(i)
-            if not node.dropped:
-                kept.append(i)
-        return kept
+            level = [i for i in level if not nodes[i].dropped]
+        if self.width is not None and len(level) > self.width:
+            best: list[tuple[float, int]] = []
+            for i in level:
+                nodes[i].dropped = True
+                if len(best) < self.width or nodes[i].weight < best[-1][0]:
+                    insort(best, (nodes[i].weight + sum(self.ahead_of(k, s) for s in nodes[i].sets), i))
+                    del best[self.width :]
+            for _, i in best:
+                nodes[i].dropped = False
+            level = [i for i in level if not nodes[i].dropped]
+        return level
+
+    def ahead_of(self, k: int, s: Bits) -> float:
+        """Returns an estimate of what a set will cost from a part on: it takes along what it can or is renewed, never
+        merged; the queries that leave it go on in one set for each part."""
+        j = min((j for j in self.known(s).inside if j >= k), default=-1)
+        if j < 0:
+            return 0.0
+        found = self.estimates.get((j, s))
+        if found is None:
+            own = self.takes_along(j, s)
+            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
+            found = self.through(j + 1, self.grown(s, own)) if own else 0.0
+            if not own or self.costs.of(*s).snapshots:  # a set that only has the start is hardly worth a renewal
+                apart = sum(self.through(j + 1, t) for t in (s, *new))
+                found = min(found, apart) if own else apart
+            found = self.estimates[j, s] = found - self.value(j, s)
+        return found
+
+    def through(self, k: int, s: Bits) -> float:
+        """Returns an estimate of the whole cost of a set from the parts before k on."""
+        return self.value(k, s) + self.ahead_of(k, s)
 
     def beats(self, k: int, one: GraphNode, other: GraphNode) -> bool:
         """True if the first node is lighter than the second, and will be whatever follows."""
@@ -296,8 +344,7 @@ class _Search:
                 return False
             if self.gains(k, s[0]):
                 return False
-            by = self.costs.after(s[1]) & ~self.ahead[k]
-            weight += (a.snapshots - a.made) * (a.slope + self.costs.read(*s, by)[1])
+            weight += (a.snapshots - a.made) * (a.slope + self.read(k, s) * MULTIPLICATION / 2)
         return weight <= other.weight
 
     def gains(self, k: int, queries: int) -> bool:
@@ -312,13 +359,39 @@ class _Search:
             self.still[k, queries] = found
         return found
 
-    def enters(self, entering: dict[int, int], s: Bits) -> int:
-        """Returns the queries of a set with an edge from it to a part."""
-        found = 0
-        for p, queries in entering.items():
-            if s[1] >> p & 1:
-                found |= queries
-        return found & s[0]
+    def known(self, s: Bits) -> _Known:
+        found = self.sets.get(s)
+        if found is None:
+            queries, nodes = s
+            inside: dict[int, int] = {}
+            values: dict[int, float] = {}
+            reached: dict[int, int] = {}
+            for p in bits(nodes):
+                for k, n, of, events in self.leaving[p]:
+                    some = of & queries
+                    if some and not nodes >> n & 1:
+                        inside[k] = inside.get(k, 0) | some
+                        values[k] = values.get(k, 0.0) + some.bit_count() * events
+                        reached[n] = reached.get(n, 0) | some
+            if self.costs.of(queries, nodes).start:
+                for n, of in self.starting:
+                    if of & queries and not nodes >> n & 1:
+                        reached[n] = reached.get(n, 0) | of & queries
+            reach = mask(n for n, some in reached.items() if some == queries)
+            found = self.sets[s] = _Known(inside, values, reach)
+        return found
+
+    def grown(self, s: Bits, own: int) -> Bits:
+        """Returns a set with nodes that it takes along."""
+        self.costs.grown(*s, own)
+        return s[0], s[1] | own
+
+    def read(self, k: int, s: Bits) -> float:
+        """Returns the values that are certain to be computed from a set once the parts before k are gone through."""
+        known = self.known(s)
+        if known.reach & self.ahead[k]:
+            return sum(values for j, values in known.values.items() if j < k)
+        return sum(known.values.values())
 
     def choose(self, k: int, touched: tuple[Bits, ...]) -> list[_Choice]:
         """Returns the ways on at a part, by the sets with an edge to it."""
@@ -329,11 +402,11 @@ class _Search:
 
     def _choose(self, k: int, touched: tuple[Bits, ...]) -> list[_Choice]:
         part = self.parts[k]
-        stay = [(s, (s[0], s[1] | own)) for s in touched if (own := self.takes_along(k, s))]
-        joins = [pair for pair in stay if not self.enters(self.entering[k], pair[0])]
+        stay = [(s, self.grown(s, own)) for s in touched if (own := self.takes_along(k, s))]
+        entering = [self.known(s).inside.get(k, 0) for s in touched]
+        joins = [pair for pair in stay if k not in self.known(pair[0]).inside]
         origins = [part.queries]
-        for s in touched:
-            inside = self.enters(self.entering[k], s)
+        for inside in entering:
             origins = [m for o in origins for m in (o & inside, o & ~inside) if m]
         found: dict[tuple[tuple[tuple[Bits, Bits], ...], tuple[Bits, ...]], str] = {}
 
@@ -341,23 +414,35 @@ class _Search:
             found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
 
         for taken in (stay, [pair for pair in stay if pair not in joins]) if joins else (stay,):
-            rule = (
-                "inherit" if taken else "renew" if any(self.enters(self.entering[k], s) for s in touched) else "start"
-            )
+            rule = "inherit" if taken else "renew" if any(entering) else "start"
             rest = part.queries & ~_union(s for s, _ in taken)
             left = [o & rest for o in origins]
             add(rule, taken, _split(left, part.shapes))
             add(rule, taken, _split(left, part.alike))
+            add(rule, taken, _split(left, part.onward))
             add("merge", taken, _split([rest], part.shapes))
             add("merge", taken, _split([rest], part.labelled))
+            add("merge", taken, _split([rest], part.onward))
+            add("merge", taken, _split([rest], part.rest))
             add("apart", taken, _split([rest], part.equal))
         rest = part.queries & ~_union(s for s, _ in stay)
         alike = _split([o & rest for o in origins], part.alike)
+        gains: list[tuple[float, int, Bits]] = []
         for i, (s, grown) in enumerate(stay):
-            if (s, grown) not in joins and self.may_renew(grown, grown[1] & part.nodes):
-                add("renew", stay[:i] + stay[i + 1 :], [*alike, (s[0], grown[1] & part.nodes)])
+            renewed = s[0], grown[1] & part.nodes
+            if (s, grown) not in joins and self.may_renew(grown, renewed[1]):
+                loss = self.through(k + 1, s) + self.through(k + 1, renewed) - self.through(k + 1, grown)
+                gains.append((loss, i, renewed))
+        gains.sort()
+        for _, i, renewed in gains[:RENEWED]:
+            add("renew", stay[:i] + stay[i + 1 :], [*alike, renewed])
+        better = {i: renewed for loss, i, renewed in gains if loss < 0}
+        if len(better) > 1:
+            add("renew", [pair for i, pair in enumerate(stay) if i not in better], [*alike, *better.values()])
         add("merge", (), _split([part.queries], part.shapes))
         add("merge", (), _split([part.queries], part.labelled))
+        add("merge", (), _split([part.queries], part.onward))
+        add("merge", (), _split([part.queries], part.rest))
         add("apart", (), _split([part.queries], part.equal))
         before = sum(self.value(k, s) for s in touched)
         choices = []
@@ -375,7 +460,8 @@ class _Search:
         own = next((own for have, own in self.parts[k].shapes if not queries & ~have), 0)
         if not own:
             return 0
-        if self.enters(self.entering[k], s) != queries and not own & self.reach(s):
+        known = self.known(s)
+        if known.inside.get(k) != queries and not own & known.reach:
             return 0
         for n in bits(own):
             here = [a for a in self.costs.alike[n] if a.queries & queries]
@@ -392,30 +478,14 @@ class _Search:
 
     def grows(self, k: int, s: Bits) -> bool:
         """True if a set may take along a node of this part or of a later one."""
-        return bool(self.reach(s) & self.ahead[k])
-
-    def reach(self, s: Bits) -> int:
-        """Returns the nodes to which all queries of a set have an edge from it, or from the start if it has that."""
-        found = self.reached.get(s)
-        if found is None:
-            queries, nodes = s
-            found = 0
-            starts = bool(self.costs.of(queries, nodes).start)
-            for n in nodes_of(self.template):
-                here = self.costs.alike[n]
-                if not queries & ~sum(a.queries for a in here if a.before & nodes or (starts and a.starts)):
-                    found |= 1 << n
-            self.reached[s] = found & ~nodes
-        return self.reached[s]
+        return bool(self.known(s).reach & self.ahead[k])
 
     def value(self, k: int, s: Bits) -> float:
         """Returns the cost of a set that is certain once the parts before k are gone through."""
         found = self.paid.get((k, s))
         if found is None:
-            by = self.costs.after(s[1])
-            if self.grows(k, s):
-                by &= ~self.ahead[k]
-            found = self.paid[k, s] = self.costs.of(*s).cost.total + self.costs.read(*s, by)[0]
+            of = self.costs.of(*s)
+            found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
         return found
 
 
@@ -453,7 +523,7 @@ def parts(template: Template) -> tuple[Part, ...]:
     before = [mask(m for m in range(size) if reach[m] >> n & 1) for n in range(size)]
     loops = {reach[n] & before[n] for n in range(size)}
     order = sorted(loops, key=lambda loop: _place(loop, joined, before))
-    return tuple(_part(template, loop) for loop in order)
+    return _parts(template, order)
 
 
 def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
@@ -462,21 +532,40 @@ def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int
     return next(bits(joined[n])), before[n].bit_count(), n
 
 
-def _part(template: Template, nodes: int) -> Part:
-    groups: list[dict[object, Bits]] = [{}, {}, {}, {}]
-    every = 0
-    for q, path in enumerate(template.queries):
-        own = mask(n for n in path.labels if nodes >> n & 1)
-        if not own:
-            continue
-        every |= 1 << q
-        labels = tuple(path.labels[n] for n in bits(own))
-        edges = frozenset(e for e in path.edges if own >> e[1] & 1)
-        whole = (path.edges, path.last, tuple(sorted(path.labels.items())))
-        keys: tuple[object, ...] = (own, (own, labels), (own, labels, edges), whole)
-        for group, key in zip(groups, keys):
-            group[key] = group.get(key, (0, 0))[0] | 1 << q, own
-    return Part(nodes, every, *(tuple(group.values()) for group in groups))
+def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
+    """Returns the parts of these nodes, with the groups of queries."""
+    number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
+    queries = []
+    for path in template.queries:
+        labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
+        edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
+        queries.append((mask(path.labels), labels, edges, mask(path.last)))
+    found = []
+    ahead = (1 << len(template.nodes)) - 1
+    for nodes in order:
+        ahead &= ~nodes
+        at, to, away, later = 0, 0, 0, 0
+        for item, i in number.items():
+            match item:
+                case (int(n), _) if nodes >> n & 1:
+                    at |= 1 << i
+                case ((int(source), int(n)), _):
+                    to |= (nodes >> n & 1) << i
+                    away |= (source != START and nodes >> source & 1) << i
+                    later |= (ahead >> n & 1) << i
+        groups: list[dict[object, Bits]] = [{} for _ in range(6)]
+        every = 0
+        for q, (has, labels, edges, last) in enumerate(queries):
+            own = has & nodes
+            if not own:
+                continue
+            every |= 1 << q
+            keys = (own, labels & at, edges & to, (labels & at, edges & away),
+                    (labels & at, edges & (away | later), last), (edges, last))  # fmt: skip
+            for group, key in zip(groups, keys):
+                group[key] = group.get(key, (0, 0))[0] | 1 << q, own
+        found.append(Part(nodes, every, *(tuple(group.values()) for group in groups)))
+    return tuple(found)
 
 
 def show(graph: Graph) -> str:
