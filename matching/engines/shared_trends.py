@@ -199,11 +199,16 @@ class SharedTrends:
         assert not old._counters[SharedCounter.OUT]
         places, where = _places(_counted(self.plan)), _places(_counted(old.plan))
         pairs = list(places)
-        there = {node: n for n, node in enumerate(old._table.template.nodes)}
-        nodes_of = self._table.template.nodes
-        kept = [i for i, (q, _) in enumerate(pairs) if queries[q] != kernels.NONE]
-        read = np.array([where[queries[q], there[nodes_of[n]]] for q, n in (pairs[i] for i in kept)], np.int64)
-        read, into = read.reshape(-1, 3), np.array([places[pair] for pair in pairs], np.int64)
+        mine, theirs = self._table.template.queries, old._table.template.queries
+        # the nodes of a query are in the same order in all templates
+        there = {
+            (q, n): (of, m)
+            for q, of in enumerate(queries) if of != kernels.NONE
+            for n, m in zip(mine[q].labels, theirs[of].labels, strict=True)
+        }  # fmt: skip
+        kept = [i for i, pair in enumerate(pairs) if pair in there]
+        read = np.array([where[there[pairs[i]]] for i in kept], np.int64).reshape(-1, 3)
+        into = np.array([places[pair] for pair in pairs], np.int64)
         open_nodes = np.unique(old._room.of[old._room.of >= 0]).astype(np.int64)
         chunk = max(1, CARRIED_AT_ONCE // max(1, len(pairs)))
         self._begin_with(old)

@@ -9,7 +9,7 @@ of nodes are those of trends.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from query.automaton.trends import trend_automaton
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
@@ -21,7 +21,8 @@ START = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An event type, and which of the places of this type in a pattern it is."""
+    """An event type, and which of the places of this type in a pattern it is. type: the constant alone if all types of
+    the template are values of one column."""
 
     type: str
     place: int
@@ -39,7 +40,7 @@ class QueryPath:
     labels: Mapping[int, int]
     edges: frozenset[tuple[int, int]]
     last: frozenset[int]
-    variables: Mapping[int, str]
+    variables: Mapping[int, str] = field(default_factory=dict)
 
     def before(self, node: int) -> frozenset[int]:
         """Returns the nodes, or START, from which an event comes to a node."""
@@ -99,7 +100,7 @@ def template(plans: Mapping[str, Plan]) -> Template:
                     condition = plan.condition(label)
                     kind = _type(condition)
                     types[condition] = kind
-                    shown = show(condition) if kind is None else f"{show(kind[0])} = {kind[1]!r}"
+                    shown = show(condition) if kind is None else _shown(kind)
                     node = nodes.setdefault(Node(shown, places.get(shown, 0)), len(nodes))
                     places[shown] = places.get(shown, 0) + 1
                     reached[key] = node
@@ -111,9 +112,17 @@ def template(plans: Mapping[str, Plan]) -> Template:
                         ahead.append((node, to))
                 edges.add((source, reached[key]))
         queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last), variables))
-    kinds = list(types.values())
-    exclusive = None not in kinds and len({kind[0] for kind in kinds if kind is not None}) == 1
-    return Template(tuple(nodes), tuple(every), tuple(queries), exclusive)
+    kinds = [kind for kind in types.values() if kind is not None]
+    # equal constants of two types, 1 and 1.0, name the same events
+    plain = {type(constant) for _, constant in kinds} in ({str}, {int})
+    exclusive = len(kinds) == len(types) and len({column for column, _ in kinds}) == 1 and plain
+    names = {_shown(kind): str(kind[1]) for kind in kinds} if exclusive else {}
+    named = tuple(Node(names.get(n.type, n.type), n.place) for n in nodes)
+    return Template(named, tuple(every), tuple(queries), exclusive)
+
+
+def _shown(kind: tuple[Expression, object]) -> str:
+    return f"{show(kind[0])} = {kind[1]!r}"
 
 
 def _type(condition: Expression) -> tuple[Expression, object] | None:

@@ -1,0 +1,318 @@
+"""The cost of a sharing plan, in additions of one record for each partition and window.
+
+Equations (1) to (4) of [SHARING] count visits of earlier events: |E| x |Ep| additions without sharing, times the
+snapshots with it. Here counters are type-grained, one record for each node and column, so that the factor |Ep| falls
+away: an event adds records of nodes, whatever the number of earlier events. What is left of the equations:
+
+    (1)  an event of a query that counts alone         its edges, in the column of the start
+    (2)  an event passed on for a set                  its edges x the columns of the set
+    (4)  an event that makes a snapshot                for each query and edge, the columns of the set before
+         a result                                      for each query and last node, the columns of the set
+
+The columns of a set are its snapshots in one window. They are estimated by events that are evenly mixed: an event
+meets half of those that the window makes, the result meets all, and at least one. Of s snapshots of a node among t
+events of the set, s (s - 1) / t follow a snapshot of the same node at once and are added into its column.
+
+All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
+that is read. The cost of a plan is thus the sum over its sets. An event of two nodes, where types are not exclusive,
+counts at both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from matching.workload.plan import SharedSet, SharingPlan
+from matching.workload.template import START, Template
+from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
+
+#: One record added to another: the unit.
+ADDITION = 1.0
+#: One record of coefficients times the values of a query, added to a record of this query.
+MULTIPLICATION = 2.0
+#: What a set does with an event that it takes, whatever its columns: finding its node and its records.
+EVENT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Events of each condition of a template in one partition and window."""
+
+    events: tuple[float, ...]
+
+    @classmethod
+    def measured(cls, counts: Sequence[int], windows: int) -> Rates:
+        """Returns the rates of counts over some number of windows, those of each partition counted apart."""
+        return cls(tuple(count / max(1, windows) for count in counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The parts of a cost: events passed on, snapshots made (columns laid out, values computed), results."""
+
+    pass_on: float = 0.0
+    snapshots: float = 0.0
+    results: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.pass_on + self.snapshots + self.results
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.pass_on + other.pass_on, self.snapshots + other.snapshots, self.results + other.results)
+
+    def __str__(self) -> str:
+        parts = f"{self.pass_on:.1f} passed on, {self.snapshots:.1f} snapshots, {self.results:.1f} results"
+        return f"{self.total:.1f} ({parts})"
+
+
+def cost(template: Template, plan: SharingPlan, rates: Rates) -> Cost:
+    """Returns the cost of a plan for each partition and window."""
+    costs = SetCosts(template, rates)
+    return sum((costs.whole(*masks(s)) for s in plan.sets), Cost())
+
+
+def show_cost(template: Template, plan: SharingPlan, rates: Rates) -> str:
+    """Returns the line of EXPLAIN: the cost of a plan and that of one without sharing."""
+    alone = sum(SetCosts(template, rates).alone(), Cost())
+    return f"{'cost':<12}{cost(template, plan, rates)}; unshared {alone}"
+
+
+def masks(of: SharedSet) -> tuple[int, int]:
+    """Returns the queries and the nodes of a set as bits."""
+    return mask(of.queries), mask(of.nodes)
+
+
+def mask(of: Iterable[int]) -> int:
+    return sum(1 << i for i in of)
+
+
+def bits(of: int) -> Iterator[int]:
+    """Yields the positions of the bits that are set, upwards."""
+    while of:
+        low = of & -of
+        yield low.bit_length() - 1
+        of ^= low
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Queries that are alike at a node. before: the nodes before, as bits; starts: True if trends start here; label:
+    the index of their condition."""
+
+    queries: int
+    before: int
+    starts: bool
+    label: int
+
+
+#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; snapshots; squares of these for
+#: those in a row; additions for each column; additions in that of the start; values computed from its own columns;
+#: values computed from the start; results.
+Sums = tuple[int, float, float, float, float, float, float, float, int]
+NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SetCost:
+    """The cost of a set but for what other sets read of it.
+
+    start: 1 if it has the column of the start; made: the other columns at the end of a window; mean: columns that an
+    event meets; snapshots: events that make one, the limit of `made` as nodes without snapshots are added; slope: the
+    growth of the cost by a column; reading: the cost of the value of a query from a node before an event.
+    """
+
+    cost: Cost
+    total: float
+    start: int
+    made: float
+    mean: float
+    snapshots: float
+    slope: float
+    reading: float
+    sums: Sums
+
+
+class SetCosts:
+    """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
+
+    __slots__ = ("_found", "_labels", "alike", "last", "rates", "succ", "template")
+
+    def __init__(self, template: Template, rates: Rates) -> None:
+        self.template, self.rates = template, rates
+        self.alike = alike(template)
+        self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
+        self.succ = [0] * len(template.nodes)
+        for (source, node), _ in template.transitions().items():
+            if source != START:
+                self.succ[source] |= 1 << node
+        self._found: dict[tuple[int, int], SetCost] = {}
+        self._labels: dict[frozenset[int], tuple[float, float]] = {}
+
+    def whole(self, queries: int, nodes: int) -> Cost:
+        """Returns the cost of a set, with all that is read of it."""
+        of = self.of(queries, nodes)
+        return of.cost + Cost(snapshots=self.read(queries, nodes) * of.reading)
+
+    def alone(self) -> Iterator[Cost]:
+        """Yields the cost of each query without sharing."""
+        for q, path in enumerate(self.template.queries):
+            yield self.whole(1 << q, mask(path.labels))
+
+    def after(self, nodes: int) -> int:
+        """Returns the nodes that come after nodes in some query, but for these."""
+        found = 0
+        for n in bits(nodes):
+            found |= self.succ[n]
+        return found & ~nodes
+
+    def taken(self, queries: int, node: int) -> tuple[float, float]:
+        """Returns the events that some of the queries take at a node, and those that all take."""
+        here = self.alike[node]
+        if len(here) == 1:
+            return self.rates.events[here[0].label], self.rates.events[here[0].label]
+        labels = frozenset(a.label for a in here if a.queries & queries)
+        if labels not in self._labels:
+            self._labels[labels] = some_and_all(self.template.conditions, self.rates, labels)
+        return self._labels[labels]
+
+    def of(self, queries: int, nodes: int) -> SetCost:
+        found = self._found.get((queries, nodes))
+        if found is None:
+            found = self._found[queries, nodes] = _set_cost(self._sums(queries, nodes, nodes, NONE), nodes)
+        return found
+
+    def grown(self, queries: int, nodes: int, own: int) -> SetCost:
+        """Returns the cost of a set that takes along nodes from which no edge leads to its own."""
+        key = queries, nodes | own
+        found = self._found.get(key)
+        if found is None:
+            sums = self._sums(queries, own, nodes | own, self.of(queries, nodes).sums)
+            found = self._found[key] = _set_cost(sums, nodes | own)
+        return found
+
+    def read(self, queries: int, nodes: int) -> float:
+        """Returns the values that are computed from a set for events of other nodes."""
+        values = 0.0
+        for n in bits(self.after(nodes)):
+            for a in self.alike[n]:
+                some = (a.queries & queries).bit_count()
+                if some and a.before & nodes:
+                    values += some * self.rates.events[a.label] * (a.before & nodes).bit_count()
+        return values
+
+    def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
+        """Returns sums with those of some of the nodes of a set."""
+        start, every, snapshots, followed, passed, started, values, starts, results = sums
+        events = self.rates.events
+        for n in bits(own):
+            here = self.alike[n]
+            if len(here) > 1:
+                here = tuple(a for a in here if a.queries & queries)
+            some, agreed = self.taken(queries, n)
+            before = here[0].before
+            inside = (before & nodes).bit_count()
+            passes = not before & ~nodes
+            if len(here) > 1:
+                passes = passes and all(a.before == before and a.starts == here[0].starts for a in here)
+            if passes:
+                passed += agreed * inside
+                if here[0].starts:
+                    start = 1
+                    started += agreed
+            else:
+                agreed = 0.0
+            if agreed < some or len(here) > 1:
+                for a in here:
+                    many = (a.queries & queries).bit_count() * max(0.0, events[a.label] - agreed)
+                    values += many * (a.before & nodes).bit_count()
+                    starts += many * a.starts
+                snapshots += some - agreed
+                followed += (some - agreed) * max(0.0, some - agreed - 1)
+            every += some
+            results += (self.last[n] & queries).bit_count()
+        return start, every, snapshots, followed, passed, started, values, starts, results
+
+
+def _set_cost(sums: Sums, nodes: int) -> SetCost:
+    start, every, snapshots, followed, passed, started, values, starts, results = sums
+    made = snapshots - followed / every if every else 0.0
+    size = nodes.bit_count()
+    mean, final = start + made / 2, start + made
+    cost = Cost(
+        pass_on=EVENT * every + ADDITION * (passed * mean + started),
+        snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
+        results=results * (ADDITION + MULTIPLICATION * max(1.0, final)),
+    )
+    slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
+    return SetCost(cost, cost.total, start, made, mean, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
+
+
+def nodes_of(template: Template) -> range:
+    return range(len(template.nodes))
+
+
+def alike(template: Template) -> list[tuple[Alike, ...]]:
+    """Returns, for each node, the queries that have it, those together that are alike there."""
+    found: list[dict[tuple[int, bool, int], int]] = [{} for _ in template.nodes]
+    for q, path in enumerate(template.queries):
+        before = dict.fromkeys(path.labels, 0)
+        starts = dict.fromkeys(path.labels, False)
+        for source, node in path.edges:
+            if source == START:
+                starts[node] = True
+            else:
+                before[node] |= 1 << source
+        for n, label in path.labels.items():
+            key = before[n], starts[n], label
+            found[n][key] = found[n].get(key, 0) | 1 << q
+    return [tuple(Alike(queries, *key) for key, queries in at.items()) for at in found]
+
+
+def some_and_all(conditions: Sequence[Expression], rates: Rates, labels: Iterable[int]) -> tuple[float, float]:
+    """Returns the events that fulfil some of the conditions, and those that fulfil all.
+
+    Conditions of which neither implies the other, by their text, are taken as exclusive: that shares too little rather
+    than too much."""
+    left = sorted(labels, key=lambda i: (-rates.events[i], i))
+    if len(left) == 1:
+        return rates.events[left[0]], rates.events[left[0]]
+    parts = {i: conjuncts(conditions[i]) for i in left}
+    widest: list[int] = []
+    for i in left:
+        if not any(_implies(parts[i], parts[j]) for j in widest):
+            widest = [j for j in widest if not _implies(parts[j], parts[i])] + [i]
+    some = sum(rates.events[i] for i in widest)
+    least = left[-1]
+    nested = all(_implies(parts[least], parts[j]) for j in left)
+    return max(some, rates.events[left[0]]), rates.events[least] if nested else 0.0
+
+
+def _implies(narrow: tuple[Expression, ...], wide: tuple[Expression, ...]) -> bool:
+    """True if each part of the wide condition is one of the narrow one, or a comparison that one of these implies."""
+    return all(any(n == w or _tighter(n, w) for n in narrow) for w in wide)
+
+
+def _tighter(narrow: Expression, wide: Expression) -> bool:
+    """True for column < 5 and column < 7, and the like."""
+    if not (isinstance(narrow, Call) and isinstance(wide, Call) and narrow.function in ("<", "<=", ">", ">=")):
+        return False
+    if narrow.function[0] != wide.function[0] or wide.function not in ("<", "<=", ">", ">="):
+        return False
+    (column, low), (other, high) = narrow.arguments, wide.arguments
+    if not (isinstance(column, Column) and column == other):
+        return False
+    if not (isinstance(low, Constant) and isinstance(high, Constant)):
+        return False
+    if not (isinstance(low.value, (int, float, Decimal)) and isinstance(high.value, (int, float, Decimal))):
+        return False
+    less, more = (low.value, high.value) if narrow.function[0] == "<" else (high.value, low.value)
+    return less < more or (less == more and (narrow.function == wide.function or len(wide.function) == 2))
+
+
+def show_rates(template: Template, rates: Rates) -> str:
+    """Returns the lines of EXPLAIN: events of each condition for each partition and window."""
+    lines = [f"{events:g} of {show(c)}" for c, events in zip(template.conditions, rates.events)]
+    return "\n".join(f"{'' if i else 'rates':<12}{line}" for i, line in enumerate(lines))

@@ -1,0 +1,655 @@
+"""The sharing plan graph: the ways to share a workload part by part, and the lightest path through them.
+
+A part is a strongly connected part of the template: a node, or the nodes of a Kleene closure with those of closures
+inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
+rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
+
+    inherit  a set takes the part along: all its queries have it, and no event of it that all take makes a snapshot
+    renew    a set ends and its queries go on together, in a new set with snapshots at the part
+    merge    all queries of the part go on in one new set, or those with the same conditions do
+    apart    each query goes on alone; of a Kleene closure this is "none"
+
+What the paper leaves open is decided so:
+
+- Parts are gone through in topological order, those of queries that share nothing with the others together. A template
+  that branches has a set for each branch. Queries whose trends start at a part form sets like renewed ones: all those
+  with the same nodes, those alike in all, or each alone.
+- A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
+- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited:
+  the queries of each origin go on in a set of their own, as one or by conditions.
+- A set is renewed by itself while the others inherit. The paper asks for a type rarer than the snapshots so far; here,
+  the new set must be able to have fewer columns, which is the same where no snapshots follow one another.
+- A part is one choice for each query, so that a closure is entered into a set as a whole. The paper also compares the
+  types inside a closure as snapshot types. A plan has no such choice: events that enter a closure make the snapshots,
+  those that go round it make none.
+- Equal queries are never taken apart.
+
+Pruning: of the edges into a node, the lightest is kept. A node is dropped if another one of the same query sets, with
+the same nodes for events to come, is lighter and will be for whatever follows. At most `width` nodes of a part are
+kept, the lightest: the paper has no such limit, but parts next to one another would multiply. So the plan is the best
+that the rules give if no part has more, and never costs more than that without sharing.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from matching.workload.cost import MULTIPLICATION, Rates, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
+from matching.workload.template import START, Template
+
+#: Nodes of the graph that are kept after each part.
+WIDTH = 8
+#: Sets that are renewed one by one at a part: of more, those that gain most.
+RENEWED = 4
+#: Nodes that a node is compared with before it is kept.
+COMPARED = 8
+#: Nodes of a part, and queries of a set, that are shown.
+SHOWN, NAMED = 6, 4
+
+#: A set of queries and nodes, as bits.
+Bits = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
+    (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
+    also of the same rest of the pattern (rest), equal everywhere (equal)."""
+
+    nodes: int
+    queries: int
+    shapes: tuple[Bits, ...]
+    labelled: tuple[Bits, ...]
+    alike: tuple[Bits, ...]
+    onward: tuple[Bits, ...]
+    rest: tuple[Bits, ...]
+    equal: tuple[Bits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """source: a node, its index; inherited: sets before and after; new: sets that begin."""
+
+    source: int
+    rule: str
+    weight: float
+    inherited: tuple[tuple[Bits, Bits], ...]
+    new: tuple[Bits, ...]
+
+
+@dataclass(slots=True)
+class GraphNode:
+    """part: the last one gone through, -1 at the start; sets: those that can still grow; weight: that of the lightest
+    path to it, whose last edge is the first one; dropped: True if no edge leaves it."""
+
+    part: int
+    sets: tuple[Bits, ...]
+    weight: float
+    edges: list[Edge]
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """path: the nodes of the lightest path; plan: that of the path, or without sharing if this costs less."""
+
+    template: Template
+    rates: Rates
+    parts: tuple[Part, ...]
+    nodes: tuple[GraphNode, ...]
+    path: tuple[int, ...]
+    plan: SharingPlan
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+def lightest(template: Template, rates: Rates) -> SharingPlan:
+    """Returns the plan of the lightest path."""
+    return sharing_graph(template, rates).plan
+
+
+def sharing_graph(template: Template, rates: Rates, prune: bool = True, width: int | None = WIDTH) -> Graph:
+    """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
+    search = _Search(template, rates, prune, width)
+    nodes, path, sets = search.run(0, ())
+    plan = _plan(sets)
+    if _total(search.costs, plan) > sum(c.total for c in search.costs.alone()):
+        plan = unshared(template)
+    return Graph(template, rates, search.parts, tuple(nodes), path, plan)
+
+
+def update(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tuple[SharingPlan, str]:
+    """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
+
+    Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
+    than them, can be worth a change: from this part on, the path is built anew. A plan is never replaced by one that
+    costs more."""
+    if new == old:
+        return plan, "unchanged: the same rates"
+    found = _crossing(template, plan, old, new)
+    if found is None:
+        return plan, "unchanged: no snapshots have become more frequent than the events after them"
+    search = _Search(template, new, True, WIDTH)
+    number = {n: k for k, part in enumerate(search.parts) for n in bits(part.nodes)}
+    (before, after), _ = min(((pair, number[pair[1]]) for pair in found), key=lambda at: at[1])
+    _, _, sets = search.run(number[after], tuple(masks(s) for s in plan.sets))
+    better = _plan(sets)
+    kept, changed = _total(search.costs, plan), _total(search.costs, better)
+    what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
+    if changed >= kept:
+        return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
+    return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
+
+
+def _crossing(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> list[tuple[int, int]] | None:
+    """Returns pairs (node with snapshots, node after its set's nodes) that have come to be in this order of rates."""
+    was, now = SetCosts(template, old), SetCosts(template, new)
+    changed = [i for i, (a, b) in enumerate(zip(old.events, new.events)) if a != b]
+    touched = mask(n for n in nodes_of(template) if any(a.label in changed for a in now.alike[n]))
+    found = []
+    for s in plan.sets:
+        queries, nodes = masks(s)
+        follow = nodes | now.after(nodes)
+        if not follow & touched:
+            continue
+        often = now.of(queries, nodes).snapshots
+        if not often:
+            continue
+        before = was.of(queries, nodes).snapshots
+        first = snapshot_nodes(template, plan, s) or s.nodes
+        for n in bits(follow):
+            have = mask(q for q in s.queries if n in template.queries[q].labels)
+            if not have or n in first or not any(n in template.queries[q].labels for q in s.queries):
+                continue
+            rare, rarely = now.taken(have, n)[0], was.taken(have, n)[0]
+            if often > rare and often * rarely > before * rare:
+                found.append((first[0], n))
+    return found or None
+
+
+def _plan(sets: Iterable[Bits]) -> SharingPlan:
+    found = sorted((tuple(bits(queries)), tuple(bits(nodes))) for queries, nodes in sets)
+    return SharingPlan(tuple(SharedSet(queries, nodes) for queries, nodes in found))
+
+
+def _total(costs: SetCosts, plan: SharingPlan) -> float:
+    return sum(costs.whole(*masks(s)).total for s in plan.sets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A rule used at a part. left: the sets that can grow after it, of those before that have an edge to the part and
+    of the new ones."""
+
+    rule: str
+    weight: float
+    inherited: tuple[tuple[Bits, Bits], ...]
+    new: tuple[Bits, ...]
+    left: tuple[Bits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a set meets, by part: its queries with an edge to the part, the values that these compute of it. reach: the
+    nodes to which all its queries have an edge, from it or from the start if it has that."""
+
+    inside: dict[int, int]
+    values: dict[int, float]
+    reach: int
+
+
+@dataclass(slots=True)
+class _Search:
+    template: Template
+    rates: Rates
+    prune: bool
+    width: int | None
+    costs: SetCosts = field(init=False)
+    parts: tuple[Part, ...] = field(init=False)
+    ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
+    open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
+    starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
+    leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
+    choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
+    sets: dict[Bits, _Known] = field(default_factory=dict)
+    paid: dict[tuple[int, Bits], float] = field(default_factory=dict)
+    still: dict[tuple[int, int], bool] = field(default_factory=dict)
+    estimates: dict[tuple[int, Bits], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.costs = SetCosts(self.template, self.rates)
+        self.parts = parts(self.template)
+        self.ahead = [0] * (len(self.parts) + 1)
+        for k in reversed(range(len(self.parts))):
+            self.ahead[k] = self.ahead[k + 1] | self.parts[k].nodes
+        self.open = [mask(n for n in nodes_of(self.template) if self.costs.succ[n] & a) for a in self.ahead]
+        alike = self.costs.alike
+        starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
+        self.starting = [(n, queries) for n, queries in starting if queries]
+        self.leaving = [[] for _ in alike]
+        for k, part in enumerate(self.parts):
+            for n in bits(part.nodes):
+                for a in alike[n]:
+                    for p in bits(a.before & ~part.nodes):
+                        self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
+
+    def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
+        """Returns the nodes, the lightest path and its sets. first: the part to begin with, those before it shared as
+        in the plan."""
+        done = ~self.ahead[first]
+        begun = {(queries, nodes & done) for queries, nodes in plan if nodes & done}
+        nodes = [GraphNode(first - 1, tuple(sorted(s for s in begun if self.grows(first, s))), 0.0, [])]
+        level = [0]
+        for k in range(first, len(self.parts)):
+            found: dict[tuple[Bits, ...], int] = {}
+            for source in level:
+                self.expand(k, source, nodes, found)
+            level = self.keep(k + 1, nodes, sorted(found.values(), key=lambda i: nodes[i].weight))
+        at, path = level[0], []
+        while nodes[at].edges:
+            path.append(at)
+            at = nodes[at].edges[0].source
+        path.append(at)
+        path.reverse()
+        sets = set(begun)
+        for at in path[1:]:
+            edge = nodes[at].edges[0]
+            sets.difference_update(before for before, _ in edge.inherited)
+            sets.update(after for _, after in edge.inherited)
+            sets.update(edge.new)
+        return nodes, tuple(path), sets
+
+    def expand(self, k: int, source: int, nodes: list[GraphNode], found: dict[tuple[Bits, ...], int]) -> None:
+        """Generates the nodes after a part from one before it."""
+        here = nodes[source]
+        touched: list[Bits] = []
+        rest: list[Bits] = []
+        for s in here.sets:
+            known = self.known(s)
+            (touched if k in known.inside or known.reach & self.parts[k].nodes else rest).append(s)
+        for choice in self.choose(k, tuple(touched)):
+            sets = tuple(sorted((*rest, *choice.left)))
+            weight = here.weight + choice.weight
+            edge = Edge(source, choice.rule, choice.weight, choice.inherited, choice.new)
+            at = found.get(sets)
+            if at is None:
+                found[sets] = len(nodes)
+                nodes.append(GraphNode(k, sets, weight, [edge]))
+            elif weight < nodes[at].weight:
+                nodes[at].weight = weight
+                nodes[at].edges = [edge] if self.prune else [edge, *nodes[at].edges]
+            elif not self.prune:
+                nodes[at].edges.append(edge)
+
+    def keep(self, k: int, nodes: list[GraphNode], level: list[int]) -> list[int]:
+        """Returns the nodes of a level, sorted by weight, that are not dropped."""
+        if self.prune:
+            same: dict[tuple[Bits, ...], list[int]] = {}
+            for i in level:
+                # The same query sets, and the same of their nodes that events can still come after.
+                node = nodes[i]
+                order = sorted((queries, at & self.open[k], at) for queries, at in node.sets)
+                node.sets = tuple((queries, at) for queries, _, at in order)
+                others = same.setdefault(tuple((queries, at) for queries, at, _ in order), [])
+                if any(self.beats(k, nodes[j], node) for j in others[:COMPARED]):
+                    node.dropped = True
+                else:
+                    others.append(i)
+            level = [i for i in level if not nodes[i].dropped]
+        if self.width is not None and len(level) > self.width:
+            best: list[tuple[float, int]] = []
+            for i in level:
+                nodes[i].dropped = True
+                if len(best) < self.width or nodes[i].weight < best[-1][0]:
+                    insort(best, (nodes[i].weight + sum(self.ahead_of(k, s) for s in nodes[i].sets), i))
+                    del best[self.width :]
+            for _, i in best:
+                nodes[i].dropped = False
+            level = [i for i in level if not nodes[i].dropped]
+        return level
+
+    def ahead_of(self, k: int, s: Bits) -> float:
+        """Returns an estimate of what a set will cost from a part on: it takes along what it can or is renewed, never
+        merged; the queries that leave it go on in one set for each part."""
+        j = min((j for j in self.known(s).inside if j >= k), default=-1)
+        if j < 0:
+            return 0.0
+        found = self.estimates.get((j, s))
+        if found is None:
+            own = self.takes_along(j, s)
+            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
+            found = self.through(j + 1, self.grown(s, own)) if own else 0.0
+            if not own or self.costs.of(*s).snapshots:  # a set that only has the start is hardly worth a renewal
+                apart = sum(self.through(j + 1, t) for t in (s, *new))
+                found = min(found, apart) if own else apart
+            found = self.estimates[j, s] = found - self.value(j, s)
+        return found
+
+    def through(self, k: int, s: Bits) -> float:
+        """Returns an estimate of the whole cost of a set from the parts before k on."""
+        return self.value(k, s) + self.ahead_of(k, s)
+
+    def beats(self, k: int, one: GraphNode, other: GraphNode) -> bool:
+        """True if the first node is lighter than the second, and will be whatever follows."""
+        weight = one.weight
+        for s, t in zip(one.sets, other.sets):
+            if s == t:
+                continue
+            a, b = self.costs.of(*s), self.costs.of(*t)
+            if a.start + a.snapshots / 2 > b.mean or a.start + a.snapshots > b.start + b.made or a.snapshots > b.made:
+                return False
+            if self.gains(k, s[0]):
+                return False
+            weight += (a.snapshots - a.made) * (a.slope + self.read(k, s) * MULTIPLICATION / 2)
+        return weight <= other.weight
+
+    def gains(self, k: int, queries: int) -> bool:
+        """True if a set of these queries can get columns at nodes ahead that all of them have."""
+        found = self.still.get((k, queries))
+        if found is None:
+            found = False
+            for n in bits(self.ahead[k]):
+                here = [a for a in self.costs.alike[n] if a.queries & queries]
+                if not queries & ~sum(a.queries for a in here):
+                    found = found or len({a.label for a in here}) > 1 or any(a.starts for a in here)
+            self.still[k, queries] = found
+        return found
+
+    def known(self, s: Bits) -> _Known:
+        found = self.sets.get(s)
+        if found is None:
+            queries, nodes = s
+            inside: dict[int, int] = {}
+            values: dict[int, float] = {}
+            reached: dict[int, int] = {}
+            for p in bits(nodes):
+                for k, n, of, events in self.leaving[p]:
+                    some = of & queries
+                    if some and not nodes >> n & 1:
+                        inside[k] = inside.get(k, 0) | some
+                        values[k] = values.get(k, 0.0) + some.bit_count() * events
+                        reached[n] = reached.get(n, 0) | some
+            if self.costs.of(queries, nodes).start:
+                for n, of in self.starting:
+                    if of & queries and not nodes >> n & 1:
+                        reached[n] = reached.get(n, 0) | of & queries
+            reach = mask(n for n, some in reached.items() if some == queries)
+            found = self.sets[s] = _Known(inside, values, reach)
+        return found
+
+    def grown(self, s: Bits, own: int) -> Bits:
+        """Returns a set with nodes that it takes along."""
+        self.costs.grown(*s, own)
+        return s[0], s[1] | own
+
+    def read(self, k: int, s: Bits) -> float:
+        """Returns the values that are certain to be computed from a set once the parts before k are gone through."""
+        known = self.known(s)
+        if known.reach & self.ahead[k]:
+            return sum(values for j, values in known.values.items() if j < k)
+        return sum(known.values.values())
+
+    def choose(self, k: int, touched: tuple[Bits, ...]) -> list[_Choice]:
+        """Returns the ways on at a part, by the sets with an edge to it."""
+        found = self.choices.get((k, touched))
+        if found is None:
+            found = self.choices[k, touched] = self._choose(k, touched)
+        return found
+
+    def _choose(self, k: int, touched: tuple[Bits, ...]) -> list[_Choice]:
+        part = self.parts[k]
+        stay = [(s, self.grown(s, own)) for s in touched if (own := self.takes_along(k, s))]
+        entering = [self.known(s).inside.get(k, 0) for s in touched]
+        joins = [pair for pair in stay if k not in self.known(pair[0]).inside]
+        origins = [part.queries]
+        for inside in entering:
+            origins = [m for o in origins for m in (o & inside, o & ~inside) if m]
+        found: dict[tuple[tuple[tuple[Bits, Bits], ...], tuple[Bits, ...]], str] = {}
+
+        def add(rule: str, inherited: Sequence[tuple[Bits, Bits]], new: Iterable[Bits]) -> None:
+            found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
+
+        for taken in (stay, [pair for pair in stay if pair not in joins]) if joins else (stay,):
+            rule = "inherit" if taken else "renew" if any(entering) else "start"
+            rest = part.queries & ~_union(s for s, _ in taken)
+            left = [o & rest for o in origins]
+            add(rule, taken, _split(left, part.shapes))
+            add(rule, taken, _split(left, part.alike))
+            add(rule, taken, _split(left, part.onward))
+            add("merge", taken, _split([rest], part.shapes))
+            add("merge", taken, _split([rest], part.labelled))
+            add("merge", taken, _split([rest], part.onward))
+            add("merge", taken, _split([rest], part.rest))
+            add("apart", taken, _split([rest], part.equal))
+        rest = part.queries & ~_union(s for s, _ in stay)
+        alike = _split([o & rest for o in origins], part.alike)
+        gains: list[tuple[float, int, Bits]] = []
+        for i, (s, grown) in enumerate(stay):
+            renewed = s[0], grown[1] & part.nodes
+            if (s, grown) not in joins and self.may_renew(grown, renewed[1]):
+                loss = self.through(k + 1, s) + self.through(k + 1, renewed) - self.through(k + 1, grown)
+                gains.append((loss, i, renewed))
+        gains.sort()
+        for _, i, renewed in gains[:RENEWED]:
+            add("renew", stay[:i] + stay[i + 1 :], [*alike, renewed])
+        better = {i: renewed for loss, i, renewed in gains if loss < 0}
+        if len(better) > 1:
+            add("renew", [pair for i, pair in enumerate(stay) if i not in better], [*alike, *better.values()])
+        add("merge", (), _split([part.queries], part.shapes))
+        add("merge", (), _split([part.queries], part.labelled))
+        add("merge", (), _split([part.queries], part.onward))
+        add("merge", (), _split([part.queries], part.rest))
+        add("apart", (), _split([part.queries], part.equal))
+        before = sum(self.value(k, s) for s in touched)
+        choices = []
+        for (inherited, new), name in found.items():
+            larger = dict(inherited)
+            after = [larger.get(s, s) for s in touched] + list(new)
+            weight = sum(self.value(k + 1, s) for s in after) - before
+            growing = tuple(s for s in after if self.grows(k + 1, s))
+            choices.append(_Choice(name, weight, inherited, new, growing))
+        return choices
+
+    def takes_along(self, k: int, s: Bits) -> int:
+        """Returns the nodes of a part that a set can inherit."""
+        queries, nodes = s
+        own = next((own for have, own in self.parts[k].shapes if not queries & ~have), 0)
+        if not own:
+            return 0
+        known = self.known(s)
+        if known.inside.get(k) != queries and not own & known.reach:
+            return 0
+        for n in bits(own):
+            here = [a for a in self.costs.alike[n] if a.queries & queries]
+            if here[0].before & ~(nodes | own):
+                return 0
+            if any(a.before != here[0].before or a.starts != here[0].starts for a in here):
+                return 0
+        return own
+
+    def may_renew(self, grown: Bits, own: int) -> bool:
+        """True if a new set of these nodes can have fewer columns than the set that takes them along."""
+        kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
+        return new.mean < kept.start + kept.snapshots / 2 or new.start + new.made < kept.start + kept.snapshots
+
+    def grows(self, k: int, s: Bits) -> bool:
+        """True if a set may take along a node of this part or of a later one."""
+        return bool(self.known(s).reach & self.ahead[k])
+
+    def value(self, k: int, s: Bits) -> float:
+        """Returns the cost of a set that is certain once the parts before k are gone through."""
+        found = self.paid.get((k, s))
+        if found is None:
+            of = self.costs.of(*s)
+            found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
+        return found
+
+
+def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:
+    """Returns the sets that queries form within groups."""
+    return [(group & queries, nodes) for group in groups for queries, nodes in by if group & queries]
+
+
+def _union(of: Iterable[Bits]) -> int:
+    """Returns the queries of some sets."""
+    found = 0
+    for queries, _ in of:
+        found |= queries
+    return found
+
+
+def parts(template: Template) -> tuple[Part, ...]:
+    """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
+    with the others together."""
+    size = len(template.nodes)
+    reach = [1 << n for n in range(size)]
+    joined = [1 << n for n in range(size)]
+    for path in template.queries:
+        every = mask(path.labels)
+        for n in path.labels:
+            joined[n] |= every
+        for source, node in path.edges:
+            if source != START:
+                reach[source] |= 1 << node
+    for closure in (reach, joined):
+        for k in range(size):
+            for n in range(size):
+                if closure[n] >> k & 1:
+                    closure[n] |= closure[k]
+    before = [mask(m for m in range(size) if reach[m] >> n & 1) for n in range(size)]
+    loops = {reach[n] & before[n] for n in range(size)}
+    order = sorted(loops, key=lambda loop: _place(loop, joined, before))
+    return _parts(template, order)
+
+
+def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
+    """Returns the place of a part in the order: nodes after it have more nodes before them."""
+    n = next(bits(loop))
+    return next(bits(joined[n])), before[n].bit_count(), n
+
+
+def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
+    """Returns the parts of these nodes, with the groups of queries."""
+    number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
+    queries = []
+    for path in template.queries:
+        labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
+        edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
+        queries.append((mask(path.labels), labels, edges, mask(path.last)))
+    found = []
+    ahead = (1 << len(template.nodes)) - 1
+    for nodes in order:
+        ahead &= ~nodes
+        at, to, away, later = 0, 0, 0, 0
+        for item, i in number.items():
+            match item:
+                case (int(n), _) if nodes >> n & 1:
+                    at |= 1 << i
+                case ((int(source), int(n)), _):
+                    to |= (nodes >> n & 1) << i
+                    away |= (source != START and nodes >> source & 1) << i
+                    later |= (ahead >> n & 1) << i
+        groups: list[dict[object, Bits]] = [{} for _ in range(6)]
+        every = 0
+        for q, (has, labels, edges, last) in enumerate(queries):
+            own = has & nodes
+            if not own:
+                continue
+            every |= 1 << q
+            keys = (own, labels & at, edges & to, (labels & at, edges & away),
+                    (labels & at, edges & (away | later), last), (edges, last))  # fmt: skip
+            for group, key in zip(groups, keys):
+                group[key] = group.get(key, (0, 0))[0] | 1 << q, own
+        found.append(Part(nodes, every, *(tuple(group.values()) for group in groups)))
+    return tuple(found)
+
+
+def show(graph: Graph) -> str:
+    """Returns the graph as text: the parts, their nodes with weights and the edge that is kept, the path marked with
+    a star."""
+    lines = []
+    for k, part in enumerate(graph.parts):
+        lines.append(f"{'' if k else 'graph':<12}{_names(graph.template, part.nodes)}")
+        found = _shown(graph, k)
+        for i in found:
+            node = graph.nodes[i]
+            edge = node.edges[0]
+            marked = "*" if i in graph.path else "-" if node.dropped else " "
+            way = f"{edge.rule} from {edge.source} at {edge.weight:.1f}"
+            lines.append(f"{'':<12}{marked} {i} weighs {node.weight:.1f}: {_label(graph, edge)}; {way}")
+        more = sum(node.part == k for node in graph.nodes) - len(found)
+        if more:
+            lines.append(f"{'':<12}  {more} more")
+    return "\n".join(lines)
+
+
+def draw(graph: Graph) -> str:
+    """Returns the graph as an SVG picture: a column for each part, the lightest nodes of it, dropped ones dashed, the
+    path in bold."""
+    wide, high, gap = 230, 46, 70
+    columns = [[0]] + [_shown(graph, k) for k in range(len(graph.parts))]
+    at = {i: (20 + c * (wide + gap), 50 + r * (high + 24)) for c, of in enumerate(columns) for r, i in enumerate(of)}
+    width = 40 + len(columns) * (wide + gap) - gap
+    height = 60 + max(len(of) for of in columns) * (high + 24)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for c, name in enumerate(["start", *(_names(graph.template, part.nodes) for part in graph.parts)]):
+        out.append(f'<text x="{20 + c * (wide + gap)}" y="28" font-weight="bold">{_text(name, 32)}</text>')
+    for i, (x, y) in at.items():
+        for e, edge in enumerate(graph.nodes[i].edges):
+            if edge.source not in at:
+                continue
+            chosen = e == 0 and i in graph.path and edge.source in graph.path
+            left, top = at[edge.source]
+            x1, y1, x2, y2 = left + wide, top + high // 2, x, y + high // 2
+            style = 'stroke="#c00" stroke-width="3"' if chosen else 'stroke="#999"'
+            out.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" {style}/>')
+            if chosen:
+                out.append(f'<text x="{(x1 + x2) // 2 - 14}" y="{(y1 + y2) // 2 - 5}">{edge.weight:.1f}</text>')
+    for i, (x, y) in at.items():
+        node = graph.nodes[i]
+        style = 'stroke="#c00" stroke-width="3"' if i in graph.path else 'stroke="#666"'
+        dashed = ' stroke-dasharray="4 3"' if node.dropped else ""
+        label = _label(graph, node.edges[0]) if node.edges else "start"
+        rule = f", {node.edges[0].rule}" if node.edges else ""
+        out.append(f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="6" fill="#f6f6f6" {style}{dashed}/>')
+        out.append(f'<text x="{x + 8}" y="{y + 18}">{_text(label, 34)}<title>{_text(label)}</title></text>')
+        out.append(f'<text x="{x + 8}" y="{y + 36}" fill="#555">{i}: {node.weight:.1f}{rule}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def _shown(graph: Graph, k: int) -> list[int]:
+    """Returns the nodes of a part to show: that of the path, and the lightest."""
+    of = [i for i, node in enumerate(graph.nodes) if node.part == k]
+    of.sort(key=lambda i: (i not in graph.path, graph.nodes[i].weight, i))
+    return of[:SHOWN]
+
+
+def _label(graph: Graph, edge: Edge) -> str:
+    """Returns the sets of a part as the papers write them: (queries) and their snapshots."""
+    found = []
+    for queries, nodes in (*(after for _, after in edge.inherited), *edge.new):
+        of = SharedSet(tuple(bits(queries)), tuple(bits(nodes)))
+        names = [graph.template.queries[q].name for q in of.queries[:NAMED]]
+        more = f" and {len(of.queries) - NAMED} more" if len(of.queries) > NAMED else ""
+        at = snapshot_nodes(graph.template, graph.plan, of)
+        found.append(f"({', '.join(names)}{more}) {_names(graph.template, mask(at)) if at else 'start'}")
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return ", ".join(found[:NAMED]) + more
+
+
+def _names(template: Template, nodes: int) -> str:
+    return ", ".join(str(template.nodes[n]) for n in bits(nodes))
+
+
+def _text(value: str, most: int | None = None) -> str:
+    if most is not None and len(value) > most:
+        value = value[: most - 1] + "…"
+    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,359 @@
+"""The choice of sharing plans: matching/workload/graph.py."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import assume, given
+
+from matching.workload.cost import Rates, bits, cost
+from matching.workload.graph import Graph, draw, lightest, parts, sharing_graph, show, update
+from matching.workload.plan import SharingPlan, unshared
+from matching.workload.template import START, Template, template
+from tests.matching.workload.workloads import (
+    QA,
+    QB,
+    QC,
+    drawn_rates,
+    drawn_templates,
+    plan_of,
+    planned,
+    rates,
+    sequences,
+    written,
+)
+
+#: The workloads of [SHARING] as far as its text gives them.
+Q2 = sequences({"q1": "FABCD", "q2": "ABCD", "q3": "ECD", "q4": "BCDG"})
+Q3 = sequences({"q2": "ABCD", "q4": "BCDG"})
+Q4 = sequences({"q1": "FABCD", "q2": "ABCD", "q3": "ECD"})
+Q6 = sequences({"q9": "ABCD", "q10": "FABCD"}, {"q9": ("CB", "DA"), "q10": ("CB", "DA")})
+
+
+def total(template: Template, plan: SharingPlan, of: Rates) -> float:
+    return cost(template, plan, of).total
+
+
+def is_partition(template: Template, plan: SharingPlan) -> bool:
+    """True if each (query, node) is in one set, and each query has all nodes of its sets."""
+    cells = [(q, n) for s in plan.sets for q in s.queries for n in s.nodes]
+    return sorted(cells) == sorted((q, n) for q, path in enumerate(template.queries) for n in path.labels)
+
+
+def one_choice(template: Template, plan: SharingPlan) -> bool:
+    """True if each query has all its nodes of a strongly connected part in one set."""
+    at = plan.set_of()
+    return all(
+        len({at[q, n] for n in bits(part.nodes) if n in path.labels}) <= 1
+        for part in parts(template)
+        for q, path in enumerate(template.queries)
+    )
+
+
+# Parts
+
+
+def test_parts_are_in_order_and_closures_are_one():
+    made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
+    names = [{str(made.nodes[n]) for n in bits(part.nodes)} for part in parts(made)]
+    assert names.index({"Request"}) > max(names.index({"AppOrder"}), names.index({"WebOrder"}))
+    assert names.index({"Pickup", "Travel"}) == names.index({"Request"}) + 1
+    assert names[-2:] == [{"Dropoff"}, {"Cancel"}]
+
+
+def test_a_nested_closure_is_one_part():
+    assert [sorted(str(Q6.nodes[n]) for n in bits(part.nodes)) for part in parts(Q6)] == [["F"], ["A", "B", "C", "D"]]
+
+
+def test_parts_of_queries_that_share_nothing_are_together():
+    made = sequences({"q1": "ACE", "q2": "BDF"})
+    assert "".join(str(made.nodes[n]) for part in parts(made) for n in bits(part.nodes)) == "ACEBDF"
+
+
+@given(drawn_templates())
+def test_edges_go_to_the_same_part_or_a_later_one(template):
+    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    assert sorted(number) == list(range(len(template.nodes)))
+    assert all(number[a] <= number[b] for a, b in template.transitions() if a != START)
+    for part in parts(template):
+        for groups in (part.shapes, part.labelled, part.alike, part.equal):
+            assert sum(queries for queries, _ in groups) == part.queries
+
+
+# Worked examples
+
+
+def test_q3_shares_from_b():
+    """Equation (2)'s example: q4 starts at B, where q2 has come from A."""
+    of = rates(Q3, A=2, B=1, C=20, D=20, G=1)
+    assert written(Q3, lightest(Q3, of)) == {"q2: A", "q2 q4: B C D", "q4: G"}
+
+
+def test_q3_without_sharing_where_snapshots_are_many():
+    of = rates(Q3, A=2, B=40, C=20, D=20, G=20)
+    assert written(Q3, lightest(Q3, of)) == {"q2: A B C D", "q4: B C D G"}
+
+
+def test_q4_shares_what_differs_before():
+    """Rates of the text (3.2.2), with C and D eight times as many: the prefixes F, A and E stay apart."""
+    of = rates(Q4, A=3, B=5, C=64, D=32, E=3, F=5)
+    graph = sharing_graph(Q4, of)
+    assert written(Q4, graph.plan) == {"q1: F", "q1 q2: A B C D", "q3: C D E"}
+    # A is shared by its 3 snapshots all the way, not renewed at B with 5: the text prunes n5 so.
+    assert cost(Q4, graph.plan, of).total < total(Q4, plan_of(Q4, "q1: F", "q1 q2: A", "q1 q2: B C D", "q3: E C D"), of)
+
+
+def test_q2_shares_most_where_queries_are_many():
+    """Each of the four queries ten times with another end: they share the middle, whatever comes before."""
+    names = {"a": "FABCD", "b": "ABCD", "c": "ECD", "d": "BCD"}
+    made = sequences({f"{name}{i}": text + "GHIJKLMNOP"[i] for name, text in names.items() for i in range(10)})
+    of = rates(made, A=1, B=1, C=1, D=60, E=1, F=1, **dict.fromkeys("GHIJKLMNOP", 1))
+    sharing = [len(s.queries) for s in lightest(made, of).sets if any(str(made.nodes[n]) == "D" for n in s.nodes)]
+    assert sharing == [40]
+
+
+def test_q6_takes_a_closure_round_as_one():
+    """The nested closure: q9 starts in it, q10 comes from F; snapshots where they enter, at A, for all four types."""
+    of = rates(Q6, A=1, B=50, C=50, D=20, F=2)
+    plan = lightest(Q6, of)
+    assert written(Q6, plan) == {"q10: F", "q9 q10: A B C D"}
+    of = rates(Q6, A=30, B=5, C=3, D=15, F=2)
+    assert written(Q6, lightest(Q6, of)) == {"q9: A B C D", "q10: A B C D F"}
+
+
+def test_q6_with_equal_starts_needs_no_snapshots():
+    made = sequences({"q9": "ABCDE", "q10": "ABCDF"}, {"q9": ("CB", "DA"), "q10": ("CB", "DA")})
+    plan = lightest(made, rates(made, A=10, B=5, C=3, D=15, E=1, F=1))
+    assert written(made, plan) == {"q9 q10: A B C D", "q9: E", "q10: F"}
+
+
+def test_delivery_shares_the_closure_where_few_orders_come():
+    made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
+    of = dict.fromkeys(range(len(made.conditions)), 1.0)
+    travel, slow = (made.queries[q].labels[[str(n) for n in made.nodes].index("Travel")] for q in (0, 2))
+    of[travel], of[slow] = 40.0, 39.0
+    plan = lightest(made, Rates(tuple(of.values())))
+    assert "qa qb qc: Request Pickup Travel" in written(made, plan)
+    of[slow] = 4.0  # qc disagrees with the others on most of the events of Travel
+    plan = lightest(made, Rates(tuple(of.values())))
+    assert not any("qc" in text and "qa" in text for text in written(made, plan) if "Travel" in text)
+
+
+def test_snapshots_are_renewed_at_a_rarer_type():
+    made = sequences({f"q{i}": "DEFGHIJK"[i] + "ABC" for i in range(8)})
+    of = rates(made, A=60, B=1, C=100, **dict.fromkeys("DEFGHIJK", 1))
+    assert "q0 q1 q2 q3 q4 q5 q6 q7: B C" in written(made, lightest(made, of))
+
+
+def test_two_starts_of_one_query_are_one_set():
+    """Without it, a query that begins with A or B could not be without sharing."""
+    made = sequences({"q": "ABC"}, {"q": ("AC",)})
+    path = made.queries[0]
+    edges = frozenset({(START, 0), (START, 1), (0, 2), (1, 2)})
+    made = Template(made.nodes, made.conditions, (type(path)(path.name, path.labels, edges, path.last),), True)
+    assert written(made, lightest(made, rates(made, A=5, B=5, C=50))) == {"q: A B C"}
+
+
+# Properties
+
+
+def paths(graph: Graph) -> Iterator[tuple[float, SharingPlan]]:
+    """Yields the weight and the plan of each path of a graph."""
+    ends = [i for i, node in enumerate(graph.nodes) if node.part == len(graph.parts) - 1]
+
+    def back(at: int) -> Iterator[tuple[float, frozenset[tuple[int, int]]]]:
+        if not graph.nodes[at].edges:
+            yield 0.0, frozenset()
+        for edge in graph.nodes[at].edges:
+            for weight, sets in back(edge.source):
+                after = (sets - {s for s, _ in edge.inherited}) | {s for _, s in edge.inherited} | set(edge.new)
+                yield weight + edge.weight, after
+
+    for end in ends:
+        for weight, sets in back(end):
+            texts = [
+                f"{' '.join(graph.template.queries[q].name for q in bits(queries))}: "
+                f"{' '.join(str(graph.template.nodes[n]) for n in bits(nodes))}"
+                for queries, nodes in sets
+            ]
+            yield weight, plan_of(graph.template, *texts)
+
+
+def count_paths(graph: Graph) -> int:
+    ways: list[int] = []
+    for node in graph.nodes:
+        ways.append(sum(ways[e.source] for e in node.edges) if node.edges else 1)
+    return sum(w for w, node in zip(ways, graph.nodes) if node.part == len(graph.parts) - 1)
+
+
+@given(drawn_templates(), drawn_rates())
+def test_pruning_keeps_the_lightest_path(template, of):
+    pruned, full = (sharing_graph(template, of, prune, None) for prune in (True, False))
+    assert total(template, pruned.plan, of) == pytest.approx(total(template, full.plan, of))
+    assert len(pruned.nodes) <= len(full.nodes)
+
+
+@given(drawn_templates(4, 5), drawn_rates(5))
+def test_plan_is_a_partition_with_one_choice_for_closures(template, of):
+    plan = lightest(template, of)
+    assert is_partition(template, plan)
+    assert one_choice(template, plan)
+    assert total(template, plan, of) <= total(template, unshared(template), of)
+
+
+@given(drawn_templates(3, 3), drawn_rates(3))
+def test_lightest_path_is_the_lightest_of_all(template, of):
+    """The weights of all paths are the costs of their plans, and none costs less."""
+    full = sharing_graph(template, of, prune=False, width=None)
+    assume(count_paths(full) <= 2000)
+    best = None
+    for weight, plan in paths(full):
+        assert is_partition(template, plan)
+        assert one_choice(template, plan)
+        found = total(template, plan, of)
+        assert weight == pytest.approx(found)
+        best = found if best is None else min(best, found)
+    for prune in (True, False):
+        assert total(template, sharing_graph(template, of, prune, None).plan, of) == pytest.approx(best)
+
+
+@given(drawn_templates(3, 3), drawn_rates(3))
+def test_no_sharing_is_a_path(template, of):
+    full = sharing_graph(template, of, prune=False, width=None)
+    assume(count_paths(full) <= 2000)
+    distinct = {(q.edges, q.last, tuple(sorted(q.labels.items()))) for q in template.queries}
+    plans = {plan for _, plan in paths(full)}
+    assert unshared(template) in plans or len(distinct) < len(template.queries)
+
+
+def test_a_narrow_graph_costs_no_more_than_no_sharing():
+    made = sequences({f"q{i}": "DEFGHIJK"[i] + "ABC" for i in range(8)})
+    of = rates(made, A=60, B=40, C=100, **dict.fromkeys("DEFGHIJK", 1))
+    for width in (1, 2, 5):
+        assert total(made, sharing_graph(made, of, width=width).plan, of) <= total(made, unshared(made), of)
+
+
+def test_a_workload_of_120_queries():
+    """Ten starts, a common middle whose first events are rare, twelve ends: twelve queries of a start share it, then ten
+    of an end share the middle and the end."""
+    names = {f"q{i}{j}": "ABCDEFGHIJ"[i] + "KLMNOP" + "QRSTUVWXYZab"[j] for i in range(10) for j in range(12)}
+    made = sequences(names, dict.fromkeys(names, ("PN",)))
+    of = Rates(tuple(1.0 if str(n) in "ABCDEFGHIJK" else 20.0 for n in made.nodes))
+    graph = sharing_graph(made, of)
+    assert is_partition(made, graph.plan)
+    assert one_choice(made, graph.plan)
+    assert total(made, graph.plan, of) < total(made, unshared(made), of) / 10
+    assert sorted(len(s.queries) for s in graph.plan.sets) == 12 * [10] + 10 * [12]
+
+
+# Updates
+
+MOVING = sequences({f"q{i}": "DEFGHIJK"[i] + "ABC" for i in range(8)})
+STARTS = dict.fromkeys("DEFGHIJK", 1)
+
+
+def test_update_keeps_the_plan_if_nothing_changed():
+    of = rates(MOVING, A=1, B=60, C=100, **STARTS)
+    plan = lightest(MOVING, of)
+    assert update(MOVING, plan, of, of)[0] is plan
+    # Followers more frequent, snapshots rarer, other types: none of these can change a plan.
+    for moved in (dict(A=1, B=90, C=200), dict(A=0.5, B=60, C=100)):
+        found, why = update(MOVING, plan, of, rates(MOVING, **moved, **STARTS))
+        assert found is plan
+        assert why == "unchanged: no snapshots have become more frequent than the events after them"
+    found, why = update(MOVING, plan, of, of)
+    assert why == "unchanged: the same rates"
+
+
+def test_update_renews_snapshots_that_became_frequent():
+    old, new = (rates(MOVING, A=a, B=b, C=100, **STARTS) for a, b in ((1, 60), (60, 1)))
+    plan = lightest(MOVING, old)
+    all_of = "q0 q1 q2 q3 q4 q5 q6 q7"
+    assert f"{all_of}: A B C" in written(MOVING, plan)
+    found, why = update(MOVING, plan, old, new)
+    assert {f"{all_of}: A", f"{all_of}: B C"} <= written(MOVING, found)
+    assert why.startswith("changed from B on: snapshots at A have become more frequent than B; cost ")
+    assert total(MOVING, found, new) < total(MOVING, plan, new)
+
+
+def test_update_renews_at_a_follower_that_became_rare():
+    old, new = (rates(MOVING, A=5, B=b, C=100, **STARTS) for b in (60, 0.2))
+    plan = lightest(MOVING, old)
+    found, why = update(MOVING, plan, old, new)
+    assert total(MOVING, found, new) < total(MOVING, plan, new)
+    assert why.startswith("changed from B on: ")
+
+
+def test_update_says_that_nothing_is_better():
+    old, new = (rates(Q3, A=2, B=b, C=20, D=20, G=1) for b in (1, 1.5))
+    plan = plan_of(Q3, "q2: A", "q2 q4: B C D", "q4: G")
+    found, why = update(Q3, plan, old, new)
+    assert found is plan
+    assert why.startswith("unchanged: snapshots at B have become more frequent than G, but no plan costs less than ")
+
+
+@given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
+def test_update_is_never_worse(template, old, new):
+    plan = lightest(template, old)
+    found, why = update(template, plan, old, new)
+    assert is_partition(template, found)
+    assert one_choice(template, found)
+    if found is plan:
+        assert why.startswith("unchanged: ")
+    else:
+        assert total(template, found, new) < total(template, plan, new)
+
+
+@given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
+def test_update_takes_any_plan(template, old, new):
+    plan = unshared(template)
+    found, _ = update(template, plan, old, new)
+    assert is_partition(template, found)
+    assert total(template, found, new) <= total(template, plan, new)
+
+
+# Text and picture
+
+
+def test_graph_is_shown():
+    of = rates(Q3, A=2, B=1, C=20, D=20, G=1)
+    graph = sharing_graph(Q3, of)
+    text = show(graph)
+    assert str(graph) == text
+    lines = text.splitlines()
+    assert lines[0] == "graph       A"
+    assert [line.strip() for line in lines if ":" not in line and " more" not in line][1:] == ["B", "C", "D", "G"]
+    chosen = [line.split("weighs")[1] for line in lines if line.strip().startswith("*")]
+    assert len(chosen) == 5
+    assert "(q2, q4) B; merge from" in chosen[1]
+    assert "(q2, q4) B; inherit from" in chosen[2]
+    last = float(chosen[-1].split(":")[0])
+    assert last == pytest.approx(total(Q3, graph.plan, of), abs=0.05)
+
+
+def test_graph_of_a_large_part_is_shown_in_part():
+    made = sequences({f"q{i}": "DEFGHIJK"[i] + "ABC" for i in range(8)})
+    text = show(sharing_graph(made, rates(made, A=60, B=40, C=100, **STARTS)))
+    assert " more\n" in text
+    assert "(q0, q1, q2, q3 and 4 more)" in text
+    assert max(len(line) for line in text.splitlines()) < 200
+
+
+def test_picture_is_xml_with_the_path():
+    of = rates(Q4, A=3, B=5, C=64, D=32, E=3, F=5)
+    graph = sharing_graph(Q4, of, prune=False)
+    picture = draw(graph)
+    root = ET.fromstring(picture)
+    name = "{http://www.w3.org/2000/svg}"
+    bold = [r for r in root.iter(f"{name}rect") if r.get("stroke-width") == "3"]
+    assert len(bold) == len(graph.path) == len(graph.parts) + 1
+    assert len([r for r in root.iter(f"{name}line") if r.get("stroke-width") == "3"]) == len(graph.parts)
+    assert "(q1, q2) A" in "".join(root.itertext())
+
+
+def test_names_in_the_picture_are_escaped():
+    made = sequences({"a<b&c": "AB", "d": "AC"})
+    picture = draw(sharing_graph(made, rates(made, A=1, B=1, C=1)))
+    assert "(a<b&c, d) start" in "".join(ET.fromstring(picture).itertext())
