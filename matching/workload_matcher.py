@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from matching.batch import EventBatch, Matches
@@ -67,6 +67,21 @@ class WorkloadMatcher:
         """Returns the engine."""
         assert isinstance(self.matcher.engine, SharedTrends)
         return self.matcher.engine
+
+    def share(self, sharing: SharingPlan) -> None:
+        """Goes on by another sharing plan, in open windows too. All rows must have been fetched."""
+        old = self.matcher
+        workload = old.chosen.workload
+        assert workload is not None
+        chosen = replace(old.chosen, workload=replace(workload, plan=sharing))
+        self.matcher = KernelMatcher(old.plan, chosen, self._sources, rows=old.rows)
+        self._go_on_from(old, range(len(self.plans)))
+
+    def _go_on_from(self, old: KernelMatcher, queries: Sequence[int]) -> None:
+        assert isinstance(old.engine, SharedTrends)
+        self.engine.reserve(len(old.keys))
+        self.engine.take_over(old.engine, queries)
+        old.rows.remove(old)
 
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""

@@ -17,6 +17,7 @@ from matching.kernels.shared_trends import Room, Sets, SharedCounter, SharedNode
 from matching.kernels.trends import Shape
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
+from matching.workload.cost import Rates
 from matching.workload.plan import SharingPlan
 from matching.workload.program import Splitting, WorkloadTable
 from matching.workload.template import START, Template
@@ -56,6 +57,9 @@ class SharedTrends:
         self._slots = -(-table.within_us // table.slide_us)
         least = dict.fromkeys(s.value for s in table.of_kind(LEAST))
         self._in_order = [v for v in least if table.features[v][1].floating]
+        self.measured_events = self._span_us = 0
+        self._last_us: int | None = None
+        self._seen = np.zeros(len(table.template.conditions), np.int64)
         self._masks = _kind_masks(table.template)
         self._shape = self._shape_of(1)
         counters = np.zeros(len(SharedCounter), np.int64)
@@ -90,6 +94,23 @@ class SharedTrends:
         """Returns the number of windows of partitions opened so far."""
         return int(self._counters[SharedCounter.OPENED])
 
+    def measured(self) -> Rates:
+        """Returns the rates of events since the last call."""
+        span = max(1, self._span_us) / self._sets.within_us
+        partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
+        rates = Rates(tuple((self._seen / (span * partitions)).tolist()))
+        self.measured_events, self._span_us = 0, 0
+        self._seen[:] = 0
+        return rates
+
+    def _measure(self, mask: Int64Array, ts: Int64Array) -> None:
+        if len(mask):
+            self.measured_events += len(mask)
+            self._span_us += int(ts[-1]) - (int(ts[0]) if self._last_us is None else self._last_us)
+            self._last_us = int(ts[-1])
+            for c in range(len(self._seen)):
+                self._seen[c] += np.count_nonzero(mask & (1 << c))
+
     def reserve(self, partitions: int) -> None:
         have = len(self._room.of)
         if partitions > have:
@@ -105,6 +126,7 @@ class SharedTrends:
         doubles = feature.view(np.float64)
         values = self._values(feature, doubles, valid)
         kind = self._kinds(mask)
+        self._measure(mask, ts)
         at, count = 0, len(mask)
         while at < count:
             at, status = kernels.step(

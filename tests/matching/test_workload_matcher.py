@@ -158,7 +158,7 @@ def test_counts_of_any_size_are_equal_in_all_plans(seed: int, splitting: Splitti
     }
     events = many(700, seed)
     of = template(plans)
-    loop = [n for n, node in enumerate(of.nodes) if node.type[-2] in "BC" and node.place == 0]
+    loop = [n for n, node in enumerate(of.nodes) if node.type in "BC" and node.place == 0]
     sets = [SharedSet((0, 1, 2), tuple(loop[:2]))]
     shared = {(q, n) for q in (0, 1, 2) for n in loop[:2]}
     for q, path in enumerate(of.queries):
