@@ -30,7 +30,7 @@ CARRIED_AT_ONCE = 1 << 16
 #: No set splits by itself.
 NEVER = 1 << 40
 
-_OF_NODES = ("nodes", "heads", "counts", "versions", "gates")
+_OF_NODES = ("nodes", "heads", "counts", "gates")
 
 
 class SharedTrends:
@@ -68,9 +68,8 @@ class SharedTrends:
         columns, sets, ops = self._shape.alive + 1, len(self._sets.cells), len(self._sets.op_set)
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
-            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, self._sets.versions), np.int64),
-            np.zeros((ROOM, ops), np.int64), np.full((0, self._slots), kernels.NONE, np.int32),
-            np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 4), np.int64),
+            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64), np.full((0, self._slots), kernels.NONE, np.int32),
+            np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 3), np.int64),
             np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets), np.zeros((ROOM, columns), np.int64),
             np.zeros((ROOM, 3 + columns), np.int64), np.zeros((len(table.tables), columns), np.int64), counters,
         )  # fmt: skip
@@ -266,7 +265,6 @@ class SharedTrends:
             heads=np.full((n, room.heads.shape[1]), kernels.NONE, np.int64),
             counts=np.zeros((n, room.counts.shape[1]), np.int64),
             gates=np.full((n, room.gates.shape[1]), kernels.NONE, np.int64),
-            versions=np.zeros((n, room.versions.shape[1]), np.int64),
         )  # fmt: skip
 
     def _values_of(self, nodes: Int64Array, read: np.ndarray) -> np.ndarray:
@@ -402,8 +400,6 @@ class _Ops:
     sources: list[tuple[int, int, int, bool]]
     inside: list[int]
     inside_cell: list[int]
-    outside: list[int]
-    outside_at: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,10 +435,11 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     where = _places(counted)
     first = np.cumsum([0, *(s.queries if s.split else s.cells for s in counted)]).astype(np.int64)
     kinds = kinds_of(template)
-    of = _Ops([0], [], [0], [], [0], [], [0], [], [0], [])
+    of = _Ops([0], [], [0], [], [0], [], [0], [])
     starts = [False] * len(counted)
+    readers: list[list[int]] = [[] for _ in range(int(first[-1]))]
 
-    def version(pair: tuple[int, int]) -> int:
+    def place(pair: tuple[int, int]) -> int:
         g, query, cell = where[pair]
         return int(first[g]) + (query if counted[g].split else cell)
 
@@ -472,9 +469,9 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
                         foreign |= there != g
                         of.sources.append((there, cell, query, passed))
                         if not passed:
-                            outside.add(version((q, n)))
+                            outside.add(place((q, n)))
                     of.source.append(len(of.sources))
-                    of.entries.append((p.labels[node], where[q, node][1], version((q, node))))
+                    of.entries.append((p.labels[node], where[q, node][1], place((q, node))))
                 here = of.sources[of.source[-len(paths) - 1] :]
                 gated = not all(passed for _, _, _, passed in here)
                 same = len({p.labels[node] for p in paths}) == 1
@@ -483,8 +480,8 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
                 of.entry.append(len(of.entries))
                 of.inside_cell += [where[users[0], n][2] for n in inside]
                 of.inside.append(len(of.inside_cell))
-                of.outside_at += sorted(outside)
-                of.outside.append(len(of.outside_at))
+                for at in outside:
+                    readers[at].append(len(of.ops) - 1)
         of.kind_begin.append(len(of.ops))
     last, last_of = [0], []
     for q, p in enumerate(template.queries):
@@ -506,10 +503,11 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
         column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_), column(of.ops, 6, np.bool_), numbers(of.entry),
         column(of.entries, 0), column(of.entries, 1), column(of.entries, 2), numbers(of.source),
         column(of.sources, 0), column(of.sources, 1), column(of.sources, 2), column(of.sources, 3, np.bool_),
-        numbers(of.inside), numbers(of.inside_cell), numbers(of.outside), numbers(of.outside_at),
+        numbers(of.inside), numbers(of.inside_cell), np.cumsum([0, *map(len, readers)]).astype(np.int64),
+        numbers([op for ops in readers for op in ops]),
         numbers([s.cells for s in counted]), numbers([s.queries for s in counted]),
         np.array(starts, np.bool_), np.array([s.split for s in counted]), numbers(limit), numbers(burst),
-        int(first[-1]), numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us,
+        numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us,
         table.slide_us, any(k >= 0 for k in burst),
     )  # fmt: skip
 

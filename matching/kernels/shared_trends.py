@@ -45,9 +45,9 @@ SUM_BITS = 24
 #: Bursts whose lengths make the usual one.
 BURSTS_KEPT = 16
 
-#: What Column.OP is, instead of the event of a gate.
+#: What a column is: of the start, of a snapshot, or of a split set.
 OF_START = -1
-OF_EVENT = -2
+OF_SNAPSHOT = -2
 SPLIT = -3
 
 
@@ -58,14 +58,14 @@ class Sets(NamedTuple):
     op_class (of the node, for sums), op_same (True if its queries have one condition), op_start (all its queries start
     there), op_outside (some come from elsewhere, by gates), op_foreign (some come from other sets). An op has the
     entries [entry[op], entry[op + 1]), one for each of its queries: label, the index of the condition; entry_query, the
-    index in its set; entry_version, of Room.versions; and the sources [source[e], source[e + 1]): source_set (NONE: the
+    index in its set; entry_place, of its cell among all; and the sources [source[e], source[e + 1]): source_set (NONE: the
     start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients). The cell
     itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
-    outside_at[outside[op]:outside[op + 1]]: the cells, as indices of Room.versions, by whose change a gate ends.
+    reader[read_by[p]:read_by[p + 1]]: the ops whose gates end when the cell at place p changes.
 
     Per set: cells, queries, starts (True if all its queries start in it), own (True: it is split from the start, and
     its ops need not be of all its queries), limit: columns above which it splits; burst: kind of event whose bursts
-    decide whether it shares, NONE: none. versions: how many there are. Query q has the trends of
+    decide whether it shares, NONE: none. Query q has the trends of
     last_*[last[q]:last[q + 1]]: set, cell, query in it.
     """
 
@@ -80,7 +80,7 @@ class Sets(NamedTuple):
     entry: np.ndarray
     label: np.ndarray
     entry_query: np.ndarray
-    entry_version: np.ndarray
+    entry_place: np.ndarray
     source: np.ndarray
     source_set: np.ndarray
     source_cell: np.ndarray
@@ -88,15 +88,14 @@ class Sets(NamedTuple):
     source_inside: np.ndarray
     inside: np.ndarray
     inside_cell: np.ndarray
-    outside: np.ndarray
-    outside_at: np.ndarray
+    read_by: np.ndarray
+    reader: np.ndarray
     cells: np.ndarray
     queries: np.ndarray
     starts: np.ndarray
     own: np.ndarray
     limit: np.ndarray
     burst: np.ndarray
-    versions: int
     last: np.ndarray
     last_set: np.ndarray
     last_cell: np.ndarray
@@ -119,12 +118,11 @@ class SharedNode(IntEnum):
 
 
 class Column(IntEnum):
-    """Columns of the columns, int64 (columns, 4)."""
+    """Columns of the columns, int64 (columns, 3)."""
 
     NEXT = 0  # of the same node and set, or the next free one
     ROW = 1  # its first record
-    OP = 2  # the op of a gate, or OF_START, OF_EVENT, SPLIT
-    STAMP = 3  # of a gate: the sum of the versions of the cells it reads
+    OF = 2  # OF_START, OF_SNAPSHOT or SPLIT
 
 
 class SharedCounter(IntEnum):
@@ -153,8 +151,7 @@ KIND = int(SharedNode.KIND)
 BURST = int(SharedNode.BURST)
 C_NEXT = int(Column.NEXT)
 C_ROW = int(Column.ROW)
-C_OP = int(Column.OP)
-C_STAMP = int(Column.STAMP)
+C_OF = int(Column.OF)
 USED = int(SharedCounter.USED)
 FREE = int(SharedCounter.FREE)
 OPEN = int(SharedCounter.OPEN)
@@ -171,7 +168,7 @@ SNAPSHOTS = int(SharedCounter.SNAPSHOTS)
 
 class Room(NamedTuple):
     """Nodes and what they refer to. heads, counts: int64 (nodes, sets), the first column of a set, and how many it has.
-    versions: int64 (nodes, cells), how often a cell has changed. gates: int64 (nodes, ops), the last gate of an op.
+    gates: int64 (nodes, ops), the gate of an op while it has the values of its sources, else NONE.
     of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first node of each
     open window. columns: see Column; free: int64 (3 * sets,), the first free column of each set: of starts, of
     snapshots, split ones. records: int64 (rows, columns of a record). out: int64 (rows, 3 + columns): query, partition,
@@ -180,7 +177,6 @@ class Room(NamedTuple):
     nodes: np.ndarray
     heads: np.ndarray
     counts: np.ndarray
-    versions: np.ndarray
     gates: np.ndarray
     of: np.ndarray
     first: np.ndarray
@@ -283,7 +279,7 @@ def size_of(sets, g, way):
 
 
 @inlined
-def new_column(sets, room, node, g, way, op, stamp):
+def new_column(sets, room, node, g, way, of):
     """A column of a node and set, with empty records."""
     counters = room.counters
     c = room.free[3 * g + way]
@@ -298,8 +294,7 @@ def new_column(sets, room, node, g, way, op, stamp):
     row = room.columns[c, C_ROW]
     for r in range(row, row + size):
         clear(room.records[r])
-    room.columns[c, C_OP] = op
-    room.columns[c, C_STAMP] = stamp
+    room.columns[c, C_OF] = of
     room.columns[c, C_NEXT] = room.heads[node, g]
     room.heads[node, g] = c
     room.counts[node, g] += 1
@@ -314,7 +309,7 @@ def drop_columns(room, node, g):
     c = room.heads[node, g]
     while c >= 0:
         after = room.columns[c, C_NEXT]
-        op = room.columns[c, C_OP]
+        op = room.columns[c, C_OF]
         way = 2 if op == SPLIT else 0 if op == OF_START else 1
         room.columns[c, C_NEXT] = room.free[3 * g + way]
         room.free[3 * g + way] = c
@@ -326,7 +321,7 @@ def drop_columns(room, node, g):
 @inlined
 def is_split(room, node, g):
     c = room.heads[node, g]
-    return c >= 0 and room.columns[c, C_OP] == SPLIT
+    return c >= 0 and room.columns[c, C_OF] == SPLIT
 
 
 @inlined
@@ -335,14 +330,14 @@ def add_value(to, sets, room, node, g, cell, query, width, sums, shape):
     c = room.heads[node, g]
     while c >= 0:
         row = room.columns[c, C_ROW]
-        if room.columns[c, C_OP] == SPLIT:
+        if room.columns[c, C_OF] == SPLIT:
             record = room.records[row + query * sets.cells[g] + cell]
             if record[shape.alive] != 0:
                 add_record(to, record, width, width, sums, shape)
             return
         coefficient = room.records[row + cell]
         if coefficient[shape.alive] != 0:
-            if room.columns[c, C_OP] == OF_START:
+            if room.columns[c, C_OF] == OF_START:
                 add_record(to, coefficient, width, width, sums, shape)
             else:
                 value = room.records[row + sets.cells[g] + query]
@@ -358,10 +353,10 @@ def bits_of_value(sets, room, node, g, cell, query, width, shape):
     c = room.heads[node, g]
     while c >= 0:
         row = room.columns[c, C_ROW]
-        if room.columns[c, C_OP] == SPLIT:
+        if room.columns[c, C_OF] == SPLIT:
             return np.int64(0)
         coefficient = room.records[row + cell]
-        if room.columns[c, C_OP] != OF_START and coefficient[shape.alive] != 0:
+        if room.columns[c, C_OF] != OF_START and coefficient[shape.alive] != 0:
             value = room.records[row + sets.cells[g] + query]
             if value[shape.alive] != 0:
                 most = max(most, bits_composed(coefficient, value, width, shape))
@@ -376,7 +371,7 @@ def widen(sets, room, node, shape):
     for g in range(len(sets.cells)):
         c = room.heads[node, g]
         while c >= 0:
-            op = room.columns[c, C_OP]
+            op = room.columns[c, C_OF]
             row = room.columns[c, C_ROW]
             for r in range(row, row + size_of(sets, g, 2 if op == SPLIT else 0 if op == OF_START else 1)):
                 record = room.records[r]
@@ -413,7 +408,7 @@ def split(sets, room, node, g, sums, shape):
     width = room.nodes[node, WIDTH]
     old = room.heads[node, g]
     count = room.counts[node, g]
-    c = new_column(sets, room, node, g, 2, SPLIT, 0)
+    c = new_column(sets, room, node, g, 2, SPLIT)
     row = room.columns[c, C_ROW]
     room.heads[node, g] = old
     for query in range(m):
@@ -441,14 +436,14 @@ def share(sets, room, node, g, shape):
     room.heads[node, g] = NONE
     room.counts[node, g] = 0
     if sets.starts[g]:
-        new_column(sets, room, node, g, 0, OF_START, 0)
+        new_column(sets, room, node, g, 0, OF_START)
     for cell in range(k):
         alive = False
         for query in range(m):
             alive |= room.records[row + query * k + cell, shape.alive] != 0
         if not alive:
             continue
-        c = new_column(sets, room, node, g, 1, OF_EVENT, 0)
+        c = new_column(sets, room, node, g, 1, OF_SNAPSHOT)
         at = room.columns[c, C_ROW]
         room.records[at + cell, 0] = 1
         room.records[at + cell, shape.alive] = 1
@@ -483,7 +478,6 @@ def new_node(sets, room, partition, window, slot, width):
     room.heads[node] = NONE
     room.counts[node] = 0
     room.gates[node] = NONE
-    room.versions[node] = 0
     counters[OPEN] += 1
     counters[OPENED] += 1
     return node
@@ -554,14 +548,6 @@ def close_before(window, sets, sums, shape, room):
 
 
 @inlined
-def stamp_of(sets, room, node, op):
-    total = np.int64(0)
-    for i in range(sets.outside[op], sets.outside[op + 1]):
-        total += room.versions[node, sets.outside_at[i]]
-    return total
-
-
-@inlined
 def takers(sets, op, mask):
     """How many queries of the set take an event; all if they have one condition."""
     first, last = sets.entry[op], sets.entry[op + 1]
@@ -574,12 +560,10 @@ def takers(sets, op, mask):
 
 
 @inlined
-def gate_of(sets, room, node, op):
-    """The gate of an op, if it still has the values of its sources, else NONE."""
-    gate = room.gates[node, op]
-    if gate >= 0 and room.columns[gate, C_STAMP] != stamp_of(sets, room, node, op):
-        return np.int64(NONE)
-    return gate
+def end_gates(sets, room, node, place):
+    """Ends the gates that read a cell."""
+    for i in range(sets.read_by[place], sets.read_by[place + 1]):
+        room.gates[node, sets.reader[i]] = NONE
 
 
 @inlined
@@ -652,7 +636,7 @@ def take_split(sets, room, node, op, mask, row, width, bits, sums, shape, values
                 extend(start, to, trends, label, row, width, sums, shape, values, doubles, valid)
                 changed = True
         if changed:
-            room.versions[node, sets.entry_version[e]] += 1
+            end_gates(sets, room, node, sets.entry_place[e])
             if any_crowded(to, width, bits, shape):
                 room.nodes[node, FULL] = 1
 
@@ -666,10 +650,9 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
     entering = np.int64(NONE)
     if not agreed or sets.op_outside[op]:
         if agreed:
-            entering = gate_of(sets, room, node, op)
+            entering = room.gates[node, op]
         if entering < 0 and gather(sets, room, node, op, mask, not agreed, width, sums, shape):
-            stamp = stamp_of(sets, room, node, op) if agreed else np.int64(0)
-            entering = new_column(sets, room, node, g, 1, op if agreed else OF_EVENT, stamp)
+            entering = new_column(sets, room, node, g, 1, OF_SNAPSHOT)
             if agreed:
                 room.gates[node, op] = entering
             at = room.columns[entering, C_ROW] + k
@@ -680,7 +663,7 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
     while c >= 0:
         base = room.columns[c, C_ROW]
         to = room.records[base + cell]
-        mine = c == entering or (agreed and sets.op_start[op] and room.columns[c, C_OP] == OF_START)
+        mine = c == entering or (agreed and sets.op_start[op] and room.columns[c, C_OF] == OF_START)
         begins = mine
         if agreed:
             for i in range(sets.inside[op], sets.inside[op + 1]):
@@ -696,7 +679,7 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
                 room.nodes[node, FULL] = 1
         c = room.columns[c, C_NEXT] if agreed else np.int64(NONE)
     if changed:
-        room.versions[node, sets.entry_version[sets.entry[op]]] += 1
+        end_gates(sets, room, node, sets.entry_place[sets.entry[op]])
 
 
 @kernel
@@ -705,9 +688,9 @@ def prepare(sets, room, node, op, mask, count, bits, sums, shape):
     g = sets.op_set[op]
     if room.heads[node, g] < 0:
         if sets.own[g] or sets.burst[g] != NONE:
-            new_column(sets, room, node, g, 2, SPLIT, 0)
+            new_column(sets, room, node, g, 2, SPLIT)
         elif sets.starts[g]:
-            new_column(sets, room, node, g, 0, OF_START, 0)
+            new_column(sets, room, node, g, 0, OF_START)
     if not is_split(room, node, g) and room.counts[node, g] > sets.limit[g]:
         if not split(sets, room, node, g, sums, shape):
             return False
@@ -715,7 +698,7 @@ def prepare(sets, room, node, op, mask, count, bits, sums, shape):
     if alone and not sets.op_foreign[op]:
         return True
     agreed = count == sets.queries[g]
-    if alone or not agreed or (sets.op_outside[op] and gate_of(sets, room, node, op) < 0):
+    if alone or not agreed or (sets.op_outside[op] and room.gates[node, op] < 0):
         most = bits_read(sets, room, node, op, mask, alone or not agreed, room.nodes[node, WIDTH], shape)
         if most > 0:
             return make_wide(sets, room, node, most + SUM_BITS + bits, shape)
@@ -787,7 +770,7 @@ def load_values(begin, nodes, pair_set, pair_cell, pair_query, values, sets, roo
                 continue
             g, cell, query = pair_set[j], pair_cell[j], pair_query[j]
             if room.heads[node, g] < 0:
-                new_column(sets, room, node, g, 2, SPLIT, 0)
+                new_column(sets, room, node, g, 2, SPLIT)
             row = room.columns[room.heads[node, g], C_ROW] + query * sets.cells[g] + cell
             for c in range(values.shape[2]):
                 room.records[row, c] = values[i, j, c]

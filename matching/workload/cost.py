@@ -200,8 +200,16 @@ class SetCosts:
             for a in self.alike[n]:
                 some = (a.queries & queries).bit_count()
                 if some and a.before & nodes:
-                    values += some * self.rates.events[a.label] * (a.before & nodes).bit_count()
+                    events = self.rates.events[a.label]
+                    if some > 1:
+                        events = self.gates(queries, a.before & nodes, events)
+                    values += some * events * (a.before & nodes).bit_count()
         return values
+
+    def gates(self, queries: int, sources: int, events: float) -> float:
+        """Returns how often events that come from some nodes follow one of these: each time a snapshot is made."""
+        before = sum(self.taken(queries, n)[0] for n in bits(sources) if any(a.queries & queries for a in self.alike[n]))
+        return before * events / (before + events) if before else min(1.0, events)
 
     def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
         """Returns sums with those of some of the nodes of a set."""
@@ -212,25 +220,28 @@ class SetCosts:
             if len(here) > 1:
                 here = tuple(a for a in here if a.queries & queries)
             some, agreed = self.taken(queries, n)
-            before = here[0].before
-            inside = (before & nodes).bit_count()
-            passes = not before & ~nodes
-            if len(here) > 1:
-                passes = passes and all(a.before == before and a.starts == here[0].starts for a in here)
-            if passes:
-                passed += agreed * inside
-                if here[0].starts:
-                    start = 1
-                    started += agreed
-            else:
-                agreed = 0.0
-            if agreed < some or len(here) > 1:
-                for a in here:
-                    many = (a.queries & queries).bit_count() * max(0.0, events[a.label] - agreed)
-                    values += many * (a.before & nodes).bit_count()
-                    starts += many * a.starts
-                snapshots += some - agreed
-                followed += (some - agreed) * max(0.0, some - agreed - 1)
+            common, sources, starting = here[0].before, 0, 0
+            for a in here[1:]:
+                common &= a.before
+            inside = common & nodes
+            for a in here:
+                sources |= a.before & ~inside
+                starting += a.starts
+            passed += agreed * inside.bit_count()
+            if starting == len(here):
+                start = 1
+                started += agreed
+            gates = 0.0
+            if sources or 0 < starting < len(here):
+                gates = self.gates(queries, sources, agreed)
+                started += agreed
+            for a in here:
+                many = (a.queries & queries).bit_count()
+                apart = max(0.0, events[a.label] - agreed)
+                values += many * (gates * (a.before & ~inside & nodes).bit_count() + apart * (a.before & nodes).bit_count())
+                starts += many * a.starts * (apart if starting == len(here) else apart + gates)
+            snapshots += some - agreed + gates
+            followed += (some - agreed) * max(0.0, some - agreed - 1)
             every += some
             results += (self.last[n] & queries).bit_count()
         return start, every, snapshots, followed, passed, started, values, starts, results
