@@ -12,6 +12,7 @@ from matching.workload.cost import Rates
 from matching.workload.graph import update
 from matching.workload.modes import SharingMode, first_plan
 from matching.workload.plan import SharedSet, SharingPlan
+from matching.workload.template import Template
 from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan
 
@@ -44,13 +45,18 @@ class SharedQueries:
         self._rates: Rates | None = None
         self._matcher = WorkloadMatcher(plans, None, sources, mode.splitting, purpose)
         if not mode.measures:
-            plan = first_plan(mode, self._matcher.table.template, None)
+            plan = first_plan(mode, self.template, None)
             self._matcher = WorkloadMatcher(plans, plan, sources, mode.splitting, purpose)
 
     @property
     def plan(self) -> SharingPlan:
         """Returns the sharing plan."""
         return self._matcher.engine.plan
+
+    @property
+    def template(self) -> Template:
+        """Returns the template of the queries."""
+        return self._matcher.table.template
 
     @property
     def rates(self) -> Rates | None:
@@ -79,7 +85,7 @@ class SharedQueries:
         did; others begin with the next event. The rows of all must have been fetched. Raises NoKernel, and then nothing
         has changed."""
         self._matcher.change(plans, None, self.mode.splitting)
-        template = self._matcher.table.template
+        template = self.template
         rates, self._rates = self._rates, None
         if not self.mode.measures:
             self._matcher.share(first_plan(self.mode, template, None))
@@ -88,7 +94,7 @@ class SharedQueries:
 
     def _choose(self) -> None:
         """Compares the plan with others for the rates since the last time, and changes it if one is better."""
-        engine, template = self._matcher.engine, self._matcher.table.template
+        engine, template = self._matcher.engine, self.template
         rates = engine.measured()
         if self._rates is None:
             plan, why = first_plan(self.mode, template, rates), "chosen for the first rates"

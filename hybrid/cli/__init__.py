@@ -141,11 +141,20 @@ def explain(
     table: Tables = None,
     directory: Directory = None,
     stage: Annotated[Stage, typer.Option(help="The stage to show.")] = Stage.all,
+    workload: Annotated[
+        bool, typer.Option("--workload", help="The queries of an app file, counted together: template, graph, plan.")
+    ] = False,
+    sharing: Annotated[str, typer.Option(help="With --workload: none, hamlet, static or dynamic.")] = "dynamic",
 ) -> None:
     """Shows the compile stages of a query: syntax tree, plan, NFA^b, automaton, program; and, only with --stage kernel,
-    the source of its compiled kernel."""
+    the source of its compiled kernel. With --workload, what the trend queries of an app file (*.toml) share."""
     from hybrid.statement.explain import explain as explained
 
+    if workload:
+        from hybrid.statement.workload import explain_workload
+
+        print(explain_workload(run.statements(Path(text)), open_tables(table), sharing))
+        return
     demo = _demo_query(text)
     if demo is not None:
         statement, schemas = demo

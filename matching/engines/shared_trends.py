@@ -68,8 +68,8 @@ class SharedTrends:
         columns, sets, ops = self._shape.alive + 1, len(self._sets.cells), len(self._sets.op_set)
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
-            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64), np.full((0, self._slots), kernels.NONE, np.int32),
-            np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 3), np.int64),
+            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64),
+            np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 3), np.int64),
             np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets), np.zeros((ROOM, columns), np.int64),
             np.zeros((ROOM, 3 + columns), np.int64), np.zeros((len(table.tables), columns), np.int64), counters,
         )  # fmt: skip

@@ -58,8 +58,8 @@ class Sets(NamedTuple):
     op_class (of the node, for sums), op_same (True if its queries have one condition), op_start (all its queries start
     there), op_outside (some come from elsewhere, by gates), op_foreign (some come from other sets). An op has the
     entries [entry[op], entry[op + 1]), one for each of its queries: label, the index of the condition; entry_query, the
-    index in its set; entry_place, of its cell among all; and the sources [source[e], source[e + 1]): source_set (NONE: the
-    start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients). The cell
+    index in its set; entry_place, of its cell among all; and the sources [source[e], source[e + 1]): source_set (NONE:
+    the start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients). The cell
     itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
     reader[read_by[p]:read_by[p + 1]]: the ops whose gates end when the cell at place p changes.
 
