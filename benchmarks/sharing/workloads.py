@@ -48,15 +48,16 @@ WHERE [driver_id] AND Travel.speed < 10 GROUP BY district WITHIN 30 MINUTES SLID
 class Shape:
     """kleene: the share of queries whose core is a Kleene pattern; length: its types within the innermost repetition;
     depth: repetitions around each other, each with a type before and behind the next. sequence: types of the core of
-    the other queries. within, slide: minutes."""
+    the other queries. within, slide: minutes. conditions: some queries have them."""
 
     queries: int
     kleene: float = 0.6
     length: int = 2
     depth: int = 1
     sequence: int = 3
-    within: int = 20
+    within: int = 30
     slide: int = 10
+    conditions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ def _drawn(rng: np.random.Generator, stream: Stream, shape: Shape, order: Sequen
     outer = [str(t) for t in rng.permutation(beside)[: rng.integers(0, 5)]]
     before = int(rng.integers(max(0, len(outer) - 2), min(2, len(outer)) + 1))
     conditions = []
-    if outer and rng.random() < OUTER_CONDITIONS:
+    if shape.conditions and outer and rng.random() < OUTER_CONDITIONS:
         conditions.append(_condition(rng, stream, outer))
-    if rng.random() < CORE_CONDITIONS:
+    if shape.conditions and rng.random() < CORE_CONDITIONS:
         conditions.append(_condition(rng, stream, order[:inside]))
     wanted = ["COUNT(*)"]
     for name in (order[0], order[inside - 1], *outer[:1]):
