@@ -53,22 +53,38 @@ class Workload(NamedTuple):
 Push = Callable[[Piece], Iterator[tuple[str, pa.Table]]]
 
 
+#: Is given the name of a query and rows of it; what it does is not timed.
+Take = Callable[[str, pa.Table], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """rows: of each query; open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; latencies:
-    seconds, of each row-giving window and query; peak_bytes: by how much resident memory grew at most; tells
-    something only in a process in which nothing has grown before."""
+    """open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; latencies: seconds, of each
+    query and window with rows; peak_bytes: by how much resident memory grew at most. This tells something only of the
+    first run in a process, and if rows are not kept."""
 
-    rows: Mapping[str, pa.Table]
     open_seconds: float
     seconds: float
     cpu_seconds: float
     latencies: np.ndarray
     peak_bytes: int
 
+
+class Digest:
+    """Counts and hashes of the rows of each query, which do not depend on their order. A Take."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self._sums: dict[str, int] = {}
+
+    def __call__(self, name: str, table: pa.Table) -> None:
+        self.rows[name] = self.rows.get(name, 0) + len(table)
+        mark = int(answers.fingerprint(table, table.column_names), 16)
+        self._sums[name] = (self._sums.get(name, 0) + mark) % 2**64
+
     def hash(self) -> str:
-        """16 hex digits of the rows of all queries."""
-        lines = [f"{n} {len(t)} {answers.fingerprint(t, t.column_names)}" for n, t in sorted(self.rows.items())]
+        """16 hex digits of all rows."""
+        lines = [f"{name} {self.rows[name]} {self._sums[name]:x}" for name in sorted(self.rows)]
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
@@ -95,13 +111,12 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Sequence[Piece]) -> Result:
+def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Sequence[Piece], take: Take) -> Result:
     """Runs a workload over a stream."""
     before = peak = resident_bytes()
     begun = time.perf_counter()
     push = open_queries(workload)
     open_seconds = time.perf_counter() - begun
-    rows: dict[str, list[pa.Table]] = {name: [] for name in workload.texts}
     latencies: list[float] = []
     seconds = cpu_seconds = 0.0
     for piece in pieces:
@@ -111,10 +126,9 @@ def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Se
         cpu_seconds += time.process_time() - cpu_begun
         peak = max(peak, resident_bytes())
         for name, table, after in came:
-            rows[name].append(table)
+            take(name, table)
             latencies += [after] * len(table["window_end"].unique())
-    found = {name: pa.concat_tables(tables) if tables else pa.table({}) for name, tables in rows.items()}
-    return Result(found, open_seconds, seconds, cpu_seconds, np.array(latencies), peak - before)
+    return Result(open_seconds, seconds, cpu_seconds, np.array(latencies), peak - before)
 
 
 def unshared(workload: Workload) -> Push:

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import hybrid
 from benchmarks import answers
-from benchmarks.sharing.contenders import CONTENDERS, Result, Workload, pieces_of, run
+from benchmarks.sharing.contenders import CONTENDERS, Digest, Result, Workload, pieces_of, run
 from benchmarks.sharing.streams import KEYS, STREAMS
 from benchmarks.sharing.workloads import DELIVERIES, Shape, plans_of, workload
 from benchmarks.v_pattern import one_core
@@ -81,39 +82,46 @@ def settings(
     raise ValueError(f"no experiment {experiment}")
 
 
-def measured(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
-    """Runs a contender; returns what is told of it. Memory is that of the first round, seconds are the medians of all,
-    latencies those of the round with the median seconds."""
+def measured(setting: Setting, mode: str, repeat: int, pin: bool, memory: bool = False) -> dict[str, Any]:
+    """Runs a contender; returns what is told of it: medians of rounds, and latencies of the one with median seconds.
+    memory: a first round whose rows are thrown away is for the peak memory."""
     stream = STREAMS[setting.stream](setting.seed, setting.events, setting.phases, setting.keys)
     texts = DELIVERIES if setting.shape is None else workload(stream, setting.shape, setting.seed)
     slide = DELIVERIES_SLIDE if setting.shape is None else setting.shape.slide
     whole = Workload(stream.schema, texts, plans_of(stream.schema, texts))
     few = dict(list(texts.items())[:WARM_UP_QUERIES])
-    rounds: list[Result] = []
+    rounds: list[tuple[Result, Digest]] = []
+    peak: dict[str, int] = {}
     with one_core(pin), warnings.catch_warnings():
         warnings.simplefilter("ignore", hybrid.HybridWarning)
         warm_up = pieces_of(stream.events.slice(0, WARM_UP_EVENTS), slide)
-        run(CONTENDERS[mode], Workload(stream.schema, few, {n: whole.plans[n] for n in few}), warm_up)
+        run(CONTENDERS[mode], Workload(stream.schema, few, {n: whole.plans[n] for n in few}), warm_up, _nothing)
         pieces = pieces_of(stream.events, slide)
+        if memory:
+            peak["peak_bytes"] = run(CONTENDERS[mode], whole, pieces, _nothing).peak_bytes
         for _ in range(repeat):
-            rounds.append(run(CONTENDERS[mode], whole, pieces))
-    cpu_seconds = statistics.median(r.cpu_seconds for r in rounds)
-    median = sorted(rounds, key=lambda r: r.cpu_seconds)[len(rounds) // 2]
+            digest = Digest()
+            rounds.append((run(CONTENDERS[mode], whole, pieces, digest), digest))
+    cpu_seconds = statistics.median(r.cpu_seconds for r, _ in rounds)
+    median, digest = sorted(rounds, key=lambda one: one[0].cpu_seconds)[len(rounds) // 2]
     milliseconds = median.latencies * 1000 if len(median.latencies) else np.zeros(1)
     per_second = setting.events / cpu_seconds
     return {
-        "queries": len(texts), "rows": sum(map(len, median.rows.values())), "hash": median.hash(),
-        "queries_with_rows": sum(len(rows) > 0 for rows in median.rows.values()),
-        "same_each_round": len({r.hash() for r in rounds}) == 1,
-        "open_seconds": round(statistics.median(r.open_seconds for r in rounds), 4),
-        "seconds": round(statistics.median(r.seconds for r in rounds), 4), "cpu_seconds": round(cpu_seconds, 4),
+        "queries": len(texts), "rows": sum(digest.rows.values()), "hash": digest.hash(),
+        "queries_with_rows": len(digest.rows), "same_each_round": len({d.hash() for _, d in rounds}) == 1,
+        "open_seconds": round(statistics.median(r.open_seconds for r, _ in rounds), 4),
+        "seconds": round(statistics.median(r.seconds for r, _ in rounds), 4), "cpu_seconds": round(cpu_seconds, 4),
         "events_per_second": round(per_second), "query_events_per_second": round(per_second * len(texts)),
         "latency_ms": {
             "mean": round(float(milliseconds.mean()), 3),
             **{f"p{p}": round(float(np.percentile(milliseconds, p)), 3) for p in (50, 95, 100)},
         },
-        "peak_bytes": rounds[0].peak_bytes,
+        **peak,
     }  # fmt: skip
+
+
+def _nothing(name: str, table: pa.Table) -> None:
+    """Throws rows away."""
 
 
 def in_a_child(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
@@ -126,7 +134,7 @@ def in_a_child(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str,
 
 def _alone(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
     gc.collect()  # what importing has left; in a large process it would take longer than a small run
-    return measured(setting, mode, repeat, pin)
+    return measured(setting, mode, repeat, pin, memory=True)
 
 
 def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> list[str]:
@@ -152,11 +160,12 @@ HEAD = (
 def line(setting: Setting, mode: str, told: dict[str, Any]) -> str:
     """Returns the line of a contender in the table."""
     changed = "" if setting.shape is None else f"{setting.by} {setting.x:g}"
+    memory = f"{told['peak_bytes'] / 2**20:.1f}" if "peak_bytes" in told else "-"
     latency = f"{told['latency_ms']['mean']:.1f}, {told['latency_ms']['p95']:.1f}"
     return (
         f"{setting.experiment:<12}{setting.stream:<11}{changed:<14}{mode:<12}{told['rows']:>9,}"
         f"{told['cpu_seconds']:>9.3f}{told['events_per_second']:>11,}{told['query_events_per_second']:>16,}"
-        f"{latency:>20}{told['peak_bytes'] / 2**20:>7.1f}"
+        f"{latency:>20}{memory:>7}"
     )
 
 
@@ -172,8 +181,6 @@ def experiments(
         for mode in modes:
             told = contenders[mode] = (measured if here else in_a_child)(setting, mode, repeat, pin)
             say(line(setting, mode, told))
-            if here:
-                del told["peak_bytes"]
         wrong += disagreements(setting, contenders)
         results.append({**asdict(setting), "x": setting.x, "contenders": contenders})
     return {
