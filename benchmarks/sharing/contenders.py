@@ -59,9 +59,9 @@ Take = Callable[[str, pa.Table], object]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; latencies: seconds, of each
-    query and window with rows; peak_bytes: by how much resident memory grew at most. This tells something only of the
-    first run in a process, and if rows are not kept."""
+    """open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; latencies: of each query and
+    window with rows, in seconds by the clock and of processor time, float64 (n, 2); peak_bytes: by how much resident
+    memory grew at most. This tells something only of the first run in a process, and if rows are not kept."""
 
     open_seconds: float
     seconds: float
@@ -117,18 +117,22 @@ def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Se
     begun = time.perf_counter()
     push = open_queries(workload)
     open_seconds = time.perf_counter() - begun
-    latencies: list[float] = []
+    latencies: list[tuple[float, float]] = []
     seconds = cpu_seconds = 0.0
     for piece in pieces:
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        came = [(name, table, time.perf_counter() - begun) for name, table in push(piece) if len(table)]
+        came = [
+            (name, table, (time.perf_counter() - begun, time.process_time() - cpu_begun))
+            for name, table in push(piece)
+            if len(table)
+        ]
         seconds += time.perf_counter() - begun
         cpu_seconds += time.process_time() - cpu_begun
         peak = max(peak, resident_bytes())
         for name, table, after in came:
             take(name, table)
             latencies += [after] * len(table["window_end"].unique())
-    return Result(open_seconds, seconds, cpu_seconds, np.array(latencies), peak - before)
+    return Result(open_seconds, seconds, cpu_seconds, np.array(latencies).reshape(-1, 2), peak - before)
 
 
 def unshared(workload: Workload) -> Push:

@@ -15,7 +15,7 @@ def panels(result: dict[str, Any]) -> list[tuple[str, str, str, dict[str, list[t
     """Returns title, labels of both axes, and by contender the points, of each panel for which there are results."""
     found = []
     for experiment, titles in {
-        "1": ("latency_ms", "events_per_second"), "2": ("cpu_seconds",), "3": ("peak_bytes",),
+        "1": ("cpu_latency_ms", "events_per_second"), "2": ("cpu_seconds",), "3": ("peak_bytes",),
     }.items():  # fmt: skip
         there = [r for r in result["results"] if r["experiment"] == experiment]
         for stream, by in dict.fromkeys((r["stream"], r["by"]) for r in there):
@@ -32,14 +32,14 @@ def panels(result: dict[str, Any]) -> list[tuple[str, str, str, dict[str, list[t
 
 
 def _value(what: str, told: Any) -> float:
-    if what == "latency_ms":
+    if what == "cpu_latency_ms":
         return float(told["mean"])
     return told / 2**20 if what == "peak_bytes" else float(told)
 
 
 def _unit(what: str) -> str:
     return {
-        "latency_ms": "mean latency, ms", "events_per_second": "events/s through all queries",
+        "cpu_latency_ms": "mean latency, processor ms", "events_per_second": "events/s through all queries",
         "cpu_seconds": "processor seconds", "peak_bytes": "peak memory, MiB",
     }[what]  # fmt: skip
 

@@ -1,8 +1,9 @@
 """The workloads of [SHARING] section 4.1.2 in SASE+: queries that share sub-patterns and differ in all else.
 
-A workload has a core for every 30 queries: a sequence of types, in Kleene queries repeated, and nested as deep
+A workload has a core for each 30 queries, if types suffice: a sequence of types, in Kleene queries repeated, as deep
 as asked. A query puts up to two types before its core and up to two behind it, and has conditions on single events,
-aggregates and GROUP BY of its own. Windows and the partition are those of all.
+aggregates and GROUP BY of its own. Windows and the partition are those of all. Types follow each other in one order in
+all queries, as in the paper's, so that a template has no cycle but those of Kleene patterns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from simulator.scenario import generator
 
 #: Queries of one core.
 CORE_QUERIES = 30
-#: Types beside those of a core of which prefixes and suffixes are made, so that these are shared too.
-OUTER_TYPES = 6
+#: Types before a core of which prefixes are made, and behind it for suffixes; so few that these are shared too.
+OUTER_TYPES = 3
 #: Shares of queries with a condition on an event of the prefix or suffix, with one in the core, and with GROUP BY.
 OUTER_CONDITIONS, CORE_CONDITIONS, GROUPED = 0.5, 0.2, 0.7
 
@@ -60,6 +61,21 @@ class Shape:
     conditions: bool = True
 
 
+    @property
+    def kleene_types(self) -> int:
+        """Of the core of a Kleene query."""
+        return self.length + 2 * (self.depth - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """types: of the longest core in order, and those before and behind of which prefixes and suffixes are made."""
+
+    before: tuple[str, ...]
+    types: tuple[str, ...]
+    behind: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Query:
     pattern: str
@@ -72,49 +88,61 @@ def workload(stream: Stream, shape: Shape, seed: int) -> dict[str, str]:
     """Returns the texts of different queries by name. Those of a smaller workload are the first of a larger one. Raises
     ValueError if the stream has too few types."""
     by_core, rng = generator(seed).spawn(2)
-    inside = max(shape.length + 2 * (shape.depth - 1), shape.sequence)
-    if inside + 2 > len(stream.types):
-        raise ValueError(f"{inside} types in the core and two beside it, of {len(stream.types)}")
-    cores = -(-shape.queries // CORE_QUERIES)
-    orders = [[str(t) for t in by_core.permutation(stream.types)] for _ in range(cores)]
+    cores = _cores(by_core, stream, shape)
     found: dict[_Query, str] = {}
     while len(found) < shape.queries:
         i = len(found)
         kleene = int((i + 1) * shape.kleene + 1e-9) > int(i * shape.kleene + 1e-9)
-        drawn = _drawn(rng, stream, shape, orders[i // CORE_QUERIES], kleene)
+        drawn = _drawn(rng, stream, shape, cores[i // CORE_QUERIES % len(cores)], kleene)
         if drawn not in found:
             found[drawn] = _text(stream, shape, drawn)
     return {f"q{i:03}": text for i, text in enumerate(found.values(), 1)}
 
 
-def _drawn(rng: np.random.Generator, stream: Stream, shape: Shape, order: Sequence[str], kleene: bool) -> _Query:
-    """Returns a query over the core at the beginning of an order of types."""
-    most = shape.length + 2 * (shape.depth - 1)
-    inside = most if kleene else shape.sequence
-    core = nested(order[: shape.length], order[shape.length : most]) if kleene else ", ".join(order[:inside])
-    beside = order[max(most, shape.sequence) :][:OUTER_TYPES]
-    outer = [str(t) for t in rng.permutation(beside)[: rng.integers(0, 5)]]
-    before = int(rng.integers(max(0, len(outer) - 2), min(2, len(outer)) + 1))
+def _cores(rng: np.random.Generator, stream: Stream, shape: Shape) -> list[_Core]:
+    """Returns the cores that an order of all types has room for, in any order."""
+    inside = max(shape.kleene_types, shape.sequence)
+    outer = min(OUTER_TYPES, (len(stream.types) - inside) // 2)
+    if outer < 1:
+        raise ValueError(f"{inside} types in the core and two beside it, of {len(stream.types)}")
+    order = tuple(str(t) for t in rng.permutation(stream.types))
+    starts = rng.permutation(np.arange(outer, len(order) - inside - outer + 1))
+    return [
+        _Core(order[at - outer : at], order[at : at + inside], order[at + inside : at + inside + outer])
+        for at in starts
+    ]
+
+
+def _some(rng: np.random.Generator, types: Sequence[str]) -> list[str]:
+    """Returns none, one or two of some types, in their order."""
+    count = min(int(rng.integers(0, 3)), len(types))
+    return [types[i] for i in sorted(rng.permutation(len(types))[:count])]
+
+
+def _drawn(rng: np.random.Generator, stream: Stream, shape: Shape, core: _Core, kleene: bool) -> _Query:
+    before, behind = _some(rng, core.before), _some(rng, core.behind)
+    outer = before + behind
+    types = core.types[: shape.kleene_types if kleene else shape.sequence]
     conditions = []
     if shape.conditions and outer and rng.random() < OUTER_CONDITIONS:
         conditions.append(_condition(rng, stream, outer))
     if shape.conditions and rng.random() < CORE_CONDITIONS:
-        conditions.append(_condition(rng, stream, order[:inside]))
+        conditions.append(_condition(rng, stream, types))
     wanted = ["COUNT(*)"]
-    for name in (order[0], order[inside - 1], *outer[:1]):
+    for name in (types[0], types[-1], *outer[:1]):
         wanted.append(f"COUNT({name})")
         wanted += [f"{f}({name}.{attribute})" for f in ("SUM", "AVG", "MIN", "MAX") for attribute in stream.levels]
     aggregates = frozenset(str(a) for a in rng.permutation(wanted)[: rng.integers(1, 4)])
-    pattern = ", ".join([*outer[:before], core, *outer[before:]])
-    return _Query(pattern, tuple(conditions), aggregates, rng.random() < GROUPED)
+    inside = nested(types, shape.depth) if kleene else ", ".join(types)
+    return _Query(", ".join([*before, inside, *behind]), tuple(conditions), aggregates, bool(rng.random() < GROUPED))
 
 
-def nested(inner: Sequence[str], around: Sequence[str]) -> str:
-    """Returns a Kleene pattern of types, in repetitions that have two types of `around` each."""
-    core = f"(SEQ({', '.join(inner)}))+" if len(inner) > 1 else f"{inner[0]}+"
-    for before, behind in zip(around[::2], around[1::2], strict=True):
-        core = f"(SEQ({before}, {core}, {behind}))+"
-    return core
+def nested(types: Sequence[str], depth: int) -> str:
+    """Returns a Kleene pattern of types in their order: repetitions around each other, each but the innermost with one
+    type before the next and one behind it."""
+    if depth > 1:
+        return f"(SEQ({types[0]}, {nested(types[1:-1], depth - 1)}, {types[-1]}))+"
+    return f"(SEQ({', '.join(types)}))+" if len(types) > 1 else f"{types[0]}+"
 
 
 def _condition(rng: np.random.Generator, stream: Stream, types: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from benchmarks.sharing.picture import panels
 from benchmarks.sharing.streams import STREAMS, TRIPS, Stream, bus, delivery, simulated, stock
 from benchmarks.sharing.workloads import DELIVERIES, Shape, nested, plans_of, workload
 from matching.types import arrow_type
+from matching.workload.template import template
 from query.plan.fingerprint import fingerprint
 from query.trend_reference import trend_rows
 from simulator.scenario import MINUTE_US
@@ -197,8 +199,8 @@ def test_kleene_patterns_are_as_long_and_deep_as_asked(length: int, depth: int) 
 
 
 def test_nested_patterns_are_those_of_the_paper() -> None:
-    assert nested(["B", "C"], ["A", "D"]) == "(SEQ(A, (SEQ(B, C))+, D))+"
-    assert nested(["B"], []) == "B+"
+    assert nested(["A", "B", "C", "D"], 2) == "(SEQ(A, (SEQ(B, C))+, D))+"
+    assert nested(["B"], 1) == "B+"
 
 
 def test_a_core_is_shared_by_thirty_queries() -> None:
@@ -206,6 +208,26 @@ def test_a_core_is_shared_by_thirty_queries() -> None:
     cores = [re.search(r"\(SEQ\(\w+, \w+\)\)\+", text)[0] for text in texts]  # type: ignore[index]
     assert len(set(cores[:30])) == len(set(cores[30:])) == 1
     assert cores[0] != cores[30]
+
+
+@pytest.mark.parametrize("kleene", [0.0, 1.0])
+def test_each_transition_of_a_core_is_of_all_its_queries(kleene: float) -> None:
+    """As the engine lays the queries on one another."""
+    plans = plans_of(STOCK.schema, workload(STOCK, Shape(30, kleene=kleene, length=3), 1))
+    found = template(plans)
+    shared = [edge for edge, queries in found.transitions().items() if len(queries) == len(plans)]
+    assert found.exclusive
+    assert len(shared) == (3 if kleene else 2)
+    assert len(set(found.transitions().values())) > 15
+
+
+def test_types_follow_each_other_in_one_order_in_all_queries() -> None:
+    """A template of queries without Kleene has no cycle."""
+    plans = plans_of(STOCK.schema, workload(STOCK, Shape(120, kleene=0.0), 1))
+    order = TopologicalSorter[int]()
+    for before, after in template(plans).transitions():
+        order.add(after, before)
+    assert len(list(order.static_order())) > 12
 
 
 def test_a_stream_may_have_too_few_types() -> None:
@@ -383,5 +405,7 @@ def test_latency_and_throughput_are_told() -> None:
     told = measured(setting, "feed", 1, False)
     assert told["queries"] == 5
     assert told["queries_with_rows"] == 5
-    assert 0 < told["latency_ms"]["p50"] <= told["latency_ms"]["p95"] <= told["latency_ms"]["p100"]
+    for latency in (told["latency_ms"], told["cpu_latency_ms"]):
+        assert 0 < latency["p50"] <= latency["p95"] <= latency["p100"]
+        assert 0 < latency["mean"] <= latency["p100"]
     assert told["query_events_per_second"] == pytest.approx(5 * told["events_per_second"], rel=0.01)
