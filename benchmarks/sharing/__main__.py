@@ -1,6 +1,6 @@
 """The experiments of [SHARING]: workloads of trend aggregates, with and without sharing.
 
-    python -m benchmarks.sharing [--experiment 1 2 3 delivery] [--events 100_000] [--modes none feed] > result.json
+    python -m benchmarks.sharing [--experiment 1 2 3 delivery] [--events 200_000] [--modes none feed] > result.json
     python -m benchmarks.sharing --experiment 1 --queries 12 120 --plot sharing.svg
 
 Prints one JSON object, and a table on standard error. Exits with 1 if two contenders do not find the same rows. One
@@ -16,7 +16,7 @@ import sys
 from benchmarks.sharing import picture
 from benchmarks.sharing.contenders import CONTENDERS
 from benchmarks.sharing.experiments import DEPTHS, LENGTHS, SHARES, experiments, settings
-from benchmarks.sharing.streams import KEYS, STREAMS
+from benchmarks.sharing.streams import KEYS, PHASES, STREAMS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
                         "of the paper's example (default 1 2 3)")  # fmt: skip
     parser.add_argument("--modes", nargs="+", default=["none", "feed"], choices=list(CONTENDERS),
                         help="contenders; the others are compared with the first (default none feed)")  # fmt: skip
-    parser.add_argument("--events", type=int, default=100_000, help="of each stream (default 100_000)")
+    parser.add_argument("--events", type=int, default=200_000, help="of each stream (default 200_000)")
     parser.add_argument("--queries", type=int, nargs="+", default=[], metavar="N",
                         help="sizes of workloads (default 12 to 120; 40 to 200 in experiment 2)")  # fmt: skip
     parser.add_argument("--size", type=int, default=100, metavar="N",
@@ -36,8 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES), help="shares of Kleene queries")
     parser.add_argument("--stream", nargs="+", default=[], choices=[n for n in STREAMS if n != "delivery"],
                         help="instead of those of the paper")  # fmt: skip
-    parser.add_argument("--phases", type=int, default=5, help="times of different rates (default 5; 1: steady)")
-    parser.add_argument("--keys", type=int, default=KEYS, help="partitions (default 1024): more events a minute")
+    parser.add_argument("--phases", type=int, default=PHASES, help="times of different rates (default 3; 1: steady)")
+    parser.add_argument("--keys", type=int, default=KEYS, help="partitions (default 512): more events a minute")
     parser.add_argument("--no-conditions", action="store_true", help="queries without conditions on attributes")
     parser.add_argument("--seed", type=int, default=1, help="of streams and queries (default 1)")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the median counts (default 3)")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import hybrid
 from benchmarks import answers
 from benchmarks.sharing.contenders import CONTENDERS, Digest, Result, Workload, pieces_of, run
-from benchmarks.sharing.streams import KEYS, STREAMS
+from benchmarks.sharing.streams import KEYS, PHASES, STREAMS
 from benchmarks.sharing.workloads import DELIVERIES, Shape, plans_of, workload
 from benchmarks.v_pattern import one_core
 
@@ -55,7 +55,7 @@ class Setting:
 def settings(
     experiment: str, events: int, seed: int, *, queries: Sequence[int] = (), size: int = 100,
     lengths: Sequence[int] = LENGTHS, depths: Sequence[int] = DEPTHS, shares: Sequence[float] = SHARES,
-    streams: Sequence[str] = (), phases: int = 5, keys: int = KEYS, conditions: bool = True,
+    streams: Sequence[str] = (), phases: int = PHASES, keys: int = KEYS, conditions: bool = True,
 ) -> list[Setting]:  # fmt: skip
     """Returns the settings of an experiment. queries: sizes of workloads, where it changes them, else the paper's;
     size: of its other workloads. streams: instead of the paper's."""

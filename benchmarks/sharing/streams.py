@@ -19,7 +19,9 @@ from simulator.scenario import MINUTE_US, SECOND_US, START_US, TIMESTAMP, genera
 #: By how many times a rate changes from phase to phase.
 CHANGE = (3.0, 5.0)
 #: Sectors, areas, keys or drivers.
-KEYS = 1024
+KEYS = 512
+#: Phases of a stream: with as many events as benchmarks have by default, each is longer than a window.
+PHASES = 3
 #: Unique trips of the paper's bus data.
 TRIPS = 4_368
 
@@ -60,7 +62,7 @@ class Stream:
         return self.schema.keys[0]
 
 
-def stock(seed: int, events: int, phases: int = 5, keys: int = KEYS, types: int = 16) -> Stream:
+def stock(seed: int, events: int, phases: int = PHASES, keys: int = KEYS, types: int = 16) -> Stream:
     """Returns ticks by the minute. A company has one at most in each minute, and in the time of its rate (0.05 to 0.2 a
     minute, times its change in some phases); the companies of a minute come in any order.
 
@@ -89,8 +91,8 @@ def stock(seed: int, events: int, phases: int = 5, keys: int = KEYS, types: int 
     return _stream(STOCK, columns, names, ("close", "volume"), starts)
 
 
-def bus(seed: int, events: int, phases: int = 5, keys: int = KEYS, lines: int = 16) -> Stream:
-    """Returns positions of buses. `type`: the line. A bus for each line and area reports 1 to 3 times in ten minutes,
+def bus(seed: int, events: int, phases: int = PHASES, keys: int = KEYS, lines: int = 16) -> Stream:
+    """Returns positions of buses. `type`: the line. A bus for each line and area reports 1 to 3 times in 20 minutes,
     times the change of the line in some phases; times are in microseconds.
 
     trip: of the TRIPS of the paper, a new one each hour. `area`, the key: where the bus is; it moves to the next one
@@ -100,7 +102,7 @@ def bus(seed: int, events: int, phases: int = 5, keys: int = KEYS, lines: int = 
     rng = generator(seed)
     buses = lines * keys
     line = np.arange(buses) % lines
-    times_us, which, starts = _arrivals(rng, events, rng.uniform(0.1, 0.3, buses), line, phases)
+    times_us, which, starts = _arrivals(rng, events, rng.uniform(0.05, 0.15, buses), line, phases)
     minute = (times_us - START_US) // MINUTE_US
     quarters = int(minute[-1]) // 15 + 1 if events else 1
     congestion = (rng.random((lines, quarters)) < 1 / 3)[line[which], minute // 15].astype(np.int64)
@@ -115,13 +117,14 @@ def bus(seed: int, events: int, phases: int = 5, keys: int = KEYS, lines: int = 
 
 
 def simulated(
-    seed: int, events: int, phases: int = 5, keys: int = KEYS, types: int = 16, attributes: int = 2, largest: int = 1000
-) -> Stream:
+    seed: int, events: int, phases: int = PHASES, keys: int = KEYS, types: int = 16, attributes: int = 2,
+    largest: int = 1000,
+) -> Stream:  # fmt: skip
     """Returns events of types A, B, C and so on (26 at most) with attributes a0, a1, ..., uniform from 0 to `largest`.
-    A type comes 0.1 to 0.4 times a minute for each key, times its change in some phases. The paper has 5,000 events."""
+    A type comes 0.05 to 0.2 times a minute for each key, times its change in some phases. The paper's: 5,000 events."""
     rng = generator(seed)
     of = np.arange(types * keys) % types
-    times_us, which, starts = _arrivals(rng, events, rng.uniform(0.1, 0.4, types)[of], of, phases)
+    times_us, which, starts = _arrivals(rng, events, rng.uniform(0.05, 0.2, types)[of], of, phases)
     names = pa.array([chr(ord("A") + i) for i in range(types)])
     numbers = tuple(f"a{i}" for i in range(attributes))
     kinds = [Field("ts", "TIMESTAMP"), Field("type", "VARCHAR"), Field("k", "BIGINT")]

@@ -65,7 +65,7 @@ def test_levels_part_the_events(name: str) -> None:
 
 @pytest.mark.parametrize("make", [stock, bus, simulated])
 def test_rates_change_three_to_five_fold_at_the_begin_of_a_phase(make: Callable[..., Stream]) -> None:
-    stream = make(2, 60_000, keys=20)
+    stream = make(2, 60_000, phases=5, keys=20)
     times, kinds = times_of(stream.events), np.array(stream.events["type"].to_pylist())
     bounds = [*stream.phases_us, 2 * stream.phases_us[-1] - stream.phases_us[-2]]
     assert times[0] >= bounds[0]
@@ -263,10 +263,10 @@ def small(name: str) -> tuple[Workload, pa.Table, int]:
         stream, texts, slide = delivery(1, 150, keys=4, districts=2), DELIVERIES, 5
     else:
         shape = {
-            "mixed": Shape(12, within=6, slide=3), "nested": Shape(8, kleene=1.0, length=1, depth=2, within=6, slide=2),
+            "mixed": Shape(8, within=6, slide=3), "nested": Shape(8, kleene=1.0, length=1, depth=2, within=6, slide=2),
             "sequences": Shape(8, kleene=0.0, sequence=2, within=12, slide=12),
         }[name]  # fmt: skip
-        stream, slide = simulated(2, 160, phases=2, types=6, keys=2), shape.slide
+        stream, slide = simulated(2, 200, phases=2, types=6, keys=2), shape.slide
         texts = workload(stream, shape, 1)
     return Workload(stream.schema, texts, plans_of(stream.schema, texts)), stream.events, slide
 
@@ -277,7 +277,7 @@ def test_contenders_find_what_the_reference_finds(name: str) -> None:
     asked, events, slide = small(name)
     expected = by_reference(asked, events)
     assert sum(map(bool, expected.values())) > len(expected) / 2
-    for rows in (7, 1000):
+    for rows in (20, 1000):
         pieces = pieces_of(events, slide, rows)
         hashes = set()
         for contender in CONTENDERS.values():
