@@ -8,6 +8,7 @@ from collections.abc import Callable
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pytest
 
 from benchmarks.sharing.contenders import CONTENDERS, Digest, Push, Workload, pieces_of, run
 from benchmarks.sharing.experiments import Setting, disagreements, measured, settings
-from benchmarks.sharing.picture import panels
+from benchmarks.sharing.picture import draw, panels
 from benchmarks.sharing.streams import STREAMS, TRIPS, Stream, bus, delivery, simulated, stock
 from benchmarks.sharing.workloads import DELIVERIES, Shape, nested, plans_of, workload
 from matching.types import arrow_type
@@ -351,7 +352,8 @@ def test_a_contender_that_loses_rows_fails_the_run(
         return lambda piece: ((name, rows.slice(1)) for name, rows in push(piece))
 
     monkeypatch.setitem(CONTENDERS, "feed", forgetful)
-    assert main(["--experiment", "delivery", "--events", "400", "--keys", "10", "--here", "--repeat", "1"]) == 1
+    few = ["--events", "400", "--keys", "10", "--repeat", "1"]
+    assert main(["--experiment", "delivery", "--here", "--no-pin", *few]) == 1
     assert "feed has" in capsys.readouterr().err
 
 
@@ -373,30 +375,43 @@ def test_settings_are_the_papers() -> None:
 
 
 @pytest.mark.slow
-def test_the_experiments_run_small(tmp_path: Path) -> None:
-    picture = tmp_path / "sharing.svg"
+def test_the_experiments_run_small() -> None:
     result = printed(
         "benchmarks.sharing", "--experiment", "1", "2", "3", "--events", "300", "--queries", "3", "--size", "3",
-        "--lengths", "4", "--depths", "2", "--shares", "0.5", "--repeat", "1", "--keys", "8", "--here",
-        "--plot", str(picture),
+        "--lengths", "4", "--depths", "2", "--shares", "0.5", "--repeat", "1", "--keys", "8", "--here", "--no-pin",
     )  # fmt: skip
     assert result["disagreements"] == []
     assert [r["x"] for r in result["results"]] == [3, 3, 4, 2, 0.5, 3, 3]
     for told in result["results"]:
         assert set(told["contenders"]) == {"none", "feed"}
         assert min(c["query_events_per_second"] for c in told["contenders"].values()) > 0
-    assert picture.read_text(encoding="utf-8").count("Experiment 2, bus") > 0
     assert len(panels(result)) == 6  # two of experiment 1, and no memory
 
 
 @pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     result = printed("benchmarks.sharing", "--experiment", "3", "--stream", "simulated", "--events", "2_000",
-                     "--queries", "8", "--keys", "8", "--modes", "none", "--repeat", "1")  # fmt: skip
+                     "--queries", "8", "--keys", "8", "--modes", "none", "--repeat", "1", "--no-pin")  # fmt: skip
     (told,) = result["results"]
     assert told["contenders"]["none"]["rows"] > 20
     assert 0 < told["contenders"]["none"]["peak_bytes"] < 100 * 2**20
     assert [(title, y) for title, _, y, _ in panels(result)] == [("Experiment 3, simulated", "peak memory, MiB")]
+
+
+@pytest.mark.slow
+def test_the_picture_has_a_line_for_each_contender(tmp_path: Path) -> None:
+    def told(setting: Setting, seconds: float) -> dict[str, Any]:
+        contenders = {"none": {"cpu_seconds": seconds}, "feed": {"cpu_seconds": seconds / 2}}
+        return {"experiment": "2", "stream": "bus", "by": setting.by, "x": setting.x, "contenders": contenders}
+
+    result = {"results": [told(s, s.x + 1) for s in settings("2", 10, 1) if s.by == "depth"]}
+    ((title, x, y, lines),) = panels(result)
+    assert (title, x, y) == ("Experiment 2, bus", "Kleene patterns around each other", "processor seconds")
+    assert lines["feed"] == [(1, 1.0), (2, 1.5), (3, 2.0), (4, 2.5), (5, 3.0)]
+    draw(result, str(tmp_path / "sharing.svg"))
+    assert (tmp_path / "sharing.svg").read_text(encoding="utf-8").count("Experiment 2, bus") == 1
+    with pytest.raises(ValueError, match="no results"):
+        draw({"results": []}, str(tmp_path / "none.svg"))
 
 
 @pytest.mark.slow
