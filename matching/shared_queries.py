@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from matching.batch import EventBatch, Matches
+from matching.program.program import VARIABLES_MAX
 from matching.purpose import Purpose
 from matching.workload.cost import Rates
 from matching.workload.graph import update
@@ -14,6 +15,8 @@ from matching.workload.modes import SharingMode, first_plan
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.template import Template
 from matching.workload_matcher import WorkloadMatcher
+from query.plan.expression import Expression
+from query.plan.pattern import variables
 from query.plan.plan import Plan
 
 #: Bytes of the length of a snapshot's head.
@@ -28,6 +31,20 @@ class PlanChange:
 
     events: int
     why: str
+
+
+def groups_of(plans: Mapping[str, Plan]) -> list[dict[str, Plan]]:
+    """Returns shareable queries with one key in groups of no more conditions than one engine takes, in their order."""
+    groups: list[dict[str, Plan]] = []
+    known: set[Expression] = set()
+    for name, plan in plans.items():
+        more = {plan.condition(v) for v in variables(plan.pattern)}
+        if not groups or len(known | more) > VARIABLES_MAX:
+            groups.append({})
+            known = set()
+        groups[-1][name] = plan
+        known |= more
+    return groups
 
 
 class SharedQueries:

@@ -26,6 +26,8 @@ from benchmarks import answers
 from matching.batch import EventBatch
 from matching.feed import Feed
 from matching.matcher import make_matcher
+from matching.shared_queries import SharedQueries, groups_of
+from matching.workload.modes import SharingMode
 from query.plan.plan import Plan
 from query.schema import Schema
 from simulator.scenario import MINUTE_US
@@ -185,5 +187,27 @@ def watched(workload: Workload) -> Push:
     return push
 
 
-#: By name. A contender that shares is one more here.
-CONTENDERS: dict[str, Callable[[Workload], Push]] = {"none": unshared, "feed": fed, "watch": watched}
+def together(mode: SharingMode) -> Callable[[Workload], Push]:
+    """All queries in one engine, in a mode of sharing; in groups of as many conditions as one engine takes."""
+
+    def opened(workload: Workload) -> Push:
+        groups = [SharedQueries(plans, mode) for plans in groups_of(workload.plans)]
+
+        def push(piece: Piece) -> Iterator[tuple[str, pa.Table]]:
+            for group in groups:
+                for name, matches in group.push(piece.batch).items():
+                    yield name, matches.rows
+                for name, matches in group.advance(piece.until_us).items():
+                    yield name, matches.rows
+
+        return push
+
+    return opened
+
+
+#: By name.
+CONTENDERS: dict[str, Callable[[Workload], Push]] = {
+    "none": unshared, "feed": fed, "watch": watched,
+    **{name: together(mode) for name, mode in (("merged", SharingMode.NONE), ("hamlet", SharingMode.HAMLET),
+                                               ("static", SharingMode.STATIC), ("dynamic", SharingMode.DYNAMIC))},
+}  # fmt: skip
