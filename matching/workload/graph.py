@@ -7,13 +7,13 @@ rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost 
     inherit  a set takes the part along: all its queries have it, and no event of it that all take makes a snapshot
     renew    a set ends and its queries go on together, in a new set with snapshots at the part
     merge    all queries of the part go on in one new set, or those with the same conditions do
-    apart    each query goes on alone; of a Kleene closure this is "none"
+    apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
 What the paper leaves open is decided so:
 
 - Parts are gone through in topological order, those of queries that share nothing with the others together. A template
   that branches has a set for each branch. Queries whose trends start at a part form sets like renewed ones: all those
-  with the same nodes, those alike in all, or each alone.
+  with the same nodes, those that come from or go to the same nodes, or each apart.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
 - Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited:
   the queries of each origin go on in a set of their own, as one or by conditions.
@@ -22,7 +22,8 @@ What the paper leaves open is decided so:
 - A part is one choice for each query, so that a closure is entered into a set as a whole. The paper also compares the
   types inside a closure as snapshot types. A plan has no such choice: events that enter a closure make the snapshots,
   those that go round it make none.
-- Equal queries are never taken apart.
+- Queries that are the same from a part on are not taken apart there: their snapshots are the same, and one set has as
+  many columns as each of theirs.
 
 Pruning: of the edges into a node, the lightest is kept. A node is dropped if another one of the same query sets, with
 the same nodes for events to come, is lighter and will be for whatever follows. At most `width` nodes of a part are
@@ -35,6 +36,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from matching.workload.cost import MULTIPLICATION, Rates, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
@@ -46,6 +48,8 @@ WIDTH = 8
 RENEWED = 4
 #: Nodes that a node is compared with before it is kept.
 COMPARED = 8
+#: A plan that costs less than another costs at most this part of it: sums are rounded.
+LIGHTER = 1 - 1e-12
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -57,7 +61,7 @@ Bits = tuple[int, int]
 class Part:
     """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
     (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
-    also of the same rest of the pattern (rest), equal everywhere (equal)."""
+    also of the same rest of the pattern (rest)."""
 
     nodes: int
     queries: int
@@ -66,7 +70,6 @@ class Part:
     alike: tuple[Bits, ...]
     onward: tuple[Bits, ...]
     rest: tuple[Bits, ...]
-    equal: tuple[Bits, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def sharing_graph(template: Template, rates: Rates, prune: bool = True, width: i
     search = _Search(template, rates, prune, width)
     nodes, path, sets = search.run(0, ())
     plan = _plan(sets)
-    if _total(search.costs, plan) > sum(c.total for c in search.costs.alone()):
+    if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
         plan = unshared(template)
     return Graph(template, rates, search.parts, tuple(nodes), path, plan)
 
@@ -133,42 +136,37 @@ def update(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tup
     found = _crossing(template, plan, old, new)
     if found is None:
         return plan, "unchanged: no snapshots have become more frequent than the events after them"
+    before, after = found
     search = _Search(template, new, True, WIDTH)
-    number = {n: k for k, part in enumerate(search.parts) for n in bits(part.nodes)}
-    (before, after), _ = min(((pair, number[pair[1]]) for pair in found), key=lambda at: at[1])
-    _, _, sets = search.run(number[after], tuple(masks(s) for s in plan.sets))
+    first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
+    _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
     better = _plan(sets)
     kept, changed = _total(search.costs, plan), _total(search.costs, better)
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
-    if changed >= kept:
+    if changed > LIGHTER * kept:
         return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
     return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
-def _crossing(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> list[tuple[int, int]] | None:
-    """Returns pairs (node with snapshots, node after its set's nodes) that have come to be in this order of rates."""
+def _crossing(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tuple[int, int] | None:
+    """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
-    changed = [i for i, (a, b) in enumerate(zip(old.events, new.events)) if a != b]
-    touched = mask(n for n in nodes_of(template) if any(a.label in changed for a in now.alike[n]))
-    found = []
+    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    found: list[tuple[int, int, int]] = []
     for s in plan.sets:
         queries, nodes = masks(s)
-        follow = nodes | now.after(nodes)
-        if not follow & touched:
-            continue
         often = now.of(queries, nodes).snapshots
         if not often:
             continue
         before = was.of(queries, nodes).snapshots
         first = snapshot_nodes(template, plan, s) or s.nodes
-        for n in bits(follow):
-            have = mask(q for q in s.queries if n in template.queries[q].labels)
-            if not have or n in first or not any(n in template.queries[q].labels for q in s.queries):
-                continue
-            rare, rarely = now.taken(have, n)[0], was.taken(have, n)[0]
-            if often > rare and often * rarely > before * rare:
-                found.append((first[0], n))
-    return found or None
+        for n in bits(nodes | now.after(nodes)):
+            have = sum(a.queries for a in now.alike[n]) & queries
+            if have and n not in first:
+                rare, rarely = now.taken(have, n)[0], was.taken(have, n)[0]
+                if often > rare and often * rarely > before * rare:
+                    found.append((number[n], first[0], n))
+    return min(found)[1:] if found else None
 
 
 def _plan(sets: Iterable[Bits]) -> SharingPlan:
@@ -321,11 +319,11 @@ class _Search:
         found = self.estimates.get((j, s))
         if found is None:
             own = self.takes_along(j, s)
-            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
-            found = self.through(j + 1, self.grown(s, own)) if own else 0.0
-            if not own or self.costs.of(*s).snapshots:  # a set that only has the start is hardly worth a renewal
-                apart = sum(self.through(j + 1, t) for t in (s, *new))
-                found = min(found, apart) if own else apart
+            found = self.through(j + 1, self.grown(s, own)) if own else inf
+            # Renewal is for sets that have many snapshots for many queries.
+            if not own or (s[0] & (s[0] - 1) and self.costs.of(*s).snapshots):
+                new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
+                found = min(found, sum(self.through(j + 1, t) for t in (s, *new)))
             found = self.estimates[j, s] = found - self.value(j, s)
         return found
 
@@ -423,8 +421,7 @@ class _Search:
             add("merge", taken, _split([rest], part.shapes))
             add("merge", taken, _split([rest], part.labelled))
             add("merge", taken, _split([rest], part.onward))
-            add("merge", taken, _split([rest], part.rest))
-            add("apart", taken, _split([rest], part.equal))
+            add("apart", taken, _split([rest], part.rest))
         rest = part.queries & ~_union(s for s, _ in stay)
         alike = _split([o & rest for o in origins], part.alike)
         gains: list[tuple[float, int, Bits]] = []
@@ -442,8 +439,7 @@ class _Search:
         add("merge", (), _split([part.queries], part.shapes))
         add("merge", (), _split([part.queries], part.labelled))
         add("merge", (), _split([part.queries], part.onward))
-        add("merge", (), _split([part.queries], part.rest))
-        add("apart", (), _split([part.queries], part.equal))
+        add("apart", (), _split([part.queries], part.rest))
         before = sum(self.value(k, s) for s in touched)
         choices = []
         for (inherited, new), name in found.items():
@@ -544,24 +540,25 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
     ahead = (1 << len(template.nodes)) - 1
     for nodes in order:
         ahead &= ~nodes
-        at, to, away, later = 0, 0, 0, 0
+        at, to, outside, away, later = 0, 0, 0, 0, 0
         for item, i in number.items():
             match item:
                 case (int(n), _) if nodes >> n & 1:
                     at |= 1 << i
                 case ((int(source), int(n)), _):
                     to |= (nodes >> n & 1) << i
+                    outside |= (source != START and not nodes >> source & 1) << i
                     away |= (source != START and nodes >> source & 1) << i
                     later |= (ahead >> n & 1) << i
-        groups: list[dict[object, Bits]] = [{} for _ in range(6)]
+        groups: list[dict[object, Bits]] = [{} for _ in range(5)]
         every = 0
         for q, (has, labels, edges, last) in enumerate(queries):
             own = has & nodes
             if not own:
                 continue
             every |= 1 << q
-            keys = (own, labels & at, edges & to, (labels & at, edges & away),
-                    (labels & at, edges & (away | later), last), (edges, last))  # fmt: skip
+            here, starts = labels & at, not edges & to & outside
+            keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
             for group, key in zip(groups, keys):
                 group[key] = group.get(key, (0, 0))[0] | 1 << q, own
         found.append(Part(nodes, every, *(tuple(group.values()) for group in groups)))
