@@ -72,7 +72,7 @@ def test_parts_of_queries_that_share_nothing_are_together():
     assert "".join(str(made.nodes[n]) for part in parts(made) for n in bits(part.nodes)) == "ACEBDF"
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates())
 def test_edges_go_to_the_same_part_or_a_later_one(template):
     number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
@@ -189,7 +189,6 @@ def count_paths(graph: Graph) -> int:
     return sum(w for w, node in zip(ways, graph.nodes) if node.part == len(graph.parts) - 1)
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
 @given(drawn_templates(), drawn_rates())
 def test_pruning_keeps_the_lightest_path(template, of):
     pruned, full = (sharing_graph(template, of, prune, None) for prune in (True, False))
@@ -197,7 +196,7 @@ def test_pruning_keeps_the_lightest_path(template, of):
     assert len(pruned.nodes) <= len(full.nodes)
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates(4, 5), drawn_rates(5))
 def test_plan_is_a_partition_with_one_choice_for_closures(template, of):
     plan = lightest(template, of)
@@ -206,7 +205,7 @@ def test_plan_is_a_partition_with_one_choice_for_closures(template, of):
     assert total(template, plan, of) <= total(template, unshared(template), of)
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates(3, 3), drawn_rates(3))
 def test_lightest_path_is_the_lightest_of_all(template, of):
     """The weights of all paths are the costs of their plans, and none costs less."""
@@ -223,7 +222,7 @@ def test_lightest_path_is_the_lightest_of_all(template, of):
         assert total(template, sharing_graph(template, of, prune, None).plan, of) == pytest.approx(best)
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates(3, 3), drawn_rates(3))
 def test_no_sharing_is_a_path(template, of):
     full = sharing_graph(template, of, prune=False, width=None)
@@ -299,7 +298,7 @@ def test_update_says_that_nothing_is_better():
     assert why.startswith("unchanged: snapshots at B have become more frequent than G, but no plan costs less than ")
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
 def test_update_is_never_worse(template, old, new):
     plan = lightest(template, old)
@@ -312,7 +311,7 @@ def test_update_is_never_worse(template, old, new):
         assert total(template, found, new) < total(template, plan, new)
 
 
-@settings(max_examples=min(100, settings.default.max_examples))
+@settings(max_examples=100)
 @given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
 def test_update_takes_any_plan(template, old, new):
     plan = unshared(template)
