@@ -10,8 +10,9 @@ away: an event adds records of nodes, whatever the number of earlier events. Wha
          a result                                      for each query and last node, the columns of the set
 
 The columns of a set are its snapshots in one window. They are estimated by events that are evenly mixed: an event
-meets half of those that the window makes, the result meets all, and at least one. Of s snapshots of a node among t
-events of the set, s (s - 1) / t follow a snapshot of the same node at once and are added into its column.
+meets half of those that the window makes, the result meets all. Of s snapshots of a node among t events of the set,
+s (s - 1) / t follow a snapshot of the same node at once and are added into its column. A set has one column at least:
+in fewer, the plan would be chosen by windows in which nothing happens.
 
 All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
 that is read. The cost of a plan is thus the sum over its sets. An event of two nodes, where types are not exclusive,
@@ -119,9 +120,10 @@ NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 class SetCost:
     """The cost of a set but for what other sets read of it.
 
-    start: 1 if it has the column of the start; made: the other columns at the end of a window; mean: columns that an
-    event meets; snapshots: events that make one, the limit of `made` as nodes without snapshots are added; slope: the
-    growth of the cost by a column; reading: the cost of the value of a query from a node before an event.
+    start: 1 if it has the column of the start; made: the other columns at the end of a window; snapshots: events that
+    make one, the limit of `made` as nodes without snapshots are added; mean, final: columns that an event and the
+    result meet; slope: the growth of the cost by a column, at most; reading: the cost of the value of a query from a
+    node before an event.
     """
 
     cost: Cost
@@ -129,6 +131,7 @@ class SetCost:
     start: int
     made: float
     mean: float
+    final: float
     snapshots: float
     slope: float
     reading: float
@@ -240,14 +243,14 @@ def _set_cost(sums: Sums, nodes: int) -> SetCost:
     start, every, snapshots, followed, passed, started, values, starts, results = sums
     made = snapshots - followed / every if every else 0.0
     size = nodes.bit_count()
-    mean, final = start + made / 2, start + made
+    mean, final = max(1.0, start + made / 2), max(1.0, start + made)
     cost = Cost(
         pass_on=EVENT * every + ADDITION * (passed * mean + started),
         snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
-        results=results * (ADDITION + MULTIPLICATION * max(1.0, final)),
+        results=results * (ADDITION + MULTIPLICATION * final),
     )
     slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
-    return SetCost(cost, cost.total, start, made, mean, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
+    return SetCost(cost, cost.total, start, made, mean, final, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
 
 
 def nodes_of(template: Template) -> range:

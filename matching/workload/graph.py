@@ -38,7 +38,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from matching.workload.cost import MULTIPLICATION, Rates, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import MULTIPLICATION, Rates, SetCost, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import START, Template
 
@@ -338,7 +338,8 @@ class _Search:
             if s == t:
                 continue
             a, b = self.costs.of(*s), self.costs.of(*t)
-            if a.start + a.snapshots / 2 > b.mean or a.start + a.snapshots > b.start + b.made or a.snapshots > b.made:
+            mean, final = _most(a)
+            if mean > b.mean or final > b.final or a.snapshots > b.made:
                 return False
             if self.gains(k, s[0]):
                 return False
@@ -470,7 +471,8 @@ class _Search:
     def may_renew(self, grown: Bits, own: int) -> bool:
         """True if a new set of these nodes can have fewer columns than the set that takes them along."""
         kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
-        return new.mean < kept.start + kept.snapshots / 2 or new.start + new.made < kept.start + kept.snapshots
+        mean, final = _most(kept)
+        return new.mean < mean or new.final < final
 
     def grows(self, k: int, s: Bits) -> bool:
         """True if a set may take along a node of this part or of a later one."""
@@ -483,6 +485,11 @@ class _Search:
             of = self.costs.of(*s)
             found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
         return found
+
+
+def _most(of: SetCost) -> tuple[float, float]:
+    """Returns the columns that an event and the result meet, at most, once nodes without snapshots are added."""
+    return max(1.0, of.start + of.snapshots / 2), max(1.0, of.start + of.snapshots)
 
 
 def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:

@@ -40,13 +40,13 @@ def test_shared_example():
     plan = plan_of(Q3, "q2: A", "q2 q4: B C D", "q4: G")
     # A: 2 events start, one column of one record, read by the one B of q2 (an addition and a multiplication).
     a = Cost(pass_on=2 + 2, snapshots=1 + 3)
-    # B makes the one column, of 3 records; q4 starts there; C and D, 4 events, meet half of it; so does G, which reads.
-    both = Cost(pass_on=5 + 4 * 0.5, snapshots=3 + 1 + (1 + 2 * 0.5), results=3)
+    # B makes the one column, of 3 records; q4 starts there; C and D, 4 events, meet it; so does G, which reads.
+    both = Cost(pass_on=5 + 4, snapshots=3 + 1 + (1 + 2), results=3)
     g = Cost(pass_on=1, snapshots=1, results=3)
     assert cost(Q3, plan, STREAM) == a + both + g
-    assert (a + both + g).total == 29
+    assert (a + both + g).total == 32
     assert show_cost(Q3, plan, STREAM) == (
-        "cost        29.0 (12.0 passed on, 11.0 snapshots, 6.0 results); "
+        "cost        32.0 (14.0 passed on, 12.0 snapshots, 6.0 results); "
         "unshared 40.0 (26.0 passed on, 8.0 snapshots, 6.0 results)"
     )
 
@@ -146,11 +146,12 @@ def defined(template: Template, plan: SharingPlan, of: Rates) -> Cost:
             passed.append(((s, n), agreed if on else 0.0))
         start.append(column)
         made.append(snapshots - (follow / every if every else 0))
-    mean = [c + m / 2 for c, m in zip(start, made)]
+    mean = [max(1.0, c + m / 2) for c, m in zip(start, made)]
+    final = [max(1.0, c + m) for c, m in zip(start, made)]
     on_time, lay, values, results = 0.0, 0.0, 0.0, 0.0
     taken, agreeing = dict(takes), dict(passed)
     for i, s in enumerate(plan.sets):
-        lay += len(s.nodes) * (start[i] + made[i])
+        lay += len(s.nodes) * final[i]
         for n in s.nodes:
             before = template.queries[s.queries[0]].before(n)
             on_time += taken[s, n] * costs.EVENT
@@ -161,7 +162,7 @@ def defined(template: Template, plan: SharingPlan, of: Rates) -> Cost:
                     columns = 0.0 if p == START else mean[at[q, p]]
                     values += (of.events[path.labels[n]] - agreeing[s, n]) * (1 + costs.MULTIPLICATION * columns)
                 if n in path.last:
-                    results += 1 + costs.MULTIPLICATION * max(1.0, start[i] + made[i])
+                    results += 1 + costs.MULTIPLICATION * final[i]
     return Cost(on_time, lay + values, results)
 
 
