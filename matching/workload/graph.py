@@ -4,21 +4,23 @@ A part is a strongly connected part of the template: a node, or the nodes of a K
 inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
 rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
 
-    inherit  a set takes the part along: all its queries have it, and no event of it that all take makes a snapshot
-    renew    a set ends and its queries go on together, in a new set with snapshots at the part
-    merge    all queries of the part go on in one new set, or those with the same conditions do
+    inherit  sets take the part along: all their queries have it, and no event that all take makes a snapshot
+    renew    a set ends and its queries go on, in a new set or several, with snapshots at the part
+    merge    queries of several sets go on in a new one
     apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
 What the paper leaves open is decided so:
 
 - Parts are gone through in topological order, those of queries that share nothing with the others together. A template
-  that branches has a set for each branch. Queries whose trends start at a part form sets like renewed ones: all those
-  with the same nodes, those that come from or go to the same nodes, or each apart.
+  that branches has a set for each branch. Queries whose trends start at a part form sets as renewed ones do.
+- New sets are formed by queries with the same nodes in the part: by all of them, by those with the same conditions, or
+  by those that go on to the same nodes (the paper shares transitions, so that these are apart there, too); within the
+  sets from which they come, or across these.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
-- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited:
-  the queries of each origin go on in a set of their own, as one or by conditions.
-- A set is renewed by itself while the others inherit. The paper asks for a type rarer than the snapshots so far; here,
-  the new set must be able to have fewer columns, which is the same where no snapshots follow one another.
+- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
+- While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
+  together. The paper asks for a type rarer than the snapshots so far; here, the new set must be able to have fewer
+  columns, which is the same where no snapshots follow one another.
 - A part is one choice for each query, so that a closure is entered into a set as a whole. The paper also compares the
   types inside a closure as snapshot types. A plan has no such choice: events that enter a closure make the snapshots,
   those that go round it make none.
@@ -27,8 +29,9 @@ What the paper leaves open is decided so:
 
 Pruning: of the edges into a node, the lightest is kept. A node is dropped if another one of the same query sets, with
 the same nodes for events to come, is lighter and will be for whatever follows. At most `width` nodes of a part are
-kept, the lightest: the paper has no such limit, but parts next to one another would multiply. So the plan is the best
-that the rules give if no part has more, and never costs more than that without sharing.
+kept, those that seem lightest at the end if nothing is merged any more: the paper has no such limit, but the choices of
+parts next to one another would multiply. So the plan is the best that the rules give if no part has more nodes, and
+never costs more than that without sharing.
 """
 
 from __future__ import annotations
@@ -210,6 +213,7 @@ class _Search:
     parts: tuple[Part, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
+    fed: list[int] = field(init=False)  # by part: queries with an edge to it
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
     leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
@@ -229,10 +233,12 @@ class _Search:
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
         self.leaving = [[] for _ in alike]
+        self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
                 for a in alike[n]:
                     for p in bits(a.before & ~part.nodes):
+                        self.fed[k] |= a.queries
                         self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
 
     def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
@@ -413,7 +419,7 @@ class _Search:
             found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
 
         for taken in (stay, [pair for pair in stay if pair not in joins]) if joins else (stay,):
-            rule = "inherit" if taken else "renew" if any(entering) else "start"
+            rule = "inherit" if taken else "renew"
             rest = part.queries & ~_union(s for s, _ in taken)
             left = [o & rest for o in origins]
             add(rule, taken, _split(left, part.shapes))
@@ -448,8 +454,16 @@ class _Search:
             after = [larger.get(s, s) for s in touched] + list(new)
             weight = sum(self.value(k + 1, s) for s in after) - before
             growing = tuple(s for s in after if self.grows(k + 1, s))
-            choices.append(_Choice(name, weight, inherited, new, growing))
+            choices.append(_Choice(self.rule(k, name, new, entering), weight, inherited, new, growing))
         return choices
+
+    def rule(self, k: int, name: str, new: Sequence[Bits], origins: Sequence[int]) -> str:
+        """Returns the name of a rule by what it has done."""
+        if not new:
+            return "inherit"
+        if name == "merge" and all(any(not queries & ~origin for origin in origins) for queries, _ in new):
+            name = "renew"
+        return "start" if name != "apart" and not any(queries & self.fed[k] for queries, _ in new) else name
 
     def takes_along(self, k: int, s: Bits) -> int:
         """Returns the nodes of a part that a set can inherit."""

@@ -115,6 +115,29 @@ def test_q2_shares_most_where_queries_are_many():
     assert sharing == [40]
 
 
+def test_q5_makes_nodes_by_three_rules():
+    """The cases 1 to 3 of 3.2.1: from (5,6) E, (7,8) F to J; and case 2 of both sets, where each of these gains."""
+    made = sequences({"q5": "AEJK", "q6": "BEJK", "q7": "CFJK", "q8": "DFJK"})
+    graph = sharing_graph(made, rates(made, A=1, B=1, C=1, D=1, E=9, F=8, J=2, K=50), prune=False, width=None)
+    e, f, j = (1 << [str(n) for n in made.nodes].index(name) for name in "EFJ")
+    (before,) = (i for i, node in enumerate(graph.nodes) if node.sets == ((0b11, e), (0b1100, f)))
+    edges = [edge for node in graph.nodes for edge in node.edges if edge.source == before]
+    ways = {(e.rule, *sorted([*(s for _, s in e.inherited), *e.new])) for e in edges}
+    assert (
+        {
+            ("inherit", (0b11, e | j), (0b1100, f | j)),
+            ("renew", (0b11, e | j), (0b1100, j)),
+            ("renew", (0b11, j), (0b1100, f | j)),
+            ("merge", (0b1111, j)),
+            ("renew", (0b11, j), (0b1100, j)),
+        }
+        >= ways
+        >= {("inherit", (0b11, e | j), (0b1100, f | j)), ("merge", (0b1111, j))}
+    )
+    assert ways == set()
+    assert "q5 q6 q7 q8: J K" in written(made, graph.plan)
+
+
 def test_q6_takes_a_closure_round_as_one():
     """The nested closure: q9 starts in it, q10 comes from F; snapshots where they enter, at A, for all four types."""
     of = rates(Q6, A=1, B=50, C=50, D=20, F=2)
