@@ -123,3 +123,17 @@ def drawn_rates(draw: st.DrawFn, nodes: int = 4) -> Rates:
         every = draw(st.sampled_from((0.0, 0.25, 1.0, 2.0, 5.0, 12.0, 40.0)))
         found += [every, every * draw(st.sampled_from((0.1, 0.5, 1.0))), every * 0.1]
     return Rates(tuple(found))
+
+
+@st.composite
+def drawn_plans(draw: st.DrawFn, template: Template) -> SharingPlan:
+    """Draws a plan: of each query the nodes fall into two groups, and some of the queries with the same group share."""
+    sets: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for q, path in enumerate(template.queries):
+        cut = draw(st.frozensets(st.sampled_from(sorted(path.labels))))
+        for part in (path.labels.keys() & cut, path.labels.keys() - cut):
+            if part:
+                alone = draw(st.booleans())
+                sets.setdefault((tuple(sorted(part)), q if alone else -1), []).append(q)
+    found = [SharedSet(tuple(queries), nodes) for (nodes, _), queries in sets.items()]
+    return SharingPlan(tuple(sorted(found, key=lambda s: (s.queries, s.nodes))))
