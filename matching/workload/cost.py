@@ -38,13 +38,13 @@ EVENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EventRates:
     """Events of each condition of a template in one partition and window."""
 
     events: tuple[float, ...]
 
     @classmethod
-    def measured(cls, counts: Sequence[int], windows: int) -> Rates:
+    def measured(cls, counts: Sequence[int], windows: int) -> EventRates:
         """Returns the rates of counts over some number of windows, those of each partition counted apart."""
         return cls(tuple(count / max(1, windows) for count in counts))
 
@@ -69,13 +69,13 @@ class Cost:
         return f"{self.total:.1f} ({parts})"
 
 
-def cost(template: Template, plan: SharingPlan, rates: Rates) -> Cost:
+def cost(template: Template, plan: SharingPlan, rates: EventRates) -> Cost:
     """Returns the cost of a plan for each partition and window."""
     costs = SetCosts(template, rates)
     return sum((costs.whole(*masks(s)) for s in plan.sets), Cost())
 
 
-def show_cost(template: Template, plan: SharingPlan, rates: Rates) -> str:
+def show_cost(template: Template, plan: SharingPlan, rates: EventRates) -> str:
     """Returns the line of EXPLAIN: the cost of a plan and that of one without sharing."""
     alone = sum(SetCosts(template, rates).alone(), Cost())
     return f"{'cost':<12}{cost(template, plan, rates)}; unshared {alone}"
@@ -143,7 +143,7 @@ class SetCosts:
 
     __slots__ = ("_found", "_labels", "alike", "last", "rates", "succ", "template")
 
-    def __init__(self, template: Template, rates: Rates) -> None:
+    def __init__(self, template: Template, rates: EventRates) -> None:
         self.template, self.rates = template, rates
         self.alike = alike(template)
         self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
@@ -274,7 +274,7 @@ def alike(template: Template) -> list[tuple[Alike, ...]]:
     return [tuple(Alike(queries, *key) for key, queries in at.items()) for at in found]
 
 
-def some_and_all(conditions: Sequence[Expression], rates: Rates, labels: Iterable[int]) -> tuple[float, float]:
+def some_and_all(conditions: Sequence[Expression], rates: EventRates, labels: Iterable[int]) -> tuple[float, float]:
     """Returns the events that fulfil some of the conditions, and those that fulfil all.
 
     Conditions of which neither implies the other, by their text, are taken as exclusive: that shares too little rather
@@ -315,7 +315,7 @@ def _tighter(narrow: Expression, wide: Expression) -> bool:
     return less < more or (less == more and (narrow.function == wide.function or len(wide.function) == 2))
 
 
-def show_rates(template: Template, rates: Rates) -> str:
+def show_rates(template: Template, rates: EventRates) -> str:
     """Returns the lines of EXPLAIN: events of each condition for each partition and window."""
     lines = [f"{events:g} of {show(c)}" for c, events in zip(template.conditions, rates.events)]
     return "\n".join(f"{'' if i else 'rates':<12}{line}" for i, line in enumerate(lines))

@@ -41,7 +41,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from matching.workload.cost import MULTIPLICATION, Rates, SetCost, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import MULTIPLICATION, EventRates, SetCost, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import START, Template
 
@@ -61,7 +61,7 @@ Bits = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TemplatePart:
     """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
     (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
     also of the same rest of the pattern (rest)."""
@@ -76,7 +76,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class GraphEdge:
     """source: a node, its index; inherited: sets before and after; new: sets that begin."""
 
     source: int
@@ -94,7 +94,7 @@ class GraphNode:
     part: int
     sets: tuple[Bits, ...]
     weight: float
-    edges: list[Edge]
+    edges: list[GraphEdge]
     dropped: bool = False
 
 
@@ -103,8 +103,8 @@ class Graph:
     """path: the nodes of the lightest path; plan: that of the path, or without sharing if this costs less."""
 
     template: Template
-    rates: Rates
-    parts: tuple[Part, ...]
+    rates: EventRates
+    parts: tuple[TemplatePart, ...]
     nodes: tuple[GraphNode, ...]
     path: tuple[int, ...]
     plan: SharingPlan
@@ -113,12 +113,12 @@ class Graph:
         return show(self)
 
 
-def lightest(template: Template, rates: Rates) -> SharingPlan:
+def lightest(template: Template, rates: EventRates) -> SharingPlan:
     """Returns the plan of the lightest path."""
     return sharing_graph(template, rates).plan
 
 
-def sharing_graph(template: Template, rates: Rates, prune: bool = True, width: int | None = WIDTH) -> Graph:
+def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
     search = _Search(template, rates, prune, width)
     nodes, path, sets = search.run(0, ())
@@ -128,7 +128,7 @@ def sharing_graph(template: Template, rates: Rates, prune: bool = True, width: i
     return Graph(template, rates, search.parts, tuple(nodes), path, plan)
 
 
-def update(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tuple[SharingPlan, str]:
+def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
     Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
@@ -151,7 +151,7 @@ def update(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tup
     return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
-def _crossing(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tuple[int, int] | None:
+def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
     number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
@@ -206,11 +206,11 @@ class _Known:
 @dataclass(slots=True)
 class _Search:
     template: Template
-    rates: Rates
+    rates: EventRates
     prune: bool
     width: int | None
     costs: SetCosts = field(init=False)
-    parts: tuple[Part, ...] = field(init=False)
+    parts: tuple[TemplatePart, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
@@ -278,7 +278,7 @@ class _Search:
         for choice in self.choose(k, tuple(touched)):
             sets = tuple(sorted((*rest, *choice.left)))
             weight = here.weight + choice.weight
-            edge = Edge(source, choice.rule, choice.weight, choice.inherited, choice.new)
+            edge = GraphEdge(source, choice.rule, choice.weight, choice.inherited, choice.new)
             at = found.get(sets)
             if at is None:
                 found[sets] = len(nodes)
@@ -519,7 +519,7 @@ def _union(of: Iterable[Bits]) -> int:
     return found
 
 
-def parts(template: Template) -> tuple[Part, ...]:
+def parts(template: Template) -> tuple[TemplatePart, ...]:
     """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
     with the others together."""
     size = len(template.nodes)
@@ -549,7 +549,7 @@ def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int
     return next(bits(joined[n])), before[n].bit_count(), n
 
 
-def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
+def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]:
     """Returns the parts of these nodes, with the groups of queries."""
     number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
     queries = []
@@ -582,7 +582,7 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
             keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
             for group, key in zip(groups, keys):
                 group[key] = group.get(key, (0, 0))[0] | 1 << q, own
-        found.append(Part(nodes, every, *(tuple(group.values()) for group in groups)))
+        found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
     return tuple(found)
 
 
@@ -650,7 +650,7 @@ def _shown(graph: Graph, k: int) -> list[int]:
     return of[:SHOWN]
 
 
-def _label(graph: Graph, edge: Edge) -> str:
+def _label(graph: Graph, edge: GraphEdge) -> str:
     """Returns the sets of a part as the papers write them: (queries) and their snapshots."""
     found = []
     for queries, nodes in (*(after for _, after in edge.inherited), *edge.new):

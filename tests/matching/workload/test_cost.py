@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.workload import cost as costs
-from matching.workload.cost import Cost, Rates, cost, show_cost, show_rates, some_and_all
+from matching.workload.cost import Cost, EventRates, cost, show_cost, show_rates, some_and_all
 from matching.workload.graph import lightest
 from matching.workload.plan import SharingPlan, passes_on, unshared
 from matching.workload.template import START, QueryPath, Template
@@ -32,8 +32,8 @@ STREAM = rates(Q3, A=2, B=1, C=2, D=2, G=1)
 
 
 def test_rates_of_counts():
-    assert Rates.measured([6, 0, 9], 3) == Rates((2.0, 0.0, 3.0))
-    assert Rates.measured([6], 0) == Rates((6.0,))
+    assert EventRates.measured([6, 0, 9], 3) == EventRates((2.0, 0.0, 3.0))
+    assert EventRates.measured([6], 0) == EventRates((6.0,))
 
 
 def test_unshared_example():
@@ -80,9 +80,9 @@ def test_conditions_of_a_set_differ():
     paths = (QueryPath("q1", {0: 0, 1: 1}, edges, frozenset({1})), QueryPath("q2", {0: 0, 1: 2}, edges, frozenset({1})))
     made = Template(sequences({"q": "AB"}).nodes, conditions, paths, True)
     plan = plan_of(made, "q1 q2: A B")
-    same = cost(made, plan, Rates((1.0, 10.0, 10.0)))
+    same = cost(made, plan, EventRates((1.0, 10.0, 10.0)))
     assert same.snapshots == 2  # the column of the start
-    some = cost(made, plan, Rates((1.0, 10.0, 6.0)))
+    some = cost(made, plan, EventRates((1.0, 10.0, 6.0)))
     made_columns = 4 - 4 * 3 / 11
     values = 4 * (1 + 2 * (1 + made_columns / 2))
     assert some.snapshots == pytest.approx(2 * (1 + made_columns) + values)
@@ -99,8 +99,8 @@ def test_conditions_of_a_set_differ():
     ],
 )
 def test_events_of_some_and_of_all_conditions(one, other, found):
-    assert some_and_all((one, other), Rates((10.0, 4.0)), (0, 1)) == found
-    assert some_and_all((other, one), Rates((4.0, 10.0)), (1, 0)) == found
+    assert some_and_all((one, other), EventRates((10.0, 4.0)), (0, 1)) == found
+    assert some_and_all((other, one), EventRates((4.0, 10.0)), (1, 0)) == found
 
 
 def test_comparisons_that_imply_one_another():
@@ -108,7 +108,7 @@ def test_comparisons_that_imply_one_another():
         return Call(function, (Column("v", "BIGINT"), Constant(value, "BIGINT")), "BOOLEAN")
 
     def nested(narrow: Call, wide: Call) -> bool:
-        return some_and_all((wide, narrow), Rates((10.0, 4.0)), (0, 1)) == (10, 4)
+        return some_and_all((wide, narrow), EventRates((10.0, 4.0)), (0, 1)) == (10, 4)
 
     other = Call("<", (Column("w", "BIGINT"), Constant(5, "BIGINT")), "BOOLEAN")
     assert nested(compare("<", 5), compare("<=", 5))
@@ -122,8 +122,8 @@ def test_comparisons_that_imply_one_another():
 
 def test_more_than_two_conditions():
     of = [is_type("A"), and_below(is_type("A"), 5), and_below(is_type("A"), 3)]
-    assert some_and_all(of, Rates((10.0, 4.0, 1.0)), (0, 1, 2)) == (10, 1)
-    assert some_and_all([*of, is_type("B")], Rates((10.0, 4.0, 1.0, 2.0)), (0, 1, 2, 3)) == (12, 0)
+    assert some_and_all(of, EventRates((10.0, 4.0, 1.0)), (0, 1, 2)) == (10, 1)
+    assert some_and_all([*of, is_type("B")], EventRates((10.0, 4.0, 1.0, 2.0)), (0, 1, 2, 3)) == (12, 0)
 
 
 def test_rates_are_shown():
@@ -134,7 +134,7 @@ def test_rates_are_shown():
     ]
 
 
-def defined(template: Template, plan: SharingPlan, of: Rates) -> Cost:
+def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
     """Returns the cost as the documentation words it, set by set and query by query."""
     at = plan.set_of()
     start, made, takes, passed = [], [], [], []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import assume, given, settings
 
-from matching.workload.cost import Rates, bits, cost
+from matching.workload.cost import EventRates, bits, cost
 from matching.workload.graph import Graph, draw, lightest, parts, sharing_graph, show, update
 from matching.workload.plan import SharingPlan, unshared
 from matching.workload.template import START, Template, template
@@ -32,7 +32,7 @@ Q4 = sequences({"q1": "FABCD", "q2": "ABCD", "q3": "ECD"})
 Q6 = sequences({"q9": "ABCD", "q10": "FABCD"}, {"q9": ("CB", "DA"), "q10": ("CB", "DA")})
 
 
-def total(template: Template, plan: SharingPlan, of: Rates) -> float:
+def total(template: Template, plan: SharingPlan, of: EventRates) -> float:
     return cost(template, plan, of).total
 
 
@@ -98,7 +98,7 @@ def test_q3_without_sharing_where_snapshots_are_many():
 
 
 def test_q4_shares_what_differs_before():
-    """Rates of the text (3.2.2), with C and D eight times as many: the prefixes F, A and E stay apart."""
+    """EventRates of the text (3.2.2), with C and D eight times as many: the prefixes F, A and E stay apart."""
     of = rates(Q4, A=3, B=5, C=64, D=32, E=3, F=5)
     graph = sharing_graph(Q4, of)
     assert written(Q4, graph.plan) == {"q1: F", "q1 q2: A B C D", "q3: C D E"}
@@ -153,10 +153,10 @@ def test_delivery_shares_the_closure_where_few_orders_come():
     of = dict.fromkeys(range(len(made.conditions)), 1.0)
     travel, slow = (made.queries[q].labels[[str(n) for n in made.nodes].index("Travel")] for q in (0, 2))
     of[travel], of[slow] = 40.0, 39.0
-    plan = lightest(made, Rates(tuple(of.values())))
+    plan = lightest(made, EventRates(tuple(of.values())))
     assert "qa qb qc: Request Pickup Travel" in written(made, plan)
     of[slow] = 4.0  # qc disagrees with the others on most of the events of Travel
-    plan = lightest(made, Rates(tuple(of.values())))
+    plan = lightest(made, EventRates(tuple(of.values())))
     assert not any("qc" in text and "qa" in text for text in written(made, plan) if "Travel" in text)
 
 
@@ -262,7 +262,7 @@ def test_a_workload_of_120_queries():
     of an end share the middle and the end."""
     names = {f"q{i}{j}": "ABCDEFGHIJ"[i] + "KLMNOP" + "QRSTUVWXYZab"[j] for i in range(10) for j in range(12)}
     made = sequences(names, dict.fromkeys(names, ("PN",)))
-    of = Rates(tuple(1.0 if str(n) in "ABCDEFGHIJK" else 20.0 for n in made.nodes))
+    of = EventRates(tuple(1.0 if str(n) in "ABCDEFGHIJK" else 20.0 for n in made.nodes))
     graph = sharing_graph(made, of)
     assert is_partition(made, graph.plan)
     assert one_choice(made, graph.plan)
@@ -361,7 +361,7 @@ def test_large_graphs_are_shown_in_part():
     text = show(sharing_graph(MOVING, rates(MOVING, A=5, B=4, C=100, **STARTS)))
     assert "(q0, q1, q2, q3 and 4 more)" in text
     made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
-    graph = sharing_graph(made, Rates((20.0, 10.0, 10.0, 3.0, 20.0, 3.0, 0.3, 18.0, 0.5)), prune=False)
+    graph = sharing_graph(made, EventRates((20.0, 10.0, 10.0, 3.0, 20.0, 3.0, 0.3, 18.0, 0.5)), prune=False)
     closure = next(k for k, part in enumerate(graph.parts) if part.nodes.bit_count() == 2)
     many = sum(node.part == closure for node in graph.nodes)
     lines = show(graph).splitlines()
