@@ -29,9 +29,9 @@ What the paper leaves open is decided so:
 
 Pruning: of the edges into a node, the lightest is kept. A node is dropped if another one of the same query sets, with
 the same nodes for events to come, is lighter and will be for whatever follows. At most `width` nodes of a part are
-kept, those that seem lightest at the end if nothing is merged any more: the paper has no such limit, but the choices of
-parts next to one another would multiply. So the plan is the best that the rules give if no part has more nodes, and
-never costs more than that without sharing.
+kept, half of these the lightest so far, half those that seem lightest at the end if nothing is merged any more: the
+paper has no such limit, but the choices of parts next to one another would multiply. So the plan is the best that the
+rules give if no part has more nodes, and never costs more than that without sharing.
 """
 
 from __future__ import annotations
@@ -292,25 +292,25 @@ class _Search:
     def keep(self, k: int, nodes: list[GraphNode], level: list[int]) -> list[int]:
         """Returns the nodes of a level, sorted by weight, that are not dropped."""
         if self.prune:
+            to = self.open[k]
             same: dict[tuple[Bits, ...], list[int]] = {}
             for i in level:
                 # The same query sets, and the same of their nodes that events can still come after.
                 node = nodes[i]
-                order = sorted((queries, at & self.open[k], at) for queries, at in node.sets)
-                node.sets = tuple((queries, at) for queries, _, at in order)
-                others = same.setdefault(tuple((queries, at) for queries, at, _ in order), [])
+                others = same.setdefault(tuple([(queries, at & to) for queries, at in node.sets]), [])
                 if any(self.beats(k, nodes[j], node) for j in others[:COMPARED]):
                     node.dropped = True
                 else:
                     others.append(i)
             level = [i for i in level if not nodes[i].dropped]
         if self.width is not None and len(level) > self.width:
+            light = self.width // 2
             best: list[tuple[float, int]] = []
-            for i in level:
+            for i in level[light:]:
                 nodes[i].dropped = True
-                if len(best) < self.width or nodes[i].weight < best[-1][0]:
+                if len(best) < self.width - light or nodes[i].weight < best[-1][0]:
                     insort(best, (nodes[i].weight + sum(self.ahead_of(k, s) for s in nodes[i].sets), i))
-                    del best[self.width :]
+                    del best[self.width - light :]
             for _, i in best:
                 nodes[i].dropped = False
             level = [i for i in level if not nodes[i].dropped]
@@ -319,19 +319,27 @@ class _Search:
     def ahead_of(self, k: int, s: Bits) -> float:
         """Returns an estimate of what a set will cost from a part on: it takes along what it can or is renewed, never
         merged; the queries that leave it go on in one set for each part."""
-        j = min((j for j in self.known(s).inside if j >= k), default=-1)
-        if j < 0:
-            return 0.0
-        found = self.estimates.get((j, s))
+        found = self.estimates.get((k, s))
         if found is None:
-            own = self.takes_along(j, s)
-            found = self.through(j + 1, self.grown(s, own)) if own else inf
-            # Renewal is for sets that have many snapshots for many queries.
-            if not own or (s[0] & (s[0] - 1) and self.costs.of(*s).snapshots):
-                new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
-                found = min(found, sum(self.through(j + 1, t) for t in (s, *new)))
-            found = self.estimates[j, s] = found - self.value(j, s)
+            j = min((j for j in self.known(s).inside if j >= k), default=-1)
+            if j < 0:
+                found = 0.0
+            elif j > k:
+                found = self.ahead_of(j, s)
+            else:
+                found = self.leave(j, s)
+            self.estimates[k, s] = found
         return found
+
+    def leave(self, j: int, s: Bits) -> float:
+        """Returns the estimate for a set with an edge to a part, from this part on."""
+        own = self.takes_along(j, s)
+        found = self.through(j + 1, self.grown(s, own)) if own else inf
+        # Renewal is for sets that have many snapshots for many queries.
+        if not own or (s[0] & (s[0] - 1) and self.costs.of(*s).snapshots):
+            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
+            found = min(found, sum(self.through(j + 1, t) for t in (s, *new)))
+        return found - self.value(j, s)
 
     def through(self, k: int, s: Bits) -> float:
         """Returns an estimate of the whole cost of a set from the parts before k on."""
