@@ -21,9 +21,9 @@ What the paper leaves open is decided so:
 - While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
   together. The paper asks for a type rarer than the snapshots so far; here, the new set must be able to have fewer
   columns, which is the same where no snapshots follow one another.
-- A part is one choice for each query, so that a closure is entered into a set as a whole. The paper also compares the
-  types inside a closure as snapshot types. A plan has no such choice: events that enter a closure make the snapshots,
-  those that go round it make none.
+- A part is one choice for each query, so that a closure is taken into a set as a whole. The paper also compares the
+  types inside a closure as snapshot types. A plan has no such choice: all events of the nodes at which a closure is
+  entered from other sets make snapshots, and no others.
 - Queries that are the same from a part on are not taken apart there: their snapshots are the same, and one set has as
   many columns as each of theirs.
 
@@ -133,7 +133,7 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
 
     Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
     than them, can be worth a change: from this part on, the path is built anew. A plan is never replaced by one that
-    costs more."""
+    costs more. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
     if new == old:
         return plan, "unchanged: the same rates"
     found = _crossing(template, plan, old, new)
