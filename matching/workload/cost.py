@@ -10,8 +10,9 @@ away: an event adds records of nodes, whatever the number of earlier events. Wha
          a result                                      for each query and last node, the columns of the set
 
 The columns of a set are its snapshots in one window. They are estimated by events that are evenly mixed: an event
-meets half of those that the window makes, the result meets all, and at least one. Of s snapshots of a node among t
-events of the set, s (s - 1) / t follow a snapshot of the same node at once and are added into its column.
+meets half of those that the window makes, the result meets all. Of s snapshots of a node among t events of the set,
+s (s - 1) / t follow a snapshot of the same node at once and are added into its column. A set has one column at least:
+in fewer, the plan would be chosen by windows in which nothing happens.
 
 All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
 that is read. The cost of a plan is thus the sum over its sets. An event of two nodes, where types are not exclusive,
@@ -37,13 +38,13 @@ EVENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EventRates:
     """Events of each condition of a template in one partition and window."""
 
     events: tuple[float, ...]
 
     @classmethod
-    def measured(cls, counts: Sequence[int], windows: int) -> Rates:
+    def measured(cls, counts: Sequence[int], windows: int) -> EventRates:
         """Returns the rates of counts over some number of windows, those of each partition counted apart."""
         return cls(tuple(count / max(1, windows) for count in counts))
 
@@ -68,13 +69,13 @@ class Cost:
         return f"{self.total:.1f} ({parts})"
 
 
-def cost(template: Template, plan: SharingPlan, rates: Rates) -> Cost:
+def cost(template: Template, plan: SharingPlan, rates: EventRates) -> Cost:
     """Returns the cost of a plan for each partition and window."""
     costs = SetCosts(template, rates)
     return sum((costs.whole(*masks(s)) for s in plan.sets), Cost())
 
 
-def show_cost(template: Template, plan: SharingPlan, rates: Rates) -> str:
+def show_cost(template: Template, plan: SharingPlan, rates: EventRates) -> str:
     """Returns the line of EXPLAIN: the cost of a plan and that of one without sharing."""
     alone = sum(SetCosts(template, rates).alone(), Cost())
     return f"{'cost':<12}{cost(template, plan, rates)}; unshared {alone}"
@@ -119,9 +120,10 @@ NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 class SetCost:
     """The cost of a set but for what other sets read of it.
 
-    start: 1 if it has the column of the start; made: the other columns at the end of a window; mean: columns that an
-    event meets; snapshots: events that make one, the limit of `made` as nodes without snapshots are added; slope: the
-    growth of the cost by a column; reading: the cost of the value of a query from a node before an event.
+    start: 1 if it has the column of the start; made: the other columns at the end of a window; snapshots: events that
+    make one, the limit of `made` as nodes without snapshots are added; mean, final: columns that an event and the
+    result meet; slope: the growth of the cost by a column, at most; reading: the cost of the value of a query from a
+    node before an event.
     """
 
     cost: Cost
@@ -129,6 +131,7 @@ class SetCost:
     start: int
     made: float
     mean: float
+    final: float
     snapshots: float
     slope: float
     reading: float
@@ -140,7 +143,7 @@ class SetCosts:
 
     __slots__ = ("_found", "_labels", "alike", "last", "rates", "succ", "template")
 
-    def __init__(self, template: Template, rates: Rates) -> None:
+    def __init__(self, template: Template, rates: EventRates) -> None:
         self.template, self.rates = template, rates
         self.alike = alike(template)
         self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
@@ -251,14 +254,14 @@ def _set_cost(sums: Sums, nodes: int) -> SetCost:
     start, every, snapshots, followed, passed, started, values, starts, results = sums
     made = snapshots - followed / every if every else 0.0
     size = nodes.bit_count()
-    mean, final = start + made / 2, start + made
+    mean, final = max(1.0, start + made / 2), max(1.0, start + made)
     cost = Cost(
         pass_on=EVENT * every + ADDITION * (passed * mean + started),
         snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
-        results=results * (ADDITION + MULTIPLICATION * max(1.0, final)),
+        results=results * (ADDITION + MULTIPLICATION * final),
     )
     slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
-    return SetCost(cost, cost.total, start, made, mean, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
+    return SetCost(cost, cost.total, start, made, mean, final, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
 
 
 def nodes_of(template: Template) -> range:
@@ -282,7 +285,7 @@ def alike(template: Template) -> list[tuple[Alike, ...]]:
     return [tuple(Alike(queries, *key) for key, queries in at.items()) for at in found]
 
 
-def some_and_all(conditions: Sequence[Expression], rates: Rates, labels: Iterable[int]) -> tuple[float, float]:
+def some_and_all(conditions: Sequence[Expression], rates: EventRates, labels: Iterable[int]) -> tuple[float, float]:
     """Returns the events that fulfil some of the conditions, and those that fulfil all.
 
     Conditions of which neither implies the other, by their text, are taken as exclusive: that shares too little rather
@@ -323,7 +326,7 @@ def _tighter(narrow: Expression, wide: Expression) -> bool:
     return less < more or (less == more and (narrow.function == wide.function or len(wide.function) == 2))
 
 
-def show_rates(template: Template, rates: Rates) -> str:
+def show_rates(template: Template, rates: EventRates) -> str:
     """Returns the lines of EXPLAIN: events of each condition for each partition and window."""
     lines = [f"{events:g} of {show(c)}" for c, events in zip(template.conditions, rates.events)]
     return "\n".join(f"{'' if i else 'rates':<12}{line}" for i, line in enumerate(lines))

@@ -4,30 +4,34 @@ A part is a strongly connected part of the template: a node, or the nodes of a K
 inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
 rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
 
-    inherit  a set takes the part along: all its queries have it, and no event of it that all take makes a snapshot
-    renew    a set ends and its queries go on together, in a new set with snapshots at the part
-    merge    all queries of the part go on in one new set, or those with the same conditions do
-    apart    each query goes on alone; of a Kleene closure this is "none"
+    inherit  sets take the part along: all their queries have it, and no event that all take makes a snapshot
+    renew    a set ends and its queries go on, in a new set or several, with snapshots at the part
+    merge    queries of several sets go on in a new one
+    apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
 What the paper leaves open is decided so:
 
 - Parts are gone through in topological order, those of queries that share nothing with the others together. A template
-  that branches has a set for each branch. Queries whose trends start at a part form sets like renewed ones: all those
-  with the same nodes, those alike in all, or each alone.
+  that branches has a set for each branch. Queries whose trends start at a part form sets as renewed ones do.
+- New sets are formed by queries with the same nodes in the part: by all of them, by those with the same conditions, or
+  by those that go on to the same nodes (the paper shares transitions, so that these are apart there, too); within the
+  sets from which they come, or across these.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
-- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited:
-  the queries of each origin go on in a set of their own, as one or by conditions.
-- A set is renewed by itself while the others inherit. The paper asks for a type rarer than the snapshots so far; here,
-  the new set must be able to have fewer columns, which is the same where no snapshots follow one another.
-- A part is one choice for each query, so that a closure is entered into a set as a whole. The paper also compares the
-  types inside a closure as snapshot types. A plan has no such choice: events that enter a closure make the snapshots,
-  those that go round it make none.
-- Equal queries are never taken apart.
+- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
+- While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
+  together. The paper asks for a type rarer than the snapshots so far; here, the new set must be able to have fewer
+  columns, which is the same where no snapshots follow one another.
+- A part is one choice for each query, so that a closure is taken into a set as a whole. The paper also compares the
+  types inside a closure as snapshot types. A plan has no such choice: all events of the nodes at which a closure is
+  entered from other sets make snapshots, and no others.
+- Queries that are the same from a part on are not taken apart there: their snapshots are the same, and one set has as
+  many columns as each of theirs.
 
 Pruning: of the edges into a node, the lightest is kept. A node is dropped if another one of the same query sets, with
 the same nodes for events to come, is lighter and will be for whatever follows. At most `width` nodes of a part are
-kept, the lightest: the paper has no such limit, but parts next to one another would multiply. So the plan is the best
-that the rules give if no part has more, and never costs more than that without sharing.
+kept, half of these the lightest so far, half those that seem lightest at the end if nothing is merged any more: the
+paper has no such limit, but the choices of parts next to one another would multiply. So the plan is the best that the
+rules give if no part has more nodes, and never costs more than that without sharing.
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
-from matching.workload.cost import MULTIPLICATION, Rates, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import MULTIPLICATION, EventRates, SetCost, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import START, Template
 
@@ -46,6 +51,8 @@ WIDTH = 8
 RENEWED = 4
 #: Nodes that a node is compared with before it is kept.
 COMPARED = 8
+#: A plan that costs less than another costs at most this part of it: sums are rounded.
+LIGHTER = 1 - 1e-12
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -54,10 +61,10 @@ Bits = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TemplatePart:
     """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
     (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
-    also of the same rest of the pattern (rest), equal everywhere (equal)."""
+    also of the same rest of the pattern (rest)."""
 
     nodes: int
     queries: int
@@ -66,11 +73,10 @@ class Part:
     alike: tuple[Bits, ...]
     onward: tuple[Bits, ...]
     rest: tuple[Bits, ...]
-    equal: tuple[Bits, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class GraphEdge:
     """source: a node, its index; inherited: sets before and after; new: sets that begin."""
 
     source: int
@@ -88,7 +94,7 @@ class GraphNode:
     part: int
     sets: tuple[Bits, ...]
     weight: float
-    edges: list[Edge]
+    edges: list[GraphEdge]
     dropped: bool = False
 
 
@@ -97,8 +103,8 @@ class Graph:
     """path: the nodes of the lightest path; plan: that of the path, or without sharing if this costs less."""
 
     template: Template
-    rates: Rates
-    parts: tuple[Part, ...]
+    rates: EventRates
+    parts: tuple[TemplatePart, ...]
     nodes: tuple[GraphNode, ...]
     path: tuple[int, ...]
     plan: SharingPlan
@@ -107,68 +113,63 @@ class Graph:
         return show(self)
 
 
-def lightest(template: Template, rates: Rates) -> SharingPlan:
+def lightest(template: Template, rates: EventRates) -> SharingPlan:
     """Returns the plan of the lightest path."""
     return sharing_graph(template, rates).plan
 
 
-def sharing_graph(template: Template, rates: Rates, prune: bool = True, width: int | None = WIDTH) -> Graph:
+def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
     search = _Search(template, rates, prune, width)
     nodes, path, sets = search.run(0, ())
     plan = _plan(sets)
-    if _total(search.costs, plan) > sum(c.total for c in search.costs.alone()):
+    if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
         plan = unshared(template)
     return Graph(template, rates, search.parts, tuple(nodes), path, plan)
 
 
-def update(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> tuple[SharingPlan, str]:
+def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
     Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
     than them, can be worth a change: from this part on, the path is built anew. A plan is never replaced by one that
-    costs more."""
+    costs more. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
     if new == old:
         return plan, "unchanged: the same rates"
     found = _crossing(template, plan, old, new)
     if found is None:
         return plan, "unchanged: no snapshots have become more frequent than the events after them"
+    before, after = found
     search = _Search(template, new, True, WIDTH)
-    number = {n: k for k, part in enumerate(search.parts) for n in bits(part.nodes)}
-    (before, after), _ = min(((pair, number[pair[1]]) for pair in found), key=lambda at: at[1])
-    _, _, sets = search.run(number[after], tuple(masks(s) for s in plan.sets))
+    first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
+    _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
     better = _plan(sets)
     kept, changed = _total(search.costs, plan), _total(search.costs, better)
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
-    if changed >= kept:
+    if changed > LIGHTER * kept:
         return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
     return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
-def _crossing(template: Template, plan: SharingPlan, old: Rates, new: Rates) -> list[tuple[int, int]] | None:
-    """Returns pairs (node with snapshots, node after its set's nodes) that have come to be in this order of rates."""
+def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
+    """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
-    changed = [i for i, (a, b) in enumerate(zip(old.events, new.events)) if a != b]
-    touched = mask(n for n in nodes_of(template) if any(a.label in changed for a in now.alike[n]))
-    found = []
+    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    found: list[tuple[int, int, int]] = []
     for s in plan.sets:
         queries, nodes = masks(s)
-        follow = nodes | now.after(nodes)
-        if not follow & touched:
-            continue
         often = now.of(queries, nodes).snapshots
         if not often:
             continue
         before = was.of(queries, nodes).snapshots
         first = snapshot_nodes(template, plan, s) or s.nodes
-        for n in bits(follow):
-            have = mask(q for q in s.queries if n in template.queries[q].labels)
-            if not have or n in first or not any(n in template.queries[q].labels for q in s.queries):
-                continue
-            rare, rarely = now.taken(have, n)[0], was.taken(have, n)[0]
-            if often > rare and often * rarely > before * rare:
-                found.append((first[0], n))
-    return found or None
+        for n in bits(nodes | now.after(nodes)):
+            have = sum(a.queries for a in now.alike[n]) & queries
+            if have and n not in first:
+                rare, rarely = now.taken(have, n)[0], was.taken(have, n)[0]
+                if often > rare and often * rarely > before * rare:
+                    found.append((number[n], first[0], n))
+    return min(found)[1:] if found else None
 
 
 def _plan(sets: Iterable[Bits]) -> SharingPlan:
@@ -205,13 +206,14 @@ class _Known:
 @dataclass(slots=True)
 class _Search:
     template: Template
-    rates: Rates
+    rates: EventRates
     prune: bool
     width: int | None
     costs: SetCosts = field(init=False)
-    parts: tuple[Part, ...] = field(init=False)
+    parts: tuple[TemplatePart, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
+    fed: list[int] = field(init=False)  # by part: queries with an edge to it
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
     leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
@@ -231,10 +233,12 @@ class _Search:
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
         self.leaving = [[] for _ in alike]
+        self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
                 for a in alike[n]:
                     for p in bits(a.before & ~part.nodes):
+                        self.fed[k] |= a.queries
                         self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
 
     def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
@@ -274,7 +278,7 @@ class _Search:
         for choice in self.choose(k, tuple(touched)):
             sets = tuple(sorted((*rest, *choice.left)))
             weight = here.weight + choice.weight
-            edge = Edge(source, choice.rule, choice.weight, choice.inherited, choice.new)
+            edge = GraphEdge(source, choice.rule, choice.weight, choice.inherited, choice.new)
             at = found.get(sets)
             if at is None:
                 found[sets] = len(nodes)
@@ -288,25 +292,25 @@ class _Search:
     def keep(self, k: int, nodes: list[GraphNode], level: list[int]) -> list[int]:
         """Returns the nodes of a level, sorted by weight, that are not dropped."""
         if self.prune:
+            to = self.open[k]
             same: dict[tuple[Bits, ...], list[int]] = {}
             for i in level:
                 # The same query sets, and the same of their nodes that events can still come after.
                 node = nodes[i]
-                order = sorted((queries, at & self.open[k], at) for queries, at in node.sets)
-                node.sets = tuple((queries, at) for queries, _, at in order)
-                others = same.setdefault(tuple((queries, at) for queries, at, _ in order), [])
+                others = same.setdefault(tuple([(queries, at & to) for queries, at in node.sets]), [])
                 if any(self.beats(k, nodes[j], node) for j in others[:COMPARED]):
                     node.dropped = True
                 else:
                     others.append(i)
             level = [i for i in level if not nodes[i].dropped]
         if self.width is not None and len(level) > self.width:
+            light = self.width // 2
             best: list[tuple[float, int]] = []
-            for i in level:
+            for i in level[light:]:
                 nodes[i].dropped = True
-                if len(best) < self.width or nodes[i].weight < best[-1][0]:
+                if len(best) < self.width - light or nodes[i].weight < best[-1][0]:
                     insort(best, (nodes[i].weight + sum(self.ahead_of(k, s) for s in nodes[i].sets), i))
-                    del best[self.width :]
+                    del best[self.width - light :]
             for _, i in best:
                 nodes[i].dropped = False
             level = [i for i in level if not nodes[i].dropped]
@@ -315,19 +319,27 @@ class _Search:
     def ahead_of(self, k: int, s: Bits) -> float:
         """Returns an estimate of what a set will cost from a part on: it takes along what it can or is renewed, never
         merged; the queries that leave it go on in one set for each part."""
-        j = min((j for j in self.known(s).inside if j >= k), default=-1)
-        if j < 0:
-            return 0.0
-        found = self.estimates.get((j, s))
+        found = self.estimates.get((k, s))
         if found is None:
-            own = self.takes_along(j, s)
-            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
-            found = self.through(j + 1, self.grown(s, own)) if own else 0.0
-            if not own or self.costs.of(*s).snapshots:  # a set that only has the start is hardly worth a renewal
-                apart = sum(self.through(j + 1, t) for t in (s, *new))
-                found = min(found, apart) if own else apart
-            found = self.estimates[j, s] = found - self.value(j, s)
+            j = min((j for j in self.known(s).inside if j >= k), default=-1)
+            if j < 0:
+                found = 0.0
+            elif j > k:
+                found = self.ahead_of(j, s)
+            else:
+                found = self.leave(j, s)
+            self.estimates[k, s] = found
         return found
+
+    def leave(self, j: int, s: Bits) -> float:
+        """Returns the estimate for a set with an edge to a part, from this part on."""
+        own = self.takes_along(j, s)
+        found = self.through(j + 1, self.grown(s, own)) if own else inf
+        # Renewal is for sets that have many snapshots for many queries.
+        if not own or (s[0] & (s[0] - 1) and self.costs.of(*s).snapshots):
+            new = [(s[0], own)] if own else _split([self.known(s).inside[j]], self.parts[j].shapes)
+            found = min(found, sum(self.through(j + 1, t) for t in (s, *new)))
+        return found - self.value(j, s)
 
     def through(self, k: int, s: Bits) -> float:
         """Returns an estimate of the whole cost of a set from the parts before k on."""
@@ -340,7 +352,8 @@ class _Search:
             if s == t:
                 continue
             a, b = self.costs.of(*s), self.costs.of(*t)
-            if a.start + a.snapshots / 2 > b.mean or a.start + a.snapshots > b.start + b.made or a.snapshots > b.made:
+            mean, final = _most(a)
+            if mean > b.mean or final > b.final or a.snapshots > b.made:
                 return False
             if self.gains(k, s[0]):
                 return False
@@ -414,7 +427,7 @@ class _Search:
             found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
 
         for taken in (stay, [pair for pair in stay if pair not in joins]) if joins else (stay,):
-            rule = "inherit" if taken else "renew" if any(entering) else "start"
+            rule = "inherit" if taken else "renew"
             rest = part.queries & ~_union(s for s, _ in taken)
             left = [o & rest for o in origins]
             add(rule, taken, _split(left, part.shapes))
@@ -423,8 +436,7 @@ class _Search:
             add("merge", taken, _split([rest], part.shapes))
             add("merge", taken, _split([rest], part.labelled))
             add("merge", taken, _split([rest], part.onward))
-            add("merge", taken, _split([rest], part.rest))
-            add("apart", taken, _split([rest], part.equal))
+            add("apart", taken, _split([rest], part.rest))
         rest = part.queries & ~_union(s for s, _ in stay)
         alike = _split([o & rest for o in origins], part.alike)
         gains: list[tuple[float, int, Bits]] = []
@@ -442,8 +454,7 @@ class _Search:
         add("merge", (), _split([part.queries], part.shapes))
         add("merge", (), _split([part.queries], part.labelled))
         add("merge", (), _split([part.queries], part.onward))
-        add("merge", (), _split([part.queries], part.rest))
-        add("apart", (), _split([part.queries], part.equal))
+        add("apart", (), _split([part.queries], part.rest))
         before = sum(self.value(k, s) for s in touched)
         choices = []
         for (inherited, new), name in found.items():
@@ -451,8 +462,16 @@ class _Search:
             after = [larger.get(s, s) for s in touched] + list(new)
             weight = sum(self.value(k + 1, s) for s in after) - before
             growing = tuple(s for s in after if self.grows(k + 1, s))
-            choices.append(_Choice(name, weight, inherited, new, growing))
+            choices.append(_Choice(self.rule(k, name, new, entering), weight, inherited, new, growing))
         return choices
+
+    def rule(self, k: int, name: str, new: Sequence[Bits], origins: Sequence[int]) -> str:
+        """Returns the name of a rule by what it has done."""
+        if not new:
+            return "inherit"
+        if name == "merge" and all(any(not queries & ~origin for origin in origins) for queries, _ in new):
+            name = "renew"
+        return "start" if name != "apart" and not any(queries & self.fed[k] for queries, _ in new) else name
 
     def takes_along(self, k: int, s: Bits) -> int:
         """Returns the nodes of a part that a set can inherit."""
@@ -474,7 +493,8 @@ class _Search:
     def may_renew(self, grown: Bits, own: int) -> bool:
         """True if a new set of these nodes can have fewer columns than the set that takes them along."""
         kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
-        return new.mean < kept.start + kept.snapshots / 2 or new.start + new.made < kept.start + kept.snapshots
+        mean, final = _most(kept)
+        return new.mean < mean or new.final < final
 
     def grows(self, k: int, s: Bits) -> bool:
         """True if a set may take along a node of this part or of a later one."""
@@ -487,6 +507,11 @@ class _Search:
             of = self.costs.of(*s)
             found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
         return found
+
+
+def _most(of: SetCost) -> tuple[float, float]:
+    """Returns the columns that an event and the result meet, at most, once nodes without snapshots are added."""
+    return max(1.0, of.start + of.snapshots / 2), max(1.0, of.start + of.snapshots)
 
 
 def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:
@@ -502,7 +527,7 @@ def _union(of: Iterable[Bits]) -> int:
     return found
 
 
-def parts(template: Template) -> tuple[Part, ...]:
+def parts(template: Template) -> tuple[TemplatePart, ...]:
     """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
     with the others together."""
     size = len(template.nodes)
@@ -532,7 +557,7 @@ def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int
     return next(bits(joined[n])), before[n].bit_count(), n
 
 
-def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
+def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]:
     """Returns the parts of these nodes, with the groups of queries."""
     number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
     queries = []
@@ -544,27 +569,28 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[Part, ...]:
     ahead = (1 << len(template.nodes)) - 1
     for nodes in order:
         ahead &= ~nodes
-        at, to, away, later = 0, 0, 0, 0
+        at, to, outside, away, later = 0, 0, 0, 0, 0
         for item, i in number.items():
             match item:
                 case (int(n), _) if nodes >> n & 1:
                     at |= 1 << i
                 case ((int(source), int(n)), _):
                     to |= (nodes >> n & 1) << i
+                    outside |= (source != START and not nodes >> source & 1) << i
                     away |= (source != START and nodes >> source & 1) << i
                     later |= (ahead >> n & 1) << i
-        groups: list[dict[object, Bits]] = [{} for _ in range(6)]
+        groups: list[dict[object, Bits]] = [{} for _ in range(5)]
         every = 0
         for q, (has, labels, edges, last) in enumerate(queries):
             own = has & nodes
             if not own:
                 continue
             every |= 1 << q
-            keys = (own, labels & at, edges & to, (labels & at, edges & away),
-                    (labels & at, edges & (away | later), last), (edges, last))  # fmt: skip
+            here, starts = labels & at, not edges & to & outside
+            keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
             for group, key in zip(groups, keys):
                 group[key] = group.get(key, (0, 0))[0] | 1 << q, own
-        found.append(Part(nodes, every, *(tuple(group.values()) for group in groups)))
+        found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
     return tuple(found)
 
 
@@ -632,7 +658,7 @@ def _shown(graph: Graph, k: int) -> list[int]:
     return of[:SHOWN]
 
 
-def _label(graph: Graph, edge: Edge) -> str:
+def _label(graph: Graph, edge: GraphEdge) -> str:
     """Returns the sets of a part as the papers write them: (queries) and their snapshots."""
     found = []
     for queries, nodes in (*(after for _, after in edge.inherited), *edge.new):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from matching.workload.cost import Rates
+from matching.workload.cost import EventRates
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.template import START, Node, QueryPath, Template
 from query.language.parse import parse
@@ -64,9 +64,9 @@ def sequences(queries: Mapping[str, str], loops: Mapping[str, Sequence[str]] | N
     return Template(tuple(Node(name, 0) for name in names), conditions, tuple(paths), True)
 
 
-def rates(template: Template, **events: float) -> Rates:
+def rates(template: Template, **events: float) -> EventRates:
     """Returns rates by the names of nodes with one condition each."""
-    return Rates(tuple(float(events[str(n)]) for n in template.nodes))
+    return EventRates(tuple(float(events[str(n)]) for n in template.nodes))
 
 
 def written(template: Template, plan: SharingPlan) -> set[str]:
@@ -116,10 +116,24 @@ def drawn_templates(draw: st.DrawFn, queries: int = 3, nodes: int = 4) -> Templa
 
 
 @st.composite
-def drawn_rates(draw: st.DrawFn, nodes: int = 4) -> Rates:
+def drawn_rates(draw: st.DrawFn, nodes: int = 4) -> EventRates:
     """Draws rates of the conditions of a drawn template."""
     found: list[float] = []
     for _ in range(nodes):
         every = draw(st.sampled_from((0.0, 0.25, 1.0, 2.0, 5.0, 12.0, 40.0)))
         found += [every, every * draw(st.sampled_from((0.1, 0.5, 1.0))), every * 0.1]
-    return Rates(tuple(found))
+    return EventRates(tuple(found))
+
+
+@st.composite
+def drawn_plans(draw: st.DrawFn, template: Template) -> SharingPlan:
+    """Draws a plan: of each query the nodes fall into two groups, and some of the queries with the same group share."""
+    sets: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for q, path in enumerate(template.queries):
+        cut = draw(st.frozensets(st.sampled_from(sorted(path.labels))))
+        for part in (path.labels.keys() & cut, path.labels.keys() - cut):
+            if part:
+                alone = draw(st.booleans())
+                sets.setdefault((tuple(sorted(part)), q if alone else -1), []).append(q)
+    found = [SharedSet(tuple(queries), nodes) for (nodes, _), queries in sets.items()]
+    return SharingPlan(tuple(sorted(found, key=lambda s: (s.queries, s.nodes))))
