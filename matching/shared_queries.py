@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matching.batch import EventBatch, Matches
 from matching.program.program import VARIABLES_MAX
 from matching.purpose import Purpose
-from matching.workload.cost import Rates
+from matching.workload.cost import EventRates
 from matching.workload.graph import update
 from matching.workload.modes import SharingMode, first_plan
 from matching.workload.plan import SharedSet, SharingPlan
@@ -59,7 +59,7 @@ class SharedQueries:
         self.mode = mode
         self.events = 0
         self.changes: list[PlanChange] = []
-        self._rates: Rates | None = None
+        self._rates: EventRates | None = None
         self._matcher = WorkloadMatcher(plans, None, sources, mode.splitting, purpose)
         if not mode.measures:
             plan = first_plan(mode, self.template, None)
@@ -76,7 +76,7 @@ class SharedQueries:
         return self._matcher.table.template
 
     @property
-    def rates(self) -> Rates | None:
+    def rates(self) -> EventRates | None:
         """Returns the rates for which the plan was chosen or compared last."""
         return self._rates
 
@@ -138,5 +138,5 @@ class SharedQueries:
         plan = SharingPlan(tuple(SharedSet(tuple(queries), tuple(nodes)) for queries, nodes in head["sets"]))
         self._matcher.share(plan)
         self._matcher.restore(state[_HEAD + size :])
-        self._rates = None if head["rates"] is None else Rates(tuple(head["rates"]))
+        self._rates = None if head["rates"] is None else EventRates(tuple(head["rates"]))
         self.events = head["events"]

@@ -17,7 +17,7 @@ from matching.kernels.shared_trends import Room, Sets, SharedCounter, SharedNode
 from matching.kernels.trends import Shape
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
-from matching.workload.cost import Rates
+from matching.workload.cost import EventRates
 from matching.workload.plan import SharingPlan
 from matching.workload.program import Splitting, WorkloadTable
 from matching.workload.template import START, Template
@@ -69,9 +69,10 @@ class SharedTrends:
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
             np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64),
-            np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64), np.zeros((ROOM, 3), np.int64),
-            np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets), np.zeros((ROOM, columns), np.int64),
-            np.zeros((ROOM, 3 + columns), np.int64), np.zeros((len(table.tables), columns), np.int64), counters,
+            np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
+            np.zeros((ROOM, 3), np.int64), np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets),
+            np.zeros((ROOM, columns), np.int64), np.zeros((ROOM, 3 + columns), np.int64),
+            np.zeros((len(table.tables), columns), np.int64), counters,
         )  # fmt: skip
 
     def _shape_of(self, limbs: int) -> Shape:
@@ -93,11 +94,11 @@ class SharedTrends:
         """Returns the number of windows of partitions opened so far."""
         return int(self._counters[SharedCounter.OPENED])
 
-    def measured(self) -> Rates:
+    def measured(self) -> EventRates:
         """Returns the rates of events since the last call."""
         span = max(1, self._span_us) / self._sets.within_us
         partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
-        rates = Rates(tuple((self._seen / (span * partitions)).tolist()))
+        rates = EventRates(tuple((self._seen / (span * partitions)).tolist()))
         self.measured_events, self._span_us = 0, 0
         self._seen[:] = 0
         return rates

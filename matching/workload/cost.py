@@ -211,7 +211,8 @@ class SetCosts:
 
     def gates(self, queries: int, sources: int, events: float) -> float:
         """Returns how often events that come from some nodes follow one of these: each time a snapshot is made."""
-        before = sum(self.taken(queries, n)[0] for n in bits(sources) if any(a.queries & queries for a in self.alike[n]))
+        there = [n for n in bits(sources) if any(a.queries & queries for a in self.alike[n])]
+        before = sum(self.taken(queries, n)[0] for n in there)
         return before * events / (before + events) if before else min(1.0, events)
 
     def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
@@ -241,7 +242,8 @@ class SetCosts:
             for a in here:
                 many = (a.queries & queries).bit_count()
                 apart = max(0.0, events[a.label] - agreed)
-                values += many * (gates * (a.before & ~inside & nodes).bit_count() + apart * (a.before & nodes).bit_count())
+                values += many * gates * (a.before & ~inside & nodes).bit_count()
+                values += many * apart * (a.before & nodes).bit_count()
                 starts += many * a.starts * (apart if starting == len(here) else apart + gates)
             snapshots += some - agreed + gates
             followed += (some - agreed) * max(0.0, some - agreed - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from matching.workload.cost import Rates
+from matching.workload.cost import EventRates
 from matching.workload.graph import lightest
 from matching.workload.plan import SharedSet, SharingPlan, unshared
 from matching.workload.program import Splitting
@@ -37,7 +37,7 @@ class SharingMode(Enum):
         return self in (SharingMode.STATIC, SharingMode.DYNAMIC)
 
 
-def first_plan(mode: SharingMode, template: Template, rates: Rates | None) -> SharingPlan:
+def first_plan(mode: SharingMode, template: Template, rates: EventRates | None) -> SharingPlan:
     """Returns the plan with which a workload begins. rates: None before there are any: nothing is shared then."""
     if mode is SharingMode.HAMLET:
         return flat_kleene(template)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from matching.workload.cost import ADDITION, EVENT, MULTIPLICATION
-from matching.workload.plan import SharedSet, SharingPlan, passes_on
+from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.template import START, Template
 
 
@@ -20,11 +20,12 @@ class Column:
 
 @dataclass
 class Counting:
-    """What a set has counted. at: the node of its last event if that made a snapshot, else None."""
+    """What a set has counted. gates: by node, the column that has what comes there from elsewhere, until that
+    changes."""
 
     of: SharedSet
     columns: list[Column] = field(default_factory=list)
-    at: int | None = None
+    gates: dict[int, Column] = field(default_factory=dict)
 
 
 @dataclass
@@ -39,12 +40,14 @@ class Window:
         self.sets = [Counting(s) for s in self.plan.sets]
         self.set_of = self.plan.set_of()
         for s in self.sets:
-            if any(START in self._before(s, n) and passes_on(self.template, self.plan, s.of, n) for n in s.of.nodes):
+            if any(START in self._common(s, n) for n in s.of.nodes):
                 s.columns.append(Column({}, dict.fromkeys(s.of.queries, 1)))
                 self.operations += ADDITION * len(s.of.nodes)
 
-    def _before(self, s: Counting, node: int) -> frozenset[int]:
-        return self.template.queries[s.of.queries[0]].before(node)
+    def _common(self, s: Counting, node: int) -> frozenset[int]:
+        """Returns the nodes of a set, and the start, from which events come to a node in all its queries."""
+        before = [self.template.queries[q].before(node) for q in s.of.queries]
+        return frozenset.intersection(*before) & {START, *s.of.nodes}
 
     def _value(self, q: int, node: int) -> int:
         """Returns the partial trends of a query at a node."""
@@ -52,44 +55,59 @@ class Window:
         self.operations += ADDITION + MULTIPLICATION * len(columns)
         return sum(c.coefficients.get(node, 0) * c.values.get(q, 0) for c in columns)
 
+    def _entering(self, q: int, before: Iterable[int]) -> int:
+        """Returns the partial trends with which a query comes to a node."""
+        total = 0
+        for p in before:
+            self.operations += ADDITION if p == START else 0
+            total += 1 if p == START else self._value(q, p)
+        return total
+
     def push(self, node: int, labels: Iterable[int]) -> None:
         """Takes an event of a node that fulfils these conditions."""
         fulfilled = set(labels)
-        changes: list[tuple[Counting, list[int], dict[int, int]]] = []
+        changes: list[tuple[Counting, list[int], Column | None]] = []
         for s in self.sets:
             takers = [q for q in s.of.queries if self.template.queries[q].labels.get(node) in fulfilled]
             if node not in s.of.nodes or not takers:
                 continue
             self.operations += EVENT
-            if len(takers) == len(s.of.queries) and passes_on(self.template, self.plan, s.of, node):
-                before = self._before(s, node)
-                added = []
-                for c in s.columns:
-                    added.append(sum(c.coefficients.get(p, 0) for p in before))
-                    self.operations += ADDITION * len(before - {START})
-                if START in before:
-                    added[0] += 1
-                    self.operations += ADDITION
-                changes.append((s, added, {}))
-            else:
-                values = {}
-                for q in takers:
-                    values[q] = 0
-                    for p in self.template.queries[q].before(node):
-                        self.operations += ADDITION if p == START else 0
-                        values[q] += 1 if p == START else self._value(q, p)
-                changes.append((s, [], values))
-        for s, added, values in changes:
-            if values and s.at == node:
-                for q, value in values.items():
-                    s.columns[-1].values[q] = s.columns[-1].values.get(q, 0) + value
-            elif values:
-                s.columns.append(Column({node: 1}, values))
-                self.operations += ADDITION * len(s.of.nodes)
-            else:
-                for c, more in zip(s.columns, added):
-                    c.coefficients[node] = c.coefficients.get(node, 0) + more
-            s.at = node if values else None
+            before = {q: self.template.queries[q].before(node) for q in takers}
+            if len(takers) < len(s.of.queries):
+                values = {q: self._entering(q, before[q]) for q in takers}
+                changes.append((s, [], Column({}, values)))
+                continue
+            common = self._common(s, node)
+            added = []
+            for c in s.columns:
+                added.append(sum(c.coefficients.get(p, 0) for p in common))
+                self.operations += ADDITION * len(common - {START})
+            if START in common:
+                added[0] += 1
+                self.operations += ADDITION
+            gate = s.gates.get(node)
+            if gate is None and any(before[q] - common for q in takers):
+                gate = Column({}, {q: self._entering(q, before[q] - common) for q in takers})
+                s.gates[node] = gate
+            changes.append((s, added, gate))
+        for s, added, gate in changes:
+            for c, more in zip(s.columns, added):
+                c.coefficients[node] = c.coefficients.get(node, 0) + more
+            if gate is not None:
+                if not any(c is gate for c in s.columns):
+                    s.columns.append(gate)
+                    self.operations += ADDITION * len(s.of.nodes)
+                gate.coefficients[node] = gate.coefficients.get(node, 0) + 1
+                self.operations += ADDITION
+        for s, _, _ in changes:
+            for reader in self.sets:
+                for n in list(reader.gates):
+                    common = self._common(reader, n)
+                    if any(
+                        node in self.template.queries[q].before(n) - common and self.sets[self.set_of[q, node]] is s
+                        for q in reader.of.queries
+                    ):
+                        del reader.gates[n]
 
     def close(self) -> list[int]:
         """Returns the number of trends of each query."""
