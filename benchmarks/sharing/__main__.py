@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="sizes of workloads (default 12 to 120; 40 to 200 in experiment 2)")  # fmt: skip
     parser.add_argument("--size", type=int, default=100, metavar="N",
                         help="queries of the workloads by length, depth and share (default 100)")  # fmt: skip
+    parser.add_argument("--core-queries", type=int, default=30, metavar="N",
+                        help="queries of a workload that share a core (default 30)")  # fmt: skip
     parser.add_argument("--lengths", type=int, nargs="*", default=list(LENGTHS), help="types in a Kleene pattern")
     parser.add_argument("--depths", type=int, nargs="*", default=list(DEPTHS), help="nested Kleene patterns")
     parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES), help="shares of Kleene queries")
@@ -52,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             experiment, options.events, options.seed, queries=options.queries, size=options.size,
             lengths=options.lengths, depths=options.depths, shares=options.shares, streams=options.stream,
             phases=options.phases, keys=options.keys, conditions=not options.no_conditions,
+            core_queries=options.core_queries,
         )
     ]  # fmt: skip
     result = experiments(

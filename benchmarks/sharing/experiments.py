@@ -56,12 +56,13 @@ def settings(
     experiment: str, events: int, seed: int, *, queries: Sequence[int] = (), size: int = 100,
     lengths: Sequence[int] = LENGTHS, depths: Sequence[int] = DEPTHS, shares: Sequence[float] = SHARES,
     streams: Sequence[str] = (), phases: int = PHASES, keys: int = KEYS, conditions: bool = True,
+    core_queries: int = 30,
 ) -> list[Setting]:  # fmt: skip
     """Returns the settings of an experiment. queries: sizes of workloads, where it changes them, else the paper's;
-    size: of its other workloads. streams: instead of the paper's."""
+    size: of its other workloads; core_queries: as many have one core. streams: instead of the paper's."""
 
     def of(names: Sequence[str], by: str, shapes: Sequence[Shape]) -> list[Setting]:
-        shapes = [replace(shape, conditions=conditions) for shape in shapes]
+        shapes = [replace(shape, conditions=conditions, core_queries=core_queries) for shape in shapes]
         return [Setting(experiment, by, n, events, phases, keys, s, seed) for n in streams or names for s in shapes]
 
     mixed = [Shape(n) for n in queries or QUERIES]

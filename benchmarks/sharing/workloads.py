@@ -1,9 +1,10 @@
 """The workloads of [SHARING] section 4.1.2 in SASE+: queries that share sub-patterns and differ in all else.
 
-A workload has a core for each 30 queries, if types suffice: a sequence of types, in Kleene queries repeated, as deep
-as asked. A query puts up to two types before its core and up to two behind it, and has conditions on single events,
-aggregates and GROUP BY of its own. Windows and the partition are those of all. Types follow each other in one order in
-all queries, as in the paper's, so that a template has no cycle but those of Kleene patterns.
+A workload has some cores, each for as many queries as asked, as far as types suffice: a sequence of types, in Kleene
+queries repeated, and nested as deep as asked. A query puts up to two types before its core and up to two behind it, and
+has conditions on single events, aggregates and GROUP BY of its own. Windows and the partition are those of all. Types
+follow each other in one order in all queries, as in the paper's, so that a template has no cycle but those of Kleene
+patterns.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from query.plan.plan import Plan
 from query.schema import Schema
 from simulator.scenario import generator
 
-#: Queries of one core.
-CORE_QUERIES = 30
 #: Types before a core of which prefixes are made, and behind it for suffixes; so few that these are shared too.
 OUTER_TYPES = 3
 #: Shares of queries with a condition on an event of the prefix or suffix, with one in the core, and with GROUP BY.
@@ -49,7 +48,8 @@ WHERE [driver_id] AND Travel.speed < 10 GROUP BY district WITHIN 30 MINUTES SLID
 class Shape:
     """kleene: the share of queries whose core is a Kleene pattern; length: its types within the innermost repetition;
     depth: repetitions around each other, each with a type before and behind the next. sequence: types of the core of
-    the other queries. within, slide: minutes. conditions: some queries have them."""
+    the other queries. within, slide: minutes. conditions: some queries have them. core_queries: as many have
+    one core."""
 
     queries: int
     kleene: float = 0.6
@@ -59,6 +59,7 @@ class Shape:
     within: int = 30
     slide: int = 10
     conditions: bool = True
+    core_queries: int = 30
 
 
     @property
@@ -93,7 +94,7 @@ def workload(stream: Stream, shape: Shape, seed: int) -> dict[str, str]:
     while len(found) < shape.queries:
         i = len(found)
         kleene = int((i + 1) * shape.kleene + 1e-9) > int(i * shape.kleene + 1e-9)
-        drawn = _drawn(rng, stream, shape, cores[i // CORE_QUERIES % len(cores)], kleene)
+        drawn = _drawn(rng, stream, shape, cores[i // shape.core_queries % len(cores)], kleene)
         if drawn not in found:
             found[drawn] = _text(stream, shape, drawn)
     return {f"q{i:03}": text for i, text in enumerate(found.values(), 1)}

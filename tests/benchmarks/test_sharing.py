@@ -209,6 +209,8 @@ def test_a_core_is_shared_by_thirty_queries() -> None:
     cores = [re.search(r"\(SEQ\(\w+, \w+\)\)\+", text)[0] for text in texts]  # type: ignore[index]
     assert len(set(cores[:30])) == len(set(cores[30:])) == 1
     assert cores[0] != cores[30]
+    alike = workload(STOCK, Shape(60, kleene=1.0, core_queries=60), 1).values()
+    assert all(cores[0] in text for text in alike)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kleene", [0.0, 1.0])
