@@ -396,7 +396,7 @@ class _Ops:
     kind_begin: list[int]
     ops: list[tuple[int, int, int, bool, bool, bool, bool]]
     entry: list[int]
-    entries: list[tuple[int, int, int]]
+    entries: list[tuple[int, int, int, int]]
     source: list[int]
     sources: list[tuple[int, int, int, bool]]
     inside: list[int]
@@ -405,23 +405,27 @@ class _Ops:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A set as it is counted: by columns, or split from the start. pairs: its queries and nodes; of those that are
-    split from the start each is a query of its own, with one cell."""
+    """A set as it is counted: by columns, or split from the start. pairs: each of its queries with each of its
+    nodes."""
 
     pairs: tuple[tuple[int, int], ...]
-    queries: int
+    queries: tuple[int, ...]
     cells: int
-    split: bool
+    own: bool
 
 
 def _counted(plan: SharingPlan) -> list[_Counted]:
-    """Returns the sets of a plan. Queries that share with nobody are one of them, for a loop over them is shorter."""
-    shared = [s for s in plan.sets if len(s.queries) > 1]
+    """Returns the sets of a plan, and one for each query that shares some of its nodes with nobody."""
     found = [
-        _Counted(tuple((q, n) for q in s.queries for n in s.nodes), len(s.queries), len(s.nodes), False) for s in shared
+        _Counted(tuple((q, n) for q in s.queries for n in s.nodes), s.queries, len(s.nodes), False)
+        for s in plan.sets
+        if len(s.queries) > 1
     ]
-    alone = tuple((s.queries[0], n) for s in plan.sets if len(s.queries) == 1 for n in s.nodes)
-    return [*found, _Counted(alone, len(alone), 1, True)] if alone else found
+    alone: dict[int, list[int]] = {}
+    for s in plan.sets:
+        if len(s.queries) == 1:
+            alone.setdefault(s.queries[0], []).extend(s.nodes)
+    return [*found, *(_Counted(tuple((q, n) for n in nodes), (q,), len(nodes), True) for q, nodes in alone.items())]
 
 
 def _places(counted: Sequence[_Counted]) -> dict[tuple[int, int], tuple[int, int, int]]:
@@ -434,54 +438,53 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     template = table.template
     counted = _counted(plan)
     where = _places(counted)
-    first = np.cumsum([0, *(s.queries if s.split else s.cells for s in counted)]).astype(np.int64)
+    shared = [g for g, s in enumerate(counted) if not s.own]
+    first = np.cumsum([0, *(s.cells for s in counted)]).astype(np.int64)
     kinds = kinds_of(template)
     of = _Ops([0], [], [0], [], [0], [], [0], [])
     starts = [False] * len(counted)
     readers: list[list[int]] = [[] for _ in range(int(first[-1]))]
-
-    def place(pair: tuple[int, int]) -> int:
-        g, query, cell = where[pair]
-        return int(first[g]) + (query if counted[g].split else cell)
-
     for kind in range(max(kinds) + 1):
         order = order_of(template, kind)
         assert order is not None
         for node in order:
-            for g, s in enumerate(counted):
-                users = [q for q, n in s.pairs if n == node]
+            alone = [q for q in range(len(template.queries)) if (q, node) in where and counted[where[q, node][0]].own]
+            users_of = [(g, [q for q in counted[g].queries if where.get((q, node), (-1,))[0] == g]) for g in shared]
+            for g, users in [*users_of, (kernels.NONE, alone)]:
                 if not users:
                     continue
                 paths = [template.queries[q] for q in users]
-                common = frozenset.intersection(*(p.before(node) for p in paths))
-                inside = [] if s.split else sorted(
-                    (n for n in common if where.get((users[0], n), (-1,))[0] == g), key=lambda n: n != node
-                )  # an event reads its own cell before it grows
-                start = START in common and not s.split
-                starts[g] |= start
+                inside: list[int] = []
+                if g >= 0:
+                    common = frozenset.intersection(*(p.before(node) for p in paths))
+                    inside = [n for n in common if where.get((users[0], n), (-1,))[0] == g]
+                    inside.sort(key=lambda n: n != node)  # an event reads its own cell before it grows
+                    if START in common:
+                        starts[g] = True
+                start = g >= 0 and START in common
                 outside, foreign = set(), False
                 for q, p in zip(users, paths, strict=True):
+                    mine = where[q, node]
                     for n in sorted(p.before(node), key=lambda n: n != node):
                         if n == START:
                             of.sources.append((kernels.NONE, 0, 0, start))
                             continue
                         there, query, cell = where[q, n]
                         passed = there == g and n in inside
-                        foreign |= there != g
+                        foreign |= there != mine[0]
                         of.sources.append((there, cell, query, passed))
                         if not passed:
-                            outside.add(place((q, n)))
+                            outside.add(int(first[there]) + cell)
                     of.source.append(len(of.sources))
-                    of.entries.append((p.labels[node], where[q, node][1], place((q, node))))
+                    of.entries.append((p.labels[node], mine[0], mine[2], mine[1]))
                 here = of.sources[of.source[-len(paths) - 1] :]
-                gated = not all(passed for _, _, _, passed in here)
+                gated = g >= 0 and not all(passed for _, _, _, passed in here)
                 same = len({p.labels[node] for p in paths}) == 1
-                cell = where[users[0], node][2]
-                of.ops.append((g, cell, table.classes[node], same, start, gated, foreign))
+                of.ops.append((g, where[users[0], node][2], table.classes[node], same, start, gated, foreign))
                 of.entry.append(len(of.entries))
                 of.inside_cell += [where[users[0], n][2] for n in inside]
                 of.inside.append(len(of.inside_cell))
-                for at in outside:
+                for at in outside if g >= 0 else ():
                     readers[at].append(len(of.ops) - 1)
         of.kind_begin.append(len(of.ops))
     last, last_of = [0], []
@@ -495,21 +498,29 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     def column(rows: Sequence[tuple[int, ...]], i: int, dtype: type = np.int64) -> np.ndarray:
         return np.array([row[i] for row in rows], dtype)
 
-    limit = [s.queries if how is Splitting.BY_SNAPSHOTS and not s.split else NEVER for s in counted]
+    def sums(kind: str) -> tuple[Int64Array, Int64Array]:
+        """Returns the indices of the sums of each set's queries among those of a kind."""
+        lists = []
+        for s in counted:
+            places = {i for q in s.queries for i in table.places[q] if table.sums[i].kind == kind}
+            lists.append(sorted(_index(table.sums, i) for i in places))
+        return np.cumsum([0, *map(len, lists)]).astype(np.int64), numbers([i for of in lists for i in of])
+
+    limit = [len(s.queries) if how is Splitting.BY_SNAPSHOTS and not s.own else NEVER for s in counted]
     burst = [kernels.NONE] * len(counted)
     if how is Splitting.BY_BURSTS:
-        burst = [kernels.NONE if s.split else kinds[s.pairs[0][1]] for s in counted]
+        burst = [kernels.NONE if s.own else kinds[s.pairs[0][1]] for s in counted]
     return Sets(
         numbers(of.kind_begin), column(of.ops, 0), column(of.ops, 1), column(of.ops, 2), column(of.ops, 3, np.bool_),
         column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_), column(of.ops, 6, np.bool_), numbers(of.entry),
-        column(of.entries, 0), column(of.entries, 1), column(of.entries, 2), numbers(of.source),
+        column(of.entries, 0), column(of.entries, 1), column(of.entries, 2), column(of.entries, 3), numbers(of.source),
         column(of.sources, 0), column(of.sources, 1), column(of.sources, 2), column(of.sources, 3, np.bool_),
         numbers(of.inside), numbers(of.inside_cell), np.cumsum([0, *map(len, readers)]).astype(np.int64),
-        numbers([op for ops in readers for op in ops]),
-        numbers([s.cells for s in counted]), numbers([s.queries for s in counted]),
-        np.array(starts, np.bool_), np.array([s.split for s in counted]), numbers(limit), numbers(burst),
-        numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us,
-        table.slide_us, any(k >= 0 for k in burst),
+        numbers([op for ops in readers for op in ops]), numbers([s.cells for s in counted]),
+        numbers([len(s.queries) for s in counted]), first, np.array(starts, np.bool_),
+        np.array([s.own for s in counted]), numbers(limit), numbers(burst), *sums(WHOLE), *sums(FLOAT), *sums(LEAST),
+        numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us, table.slide_us,
+        any(k >= 0 for k in burst),
     )  # fmt: skip
 
 

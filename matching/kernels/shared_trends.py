@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import inlined, kernel
-from matching.kernels.limbs import add_limb, add_product_limb, leading_zeros, number_of
+from matching.kernels.limbs import add_limb, add_product_limb, leading_zeros, number_of, subtract_product_limb
 from matching.kernels.trends import (
     DONE,
     MORE_LIMBS,
@@ -30,10 +30,9 @@ from matching.kernels.trends import (
     NONE,
     add_float,
     add_record,
-    any_crowded,
     as_double,
     clear,
-    extend,
+    crowded,
     take_least,
 )
 
@@ -52,20 +51,21 @@ SPLIT = -3
 
 
 class Sets(NamedTuple):
-    """The tables of a sharing plan; c cells are all (set, node), e entries all (event of a cell, query).
+    """The tables of a sharing plan.
 
-    Events of kind t come to the cells [kind_begin[t], kind_begin[t + 1]) of op_*: op_set, op_cell (index in its set),
-    op_class (of the node, for sums), op_same (True if its queries have one condition), op_start (all its queries start
-    there), op_outside (some come from elsewhere, by gates), op_foreign (some come from other sets). An op has the
-    entries [entry[op], entry[op + 1]), one for each of its queries: label, the index of the condition; entry_query, the
-    index in its set; entry_place, of its cell among all; and the sources [source[e], source[e + 1]): source_set (NONE:
-    the start), source_cell, source_query (index in that set), source_inside (True: passed on by coefficients). The cell
-    itself is its first source. inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on.
-    reader[read_by[p]:read_by[p + 1]]: the ops whose gates end when the cell at place p changes.
+    Events of kind t come to the cells [kind_begin[t], kind_begin[t + 1]) of op_*: op_set (NONE: of all queries that
+    share the node with nobody), op_cell (index in its set), op_class (of the node, for sums), op_same (True if its
+    queries have one condition), op_start (all its queries start there), op_outside (some come from elsewhere, by
+    gates), op_foreign (some come from other sets). An op has the entries [entry[op], entry[op + 1]), one for each of
+    its queries: label, the index of the condition; entry_set, entry_cell and entry_query, the cell and the index in its
+    set; and the sources [source[e], source[e + 1]): source_set (NONE: the start), source_cell, source_query (index in
+    that set), source_inside (True: passed on by coefficients). The cell itself is its first source.
+    inside_cell[inside[op]:inside[op + 1]]: the sources that are passed on. The gates of
+    reader[read_by[p]:read_by[p + 1]] end when cell p changes, with p = first[g] + c for cell c of set g.
 
-    Per set: cells, queries, starts (True if all its queries start in it), own (True: it is split from the start, and
-    its ops need not be of all its queries), limit: columns above which it splits; burst: kind of event whose bursts
-    decide whether it shares, NONE: none. Query q has the trends of
+    Per set: cells, queries, first, starts (True if all its queries start in it), own (True: of one query, split from
+    the start), limit: columns above which it splits; burst: kind of event whose bursts decide whether it shares, NONE:
+    none; and the sums of its queries, by kind, whole[whole_of[g]:whole_of[g + 1]] and so on. Query q has the trends of
     last_*[last[q]:last[q + 1]]: set, cell, query in it.
     """
 
@@ -79,8 +79,9 @@ class Sets(NamedTuple):
     op_foreign: np.ndarray
     entry: np.ndarray
     label: np.ndarray
+    entry_set: np.ndarray
+    entry_cell: np.ndarray
     entry_query: np.ndarray
-    entry_place: np.ndarray
     source: np.ndarray
     source_set: np.ndarray
     source_cell: np.ndarray
@@ -92,10 +93,17 @@ class Sets(NamedTuple):
     reader: np.ndarray
     cells: np.ndarray
     queries: np.ndarray
+    first: np.ndarray
     starts: np.ndarray
     own: np.ndarray
     limit: np.ndarray
     burst: np.ndarray
+    whole_of: np.ndarray
+    whole: np.ndarray
+    floats_of: np.ndarray
+    floats: np.ndarray
+    least_of: np.ndarray
+    least: np.ndarray
     last: np.ndarray
     last_set: np.ndarray
     last_cell: np.ndarray
@@ -263,6 +271,57 @@ def bits_composed(coefficient, value, width, shape):
         at = k * shape.limbs
         most = max(most, ways + bits_in(value, at, width), trends + bits_in(coefficient, at, width))
     return most + 1
+
+
+@inlined
+def grow(start, to, trends, g, label, row, width, bits, sets, sums, shape, values, doubles, valid):
+    """Adds the trends of a record with the event, for the sums of a set's queries; if `start`, one trend without
+    events. Returns True if a number may overflow with the next event. See matching.kernels.trends.extend."""
+    bit = np.int64(1) << label
+    full = False
+    for i in range(sets.whole_of[g], sets.whole_of[g + 1]):
+        k = sets.whole[i]
+        value = np.int64(0)
+        if sums.whole_labels[k] & bit != 0:
+            v = sums.whole_value[k]
+            if v < 0 or valid[v, row]:
+                value = np.int64(1) if v < 0 or sums.whole_ones[k] else values[v, row]
+        at = (k + 1) * shape.limbs
+        carry = np.int64(0)
+        if start:
+            high = np.int64(-1) if value < 0 else np.int64(0)
+            for n in range(width):
+                to[at + n], carry = add_limb(to[at + n], value if n == 0 else high, carry)
+        else:
+            for n in range(width):
+                to[at + n], carry = add_limb(to[at + n], trends[at + n], carry)
+            carry = np.int64(0)
+            if value > 0:
+                for n in range(width):
+                    to[at + n], carry = add_product_limb(to[at + n], trends[n], value, carry)
+            elif value < 0:
+                for n in range(width):
+                    to[at + n], carry = subtract_product_limb(to[at + n], trends[n], -value, carry)
+        full |= crowded(to, at, width, bits)
+    for i in range(sets.floats_of[g], sets.floats_of[g + 1]):
+        k = sets.floats[i]
+        if not start:
+            add_float(to, shape.floats + k, number_of(trends[shape.floats + k]))
+        v = sums.float_value[k]
+        if sums.float_labels[k] & bit != 0 and valid[v, row] and doubles[v, row] != 0.0:  # 0 times infinity is 0 here
+            add_float(to, shape.floats + k, doubles[v, row] * (1.0 if start else as_double(trends, width)))
+    for i in range(sets.least_of[g], sets.least_of[g + 1]):
+        k = sets.least[i]
+        if not start and trends[shape.there + k] != 0:
+            take_least(to, k, trends[shape.least + k], sums.least_largest[k], shape)
+        v = sums.least_value[k]
+        if sums.least_labels[k] & bit != 0 and valid[v, row]:
+            take_least(to, k, values[v, row], sums.least_largest[k], shape)
+    carry = np.int64(1) if start else np.int64(0)
+    for n in range(width):
+        to[n], carry = add_limb(to[n], np.int64(0) if start else trends[n], carry)
+    to[shape.alive] = 1
+    return full | crowded(to, 0, width, bits)
 
 
 # ---- columns
@@ -513,6 +572,11 @@ def close_before(window, sets, sums, shape, room):
                 return MORE_LIMBS
             width = room.nodes[node, WIDTH]
             for q in range(queries):
+                some = False
+                for i in range(sets.last[q], sets.last[q + 1]):
+                    some |= room.heads[node, sets.last_set[i]] >= 0
+                if not some:
+                    continue
                 row = room.out[counters[OUT]]
                 clear(row)
                 total = room.gathered[0]
@@ -560,8 +624,9 @@ def takers(sets, op, mask):
 
 
 @inlined
-def end_gates(sets, room, node, place):
+def end_gates(sets, room, node, g, cell):
     """Ends the gates that read a cell."""
+    place = sets.first[g] + cell
     for i in range(sets.read_by[place], sets.read_by[place + 1]):
         room.gates[node, sets.reader[i]] = NONE
 
@@ -611,33 +676,42 @@ def gather(sets, room, node, op, mask, everything, width, sums, shape):
 
 @kernel
 def take_split(sets, room, node, op, mask, row, width, bits, sums, shape, values, doubles, valid):
-    """Takes an event in a cell of a split set."""
-    g, cell, label = sets.op_set[op], sets.op_cell[op], sets.op_class[op]
-    k = sets.cells[g]
-    own = room.columns[room.heads[node, g], C_ROW]
+    """Takes an event in cells of split sets."""
+    label = sets.op_class[op]
     for e in range(sets.entry[op], sets.entry[op + 1]):
         if (mask >> sets.label[e]) & 1 == 0:
             continue
-        to = room.records[own + sets.entry_query[e] * k + cell]
+        g = sets.entry_set[e]
+        k = sets.cells[g]
+        head = room.heads[node, g]
+        own = room.columns[head, C_ROW] if head >= 0 else np.int64(NONE)
         changed = False
+        full = False
         for s in range(sets.source[e], sets.source[e + 1]):
             other = sets.source_set[s]
             start = other < 0
-            trends = to
+            trends = room.gathered[0]
             if other == g:
+                if own < 0:
+                    continue
                 trends = room.records[own + sets.source_query[s] * k + sets.source_cell[s]]
             elif not start:
-                trends = room.gathered[0]
+                if room.heads[node, other] < 0:
+                    continue
                 clear(trends)
                 add_value(
                     trends, sets, room, node, other, sets.source_cell[s], sets.source_query[s], width, sums, shape
                 )
-            if start or trends[shape.alive] != 0:
-                extend(start, to, trends, label, row, width, sums, shape, values, doubles, valid)
-                changed = True
+            if not start and trends[shape.alive] == 0:
+                continue
+            if own < 0:
+                own = room.columns[new_column(sets, room, node, g, 2, SPLIT), C_ROW]
+            to = room.records[own + sets.entry_query[e] * k + sets.entry_cell[e]]
+            full = grow(start, to, trends, g, label, row, width, bits, sets, sums, shape, values, doubles, valid)
+            changed = True
         if changed:
-            end_gates(sets, room, node, sets.entry_place[e])
-            if any_crowded(to, width, bits, shape):
+            end_gates(sets, room, node, g, sets.entry_cell[e])
+            if full:
                 room.nodes[node, FULL] = 1
 
 
@@ -665,29 +739,36 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
         to = room.records[base + cell]
         mine = c == entering or (agreed and sets.op_start[op] and room.columns[c, C_OF] == OF_START)
         begins = mine
+        full = False
         if agreed:
             for i in range(sets.inside[op], sets.inside[op + 1]):
                 trends = room.records[base + sets.inside_cell[i]]
                 if trends[shape.alive] != 0:
-                    extend(False, to, trends, label, row, width, sums, shape, values, doubles, valid)
+                    full = grow(
+                        False, to, trends, g, label, row, width, bits, sets, sums, shape, values, doubles, valid
+                    )  # fmt: skip
                     mine = True
         if begins:
-            extend(True, to, to, label, row, width, sums, shape, values, doubles, valid)
-        if mine:
-            changed = True
-            if any_crowded(to, width, bits, shape):
-                room.nodes[node, FULL] = 1
+            full = grow(True, to, to, g, label, row, width, bits, sets, sums, shape, values, doubles, valid)
+        changed |= mine
+        if full:
+            room.nodes[node, FULL] = 1
         c = room.columns[c, C_NEXT] if agreed else np.int64(NONE)
     if changed:
-        end_gates(sets, room, node, sets.entry_place[sets.entry[op]])
+        end_gates(sets, room, node, g, cell)
 
 
 @kernel
 def prepare(sets, room, node, op, mask, count, bits, sums, shape):
     """Makes the columns of a cell's set ready for an event, and its numbers wide enough. False: records lack limbs."""
     g = sets.op_set[op]
+    if g < 0:
+        if sets.op_foreign[op]:
+            most = bits_read(sets, room, node, op, mask, True, room.nodes[node, WIDTH], shape)
+            return most == 0 or make_wide(sets, room, node, most + SUM_BITS + bits, shape)
+        return True
     if room.heads[node, g] < 0:
-        if sets.own[g] or sets.burst[g] != NONE:
+        if sets.burst[g] != NONE:
             new_column(sets, room, node, g, 2, SPLIT)
         elif sets.starts[g]:
             new_column(sets, room, node, g, 0, OF_START)
@@ -845,7 +926,7 @@ def step(begin, end, partition, mask, kind, ts, values, doubles, valid, sets, su
                 if count == 0:
                     continue
                 g = sets.op_set[op]
-                if is_split(room, node, g):
+                if g < 0 or is_split(room, node, g):
                     take_split(sets, room, node, op, m, row, width, bits, sums, shape, values, doubles, valid)
                 else:
                     agreed = count == sets.queries[g]
