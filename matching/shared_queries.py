@@ -85,6 +85,11 @@ class SharedQueries:
         """Returns the plans of the queries."""
         return self._matcher.plans
 
+    @property
+    def snapshots(self) -> int:
+        """Returns the number of snapshots since the plan was chosen last."""
+        return self._matcher.engine.snapshots
+
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""
         found = self._matcher.push(batch)

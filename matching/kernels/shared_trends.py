@@ -746,7 +746,7 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, shap
                 if trends[shape.alive] != 0:
                     full = grow(
                         False, to, trends, g, label, row, width, bits, sets, sums, shape, values, doubles, valid
-                    )  # fmt: skip
+                    )
                     mine = True
         if begins:
             full = grow(True, to, to, g, label, row, width, bits, sets, sums, shape, values, doubles, valid)
