@@ -41,7 +41,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from matching.workload.cost import MULTIPLICATION, EventRates, SetCost, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import EventRates, SetCosts, bits, mask, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import START, Template
 
@@ -154,7 +154,7 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
 def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
-    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    number = numbered(parts(template))
     found: list[tuple[int, int, int]] = []
     for s in plan.sets:
         queries, nodes = masks(s)
@@ -215,7 +215,7 @@ class _Search:
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
-    leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
+    number: dict[int, int] = field(init=False)  # by node: its part
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
     sets: dict[Bits, _Known] = field(default_factory=dict)
     paid: dict[tuple[int, Bits], float] = field(default_factory=dict)
@@ -232,14 +232,11 @@ class _Search:
         alike = self.costs.alike
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
-        self.leaving = [[] for _ in alike]
+        self.number = numbered(self.parts)
         self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
-                for a in alike[n]:
-                    for p in bits(a.before & ~part.nodes):
-                        self.fed[k] |= a.queries
-                        self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
+                self.fed[k] |= sum(a.queries for a in alike[n] if a.before & ~part.nodes)
 
     def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
         """Returns the nodes, the lightest path and its sets. first: the part to begin with, those before it shared as
@@ -347,18 +344,15 @@ class _Search:
 
     def beats(self, k: int, one: GraphNode, other: GraphNode) -> bool:
         """True if the first node is lighter than the second, and will be whatever follows."""
-        weight = one.weight
         for s, t in zip(one.sets, other.sets):
             if s == t:
                 continue
             a, b = self.costs.of(*s), self.costs.of(*t)
-            mean, final = _most(a)
-            if mean > b.mean or final > b.final or a.snapshots > b.made:
+            if a.mean > b.mean or a.final > b.final or a.snapshots > b.snapshots:
                 return False
             if self.gains(k, s[0]):
                 return False
-            weight += (a.snapshots - a.made) * (a.slope + self.read(k, s) * MULTIPLICATION / 2)
-        return weight <= other.weight
+        return one.weight <= other.weight
 
     def gains(self, k: int, queries: int) -> bool:
         """True if a set of these queries can get columns at nodes ahead that all of them have."""
@@ -379,13 +373,11 @@ class _Search:
             inside: dict[int, int] = {}
             values: dict[int, float] = {}
             reached: dict[int, int] = {}
-            for p in bits(nodes):
-                for k, n, of, events in self.leaving[p]:
-                    some = of & queries
-                    if some and not nodes >> n & 1:
-                        inside[k] = inside.get(k, 0) | some
-                        values[k] = values.get(k, 0.0) + some.bit_count() * events
-                        reached[n] = reached.get(n, 0) | some
+            for n, some, computed in self.costs.readers(queries, nodes):
+                k = self.number[n]
+                inside[k] = inside.get(k, 0) | some
+                values[k] = values.get(k, 0.0) + computed
+                reached[n] = reached.get(n, 0) | some
             if self.costs.of(queries, nodes).start:
                 for n, of in self.starting:
                     if of & queries and not nodes >> n & 1:
@@ -493,8 +485,7 @@ class _Search:
     def may_renew(self, grown: Bits, own: int) -> bool:
         """True if a new set of these nodes can have fewer columns than the set that takes them along."""
         kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
-        mean, final = _most(kept)
-        return new.mean < mean or new.final < final
+        return new.mean < kept.mean or new.final < kept.final
 
     def grows(self, k: int, s: Bits) -> bool:
         """True if a set may take along a node of this part or of a later one."""
@@ -507,11 +498,6 @@ class _Search:
             of = self.costs.of(*s)
             found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
         return found
-
-
-def _most(of: SetCost) -> tuple[float, float]:
-    """Returns the columns that an event and the result meet, at most, once nodes without snapshots are added."""
-    return max(1.0, of.start + of.snapshots / 2), max(1.0, of.start + of.snapshots)
 
 
 def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:
@@ -549,6 +535,11 @@ def parts(template: Template) -> tuple[TemplatePart, ...]:
     loops = {reach[n] & before[n] for n in range(size)}
     order = sorted(loops, key=lambda loop: _place(loop, joined, before))
     return _parts(template, order)
+
+
+def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:
+    """Returns the index of the part of each node."""
+    return {n: k for k, part in enumerate(parts) for n in bits(part.nodes)}
 
 
 def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
