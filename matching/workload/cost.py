@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from matching.workload.plan import SharedSet, SharingPlan
-from matching.workload.template import START, Template
+from matching.workload.template import START, Template, bits, mask
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
 
 #: One record added to another: the unit.
@@ -86,18 +86,6 @@ def masks(of: SharedSet) -> tuple[int, int]:
     return mask(of.queries), mask(of.nodes)
 
 
-def mask(of: Iterable[int]) -> int:
-    return sum(1 << i for i in of)
-
-
-def bits(of: int) -> Iterator[int]:
-    """Yields the positions of the bits that are set, upwards."""
-    while of:
-        low = of & -of
-        yield low.bit_length() - 1
-        of ^= low
-
-
 @dataclass(frozen=True, slots=True)
 class Alike:
     """Queries that are alike at a node. before: the nodes before, as bits; starts: True if trends start here; label:
@@ -143,7 +131,7 @@ class SetCosts:
         self.alike = alike(template)
         self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
         self.succ = [0] * len(template.nodes)
-        for (source, node), _ in template.transitions().items():
+        for (source, node), _ in template.transitions.items():
             if source != START:
                 self.succ[source] |= 1 << node
         self._found: dict[tuple[int, int], SetCost] = {}

@@ -41,9 +41,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from matching.workload.cost import EventRates, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import EventRates, SetCosts, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
-from matching.workload.template import START, Template
+from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 
 #: Nodes of the graph that are kept after each part.
 WIDTH = 8
@@ -55,25 +55,6 @@ COMPARED = 8
 LIGHTER = 1 - 1e-12
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
-
-#: A set of queries and nodes, as bits.
-Bits = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class TemplatePart:
-    """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
-    (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
-    also of the same rest of the pattern (rest)."""
-
-    nodes: int
-    queries: int
-    shapes: tuple[Bits, ...]
-    labelled: tuple[Bits, ...]
-    alike: tuple[Bits, ...]
-    onward: tuple[Bits, ...]
-    rest: tuple[Bits, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
@@ -154,7 +135,7 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
 def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
-    number = numbered(parts(template))
+    number = numbered(template.parts)
     found: list[tuple[int, int, int]] = []
     for s in plan.sets:
         queries, nodes = masks(s)
@@ -224,7 +205,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.costs = SetCosts(self.template, self.rates)
-        self.parts = parts(self.template)
+        self.parts = self.template.parts
         self.ahead = [0] * (len(self.parts) + 1)
         for k in reversed(range(len(self.parts))):
             self.ahead[k] = self.ahead[k + 1] | self.parts[k].nodes
@@ -513,76 +494,9 @@ def _union(of: Iterable[Bits]) -> int:
     return found
 
 
-def parts(template: Template) -> tuple[TemplatePart, ...]:
-    """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
-    with the others together."""
-    size = len(template.nodes)
-    reach = [1 << n for n in range(size)]
-    joined = [1 << n for n in range(size)]
-    for path in template.queries:
-        every = mask(path.labels)
-        for n in path.labels:
-            joined[n] |= every
-        for source, node in path.edges:
-            if source != START:
-                reach[source] |= 1 << node
-    for closure in (reach, joined):
-        for k in range(size):
-            for n in range(size):
-                if closure[n] >> k & 1:
-                    closure[n] |= closure[k]
-    before = [mask(m for m in range(size) if reach[m] >> n & 1) for n in range(size)]
-    loops = {reach[n] & before[n] for n in range(size)}
-    order = sorted(loops, key=lambda loop: _place(loop, joined, before))
-    return _parts(template, order)
-
-
 def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:
     """Returns the index of the part of each node."""
     return {n: k for k, part in enumerate(parts) for n in bits(part.nodes)}
-
-
-def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
-    """Returns the place of a part in the order: nodes after it have more nodes before them."""
-    n = next(bits(loop))
-    return next(bits(joined[n])), before[n].bit_count(), n
-
-
-def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]:
-    """Returns the parts of these nodes, with the groups of queries."""
-    number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
-    queries = []
-    for path in template.queries:
-        labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
-        edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
-        queries.append((mask(path.labels), labels, edges, mask(path.last)))
-    found = []
-    ahead = (1 << len(template.nodes)) - 1
-    for nodes in order:
-        ahead &= ~nodes
-        at, to, outside, away, later = 0, 0, 0, 0, 0
-        for item, i in number.items():
-            match item:
-                case (int(n), _) if nodes >> n & 1:
-                    at |= 1 << i
-                case ((int(source), int(n)), _):
-                    to |= (nodes >> n & 1) << i
-                    outside |= (source != START and not nodes >> source & 1) << i
-                    away |= (source != START and nodes >> source & 1) << i
-                    later |= (ahead >> n & 1) << i
-        groups: list[dict[object, Bits]] = [{} for _ in range(5)]
-        every = 0
-        for q, (has, labels, edges, last) in enumerate(queries):
-            own = has & nodes
-            if not own:
-                continue
-            every |= 1 << q
-            here, starts = labels & at, not edges & to & outside
-            keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
-            for group, key in zip(groups, keys):
-                group[key] = group.get(key, (0, 0))[0] | 1 << q, own
-        found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
-    return tuple(found)
 
 
 def show(graph: Graph) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import assume, given, settings
 
-from matching.workload.cost import EventRates, bits, cost
-from matching.workload.graph import WIDTH, Graph, draw, lightest, parts, sharing_graph, show, update
+from matching.workload.cost import EventRates, cost
+from matching.workload.graph import WIDTH, Graph, draw, lightest, sharing_graph, show, update
 from matching.workload.plan import SharingPlan, unshared
-from matching.workload.template import START, Template, template
+from matching.workload.template import START, Template, bits, template
 from tests.matching.workload.workloads import (
     QA,
     QB,
@@ -48,7 +48,7 @@ def one_choice(template: Template, plan: SharingPlan) -> bool:
     at = plan.set_of()
     return all(
         len({at[q, n] for n in bits(part.nodes) if n in path.labels}) <= 1
-        for part in parts(template)
+        for part in template.parts
         for q, path in enumerate(template.queries)
     )
 
@@ -58,28 +58,28 @@ def one_choice(template: Template, plan: SharingPlan) -> bool:
 
 def test_parts_are_in_order_and_closures_are_one():
     made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
-    names = [{str(made.nodes[n]) for n in bits(part.nodes)} for part in parts(made)]
+    names = [{str(made.nodes[n]) for n in bits(part.nodes)} for part in made.parts]
     assert names.index({"Request"}) > max(names.index({"AppOrder"}), names.index({"WebOrder"}))
     assert names.index({"Pickup", "Travel"}) == names.index({"Request"}) + 1
     assert names[-2:] == [{"Dropoff"}, {"Cancel"}]
 
 
 def test_a_nested_closure_is_one_part():
-    assert [sorted(str(Q6.nodes[n]) for n in bits(part.nodes)) for part in parts(Q6)] == [["F"], ["A", "B", "C", "D"]]
+    assert [sorted(str(Q6.nodes[n]) for n in bits(part.nodes)) for part in Q6.parts] == [["F"], ["A", "B", "C", "D"]]
 
 
 def test_parts_of_queries_that_share_nothing_are_together():
     made = sequences({"q1": "ACE", "q2": "BDF"})
-    assert "".join(str(made.nodes[n]) for part in parts(made) for n in bits(part.nodes)) == "ACEBDF"
+    assert "".join(str(made.nodes[n]) for part in made.parts for n in bits(part.nodes)) == "ACEBDF"
 
 
 @settings(max_examples=100)
 @given(drawn_templates())
 def test_edges_go_to_the_same_part_or_a_later_one(template):
-    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    number = {n: k for k, part in enumerate(template.parts) for n in bits(part.nodes)}
     assert sorted(number) == list(range(len(template.nodes)))
-    assert all(number[a] <= number[b] for a, b in template.transitions() if a != START)
-    for part in parts(template):
+    assert all(number[a] <= number[b] for a, b in template.transitions if a != START)
+    for part in template.parts:
         for groups in (part.shapes, part.labelled, part.alike, part.onward, part.rest):
             assert sum(queries for queries, _ in groups) == part.queries
 
