@@ -4,19 +4,24 @@ Equations (1) to (4) of [SHARING] count visits of earlier events: |E| x |Ep| add
 snapshots with it. Here counters are type-grained, one record for each node and column, so that the factor |Ep| falls
 away: an event adds records of nodes, whatever the number of earlier events. What is left of the equations:
 
-    (1)  an event of a query that counts alone         its edges, in the column of the start
-    (2)  an event passed on for a set                  its edges x the columns of the set
-    (4)  an event that makes a snapshot                for each query and edge, the columns of the set before
+    (1)  an event of a query that counts alone         its edges, in the one column of the query
+    (2)  an event passed on for a set                  its edges in the set x the columns of the set
+    (4)  a snapshot: its gate opens                    for each query and edge, the columns of the set before
+         an event that adds to a gate                  1
          a result                                      for each query and last node, the columns of the set
 
-The columns of a set are its snapshots in one window. They are estimated by events that are evenly mixed: an event
-meets half of those that the window makes, the result meets all. Of s snapshots of a node among t events of the set,
-s (s - 1) / t follow a snapshot of the same node at once and are added into its column. A set has one column at least:
-in fewer, the plan would be chosen by windows in which nothing happens.
+The columns of a set are its snapshots in one window: for each node that some of its queries enter from elsewhere, the
+gates that open; and each event on which its queries disagree, by itself. They are estimated by events that are evenly
+mixed: of e events that all take, b e / (b + e) come first after one of the b events at the nodes elsewhere, and open a
+gate; (b + 1) e / (b + e) where trends of some of the queries start, for then the first event opens one, too. If the
+node itself is among those elsewhere, each event ends the gate that it has opened: e. An event meets half of the columns
+that the window makes, the result meets all. A set has one column at least: in fewer, the plan would be chosen by
+windows in which nothing happens. A query that counts alone has one column, whatever it reads: its values need no
+coefficients.
 
 All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
-that is read. The cost of a plan is thus the sum over its sets. An event of two nodes, where types are not exclusive,
-counts at both.
+that is read. It is read as often as gates open there if all queries of the node are one set. The cost of a plan is thus
+the sum over its sets. An event of two nodes, where types are not exclusive, counts at both.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A part is a strongly connected part of the template: a node, or the nodes of a K
 inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
 rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
 
-    inherit  sets take the part along: all their queries have it, and no event that all take makes a snapshot
-    renew    a set ends and its queries go on, in a new set or several, with snapshots at the part
+    inherit  sets take the part along: all their queries have it, and come to it from their nodes alone, without gates
+    renew    a set ends and its queries go on, in a new set or several, with gates at the part
     merge    queries of several sets go on in a new one
     apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
@@ -18,12 +18,15 @@ What the paper leaves open is decided so:
   sets from which they come, or across these.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
 - Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
+  In the paper each event there makes a snapshot. With gates, a set could take such a part along, with the snapshots of
+  its gates among its columns; that is not looked for: renewed or merged, the same queries have the same gates there, in
+  a set with no other columns.
 - While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
-  together. The paper asks for a type rarer than the snapshots so far; here, the new set must be able to have fewer
-  columns, which is the same where no snapshots follow one another.
+  together. The paper asks for a type rarer than the snapshots so far; here, the new set must have fewer columns, which
+  a frequent type may give, too: its gates are at most as many as the events before it.
 - A part is one choice for each query, so that a closure is taken into a set as a whole. The paper also compares the
-  types inside a closure as snapshot types. A plan has no such choice: all events of the nodes at which a closure is
-  entered from other sets make snapshots, and no others.
+  types inside a closure as snapshot types. A plan has no such choice: the nodes at which a closure is entered from
+  other sets have gates, and no others.
 - Queries that are the same from a part on are not taken apart there: their snapshots are the same, and one set has as
   many columns as each of theirs.
 
@@ -53,6 +56,9 @@ RENEWED = 4
 COMPARED = 8
 #: A plan that costs less than another costs at most this part of it: sums are rounded.
 LIGHTER = 1 - 1e-12
+#: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
+#: over, and rates of a few windows differ by chance.
+WORTH = 1 - 1 / 20
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -113,8 +119,8 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
     Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
-    than them, can be worth a change: from this part on, the path is built anew. A plan is never replaced by one that
-    costs more. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
+    than them, can be worth a change: from this part on, the path is built anew. A plan is replaced by one that costs a
+    twentieth less. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
     if new == old:
         return plan, "unchanged: the same rates"
     found = _crossing(template, plan, old, new)
@@ -129,6 +135,8 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
     if changed > LIGHTER * kept:
         return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
+    if changed > WORTH * kept:
+        return plan, f"unchanged: {what}, but a cost of {changed:.1f} instead of {kept:.1f} is not worth a change"
     return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
@@ -464,7 +472,7 @@ class _Search:
         return own
 
     def may_renew(self, grown: Bits, own: int) -> bool:
-        """True if a new set of these nodes can have fewer columns than the set that takes them along."""
+        """True if a new set of these nodes has fewer columns than the set that takes them along."""
         kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
         return new.mean < kept.mean or new.final < kept.final
 
@@ -564,7 +572,7 @@ def _shown(graph: Graph, k: int) -> list[int]:
 
 
 def _label(graph: Graph, edge: GraphEdge) -> str:
-    """Returns the sets of a part as the papers write them: (queries) and their snapshots."""
+    """Returns the sets of a part as the papers write them: (queries) and the nodes of their snapshots."""
     found = []
     for queries, nodes in (*(after for _, after in edge.inherited), *edge.new):
         of = SharedSet(tuple(bits(queries)), tuple(bits(nodes)))

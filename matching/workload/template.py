@@ -87,8 +87,8 @@ class Template:
 
     @cached_property
     def parts(self) -> tuple[TemplatePart, ...]:
-        """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
-        with the others together."""
+        """Returns the strongly connected parts in topological order, those of queries that share no nodes with the
+        others together."""
         size = len(self.nodes)
         reach = [1 << n for n in range(size)]
         joined = [1 << n for n in range(size)]

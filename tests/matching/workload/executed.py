@@ -21,7 +21,7 @@ class Column:
 @dataclass
 class Counting:
     """What a set has counted. gates: by node, the column that has what comes there from elsewhere, until that
-    changes."""
+    changes; a query alone has none, and one column."""
 
     of: SharedSet
     columns: list[Column] = field(default_factory=list)
