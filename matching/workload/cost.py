@@ -192,8 +192,8 @@ class SetCosts:
     def readers(self, queries: int, nodes: int) -> Iterator[tuple[int, int, float]]:
         """Yields the other nodes with an edge from a set, queries that have it, and the values computed for these.
 
-        These are taken to go on together, with all others of the node: their values are computed for each gate. For a
-        node that only one query has, each event reads."""
+        These are taken to go on together, with all others of the node: their values are computed for each gate, and
+        for each event on which those of the set disagree. For a node that only one query has, each event reads."""
         for n in bits(self.after(nodes)):
             entering, before, start = self.entering(n)
             for a in self.alike[n]:
@@ -202,7 +202,8 @@ class SetCosts:
                     events = self.rates.events[a.label]
                     if len(self.alike[n]) > 1 or a.queries & (a.queries - 1):
                         more = sum(self.taken(some, m)[0] for m in bits(sources & ~entering))
-                        events = alternations(before + more, events, start)
+                        apart = max(0.0, events - self.taken(queries, n)[1])
+                        events = apart + alternations(before + more, events - apart, start)
                     yield n, some, some.bit_count() * events * sources.bit_count()
 
     def entering(self, node: int) -> tuple[int, float, bool]:

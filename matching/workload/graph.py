@@ -18,9 +18,9 @@ What the paper leaves open is decided so:
   sets from which they come, or across these.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
 - Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
-  In the paper each event there makes a snapshot. With gates, a set could take such a part along, with the snapshots of
-  its gates among its columns; that is not looked for: renewed or merged, the same queries have the same gates there, in
-  a set with no other columns.
+  In the paper each event there makes a snapshot. With gates, a set could take such a part along: its own nodes would be
+  passed on, and only what comes from elsewhere would open gates, which costs less than a renewed set if that is rare.
+  The rule of the paper is kept: such plans are counted right, but not looked for.
 - While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
   together. The paper asks for a type rarer than the snapshots so far; here, the new set must have fewer columns, which
   a frequent type may give, too: its gates are at most as many as the events before it.

@@ -248,7 +248,11 @@ def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
                     }
                     before = elsewhere(template, of, {**dict.fromkeys(read, alike), **entered})
                     events = of.events[path.labels[n]]
-                    values += len(read) * (mixed(before, events, len(starting) > 1) if len(having) > 1 else events)
+                    if len(having) > 1:
+                        together = {template.queries[p].labels[n] for p in set(having) & set(s.queries)}
+                        agreed = some_and_all(template.conditions, of, together)[1]
+                        events = events - agreed + mixed(before, agreed, len(starting) > 1)
+                    values += len(read) * events
         mean, final = max(1.0, start + made / 2), max(1.0, start + made)
         on_time += each * mean
         snapshots += len(s.nodes) * final + begun + values * (1 + costs.MULTIPLICATION * mean)
