@@ -62,6 +62,7 @@ WORTH = 1 - 1 / 20
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
+
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
     """source: a node, its index; inherited: sets before and after; new: sets that begin."""

@@ -277,12 +277,21 @@ def shared_middle(starts: str, middle: str, ends: str) -> Template:
     return sequences(queries, dict.fromkeys(queries, (middle[-1] + middle[0],)))
 
 
+#: Queries that come from other nodes, start or join at those of a closure.
+STARTING = sequences(
+    {"q1": "AKLX", "q2": "KLX", "q3": "BKLY", "q4": "KLY", "q5": "LX", "q6": "LY"},
+    dict.fromkeys(("q1", "q2", "q3", "q4"), ("LK",)),
+)
+
+
 @pytest.mark.parametrize(
     ("template", "of"),
     [
         (sequences({"q1": "FABCD", "q2": "ABCD", "q3": "ECD"}), dict(A=3, B=5, C=64, D=32, E=3, F=5)),
         (shared_middle("ABC", "KLM", "XYZ"), dict(A=2, B=2, C=2, K=4, L=20, M=20, X=5, Y=5, Z=5)),
         (shared_middle("ABCD", "KL", "XY"), dict(A=1, B=1, C=1, D=1, K=2, L=30, X=3, Y=3)),
+        (Q3, dict(A=4, B=6, C=30, D=30, G=5)),
+        (STARTING, dict(A=3, B=3, K=15, L=25, X=10, Y=10)),
     ],
 )
 def test_cost_is_near_that_of_the_operations(template, of):
