@@ -125,7 +125,7 @@ class SharedNode(IntEnum):
     BURST = 6  # events of this kind in a row
 
 
-class Column(IntEnum):
+class SharedColumn(IntEnum):
     """Columns of the columns, int64 (columns, 3)."""
 
     NEXT = 0  # of the same node and set, or the next free one
@@ -157,9 +157,9 @@ FULL = int(SharedNode.FULL)
 WINDOW = int(SharedNode.WINDOW)
 KIND = int(SharedNode.KIND)
 BURST = int(SharedNode.BURST)
-C_NEXT = int(Column.NEXT)
-C_ROW = int(Column.ROW)
-C_OF = int(Column.OF)
+C_NEXT = int(SharedColumn.NEXT)
+C_ROW = int(SharedColumn.ROW)
+C_OF = int(SharedColumn.OF)
 USED = int(SharedCounter.USED)
 FREE = int(SharedCounter.FREE)
 OPEN = int(SharedCounter.OPEN)
@@ -178,7 +178,7 @@ class Room(NamedTuple):
     """Nodes and what they refer to. heads, counts: int64 (nodes, sets), the first column of a set, and how many it has.
     gates: int64 (nodes, ops), the gate of an op while it has the values of its sources, else NONE.
     of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first node of each
-    open window. columns: see Column; free: int64 (3 * sets,), the first free column of each set: of starts, of
+    open window. columns: see SharedColumn; free: int64 (3 * sets,), the first free column of each set: of starts, of
     snapshots, split ones. records: int64 (rows, columns of a record). out: int64 (rows, 3 + columns): query, partition,
     window and record of closed windows with a trend. gathered: int64 (queries + 1, columns), room for a snapshot."""
 

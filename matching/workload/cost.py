@@ -4,19 +4,24 @@ Equations (1) to (4) of [SHARING] count visits of earlier events: |E| x |Ep| add
 snapshots with it. Here counters are type-grained, one record for each node and column, so that the factor |Ep| falls
 away: an event adds records of nodes, whatever the number of earlier events. What is left of the equations:
 
-    (1)  an event of a query that counts alone         its edges, in the column of the start
-    (2)  an event passed on for a set                  its edges x the columns of the set
-    (4)  an event that makes a snapshot                for each query and edge, the columns of the set before
+    (1)  an event of a query that counts alone         its edges, in the one column of the query
+    (2)  an event passed on for a set                  its edges in the set x the columns of the set
+    (4)  a snapshot: its gate opens                    for each query and edge, the columns of the set before
+         an event that adds to a gate                  1
          a result                                      for each query and last node, the columns of the set
 
-The columns of a set are its snapshots in one window. They are estimated by events that are evenly mixed: an event
-meets half of those that the window makes, the result meets all. Of s snapshots of a node among t events of the set,
-s (s - 1) / t follow a snapshot of the same node at once and are added into its column. A set has one column at least:
-in fewer, the plan would be chosen by windows in which nothing happens.
+The columns of a set are its snapshots in one window: for each node that some of its queries enter from elsewhere, the
+gates that open; and each event on which its queries disagree, by itself. They are estimated by events that are evenly
+mixed: of e events that all take, b e / (b + e) come first after one of the b events at the nodes elsewhere, and open a
+gate; (b + 1) e / (b + e) where trends of some of the queries start, for then the first event opens one, too. If the
+node itself is among those elsewhere, each event ends the gate that it has opened: e. An event meets half of the columns
+that the window makes, the result meets all. A set has one column at least: in fewer, the plan would be chosen by
+windows in which nothing happens. A query that counts alone has one column, whatever it reads: its values need no
+coefficients.
 
 All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
-that is read. The cost of a plan is thus the sum over its sets. An event of two nodes, where types are not exclusive,
-counts at both.
+that is read. It is read as often as gates open there if all queries of the node are one set. The cost of a plan is thus
+the sum over its sets. An event of two nodes, where types are not exclusive, counts at both.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from matching.workload.plan import SharedSet, SharingPlan
-from matching.workload.template import START, Template
+from matching.workload.template import START, Template, bits, mask
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
 
 #: One record added to another: the unit.
@@ -86,18 +91,6 @@ def masks(of: SharedSet) -> tuple[int, int]:
     return mask(of.queries), mask(of.nodes)
 
 
-def mask(of: Iterable[int]) -> int:
-    return sum(1 << i for i in of)
-
-
-def bits(of: int) -> Iterator[int]:
-    """Yields the positions of the bits that are set, upwards."""
-    while of:
-        low = of & -of
-        yield low.bit_length() - 1
-        of ^= low
-
-
 @dataclass(frozen=True, slots=True)
 class Alike:
     """Queries that are alike at a node. before: the nodes before, as bits; starts: True if trends start here; label:
@@ -109,31 +102,26 @@ class Alike:
     label: int
 
 
-#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; snapshots; squares of these for
-#: those in a row; additions for each column; additions in that of the start; values computed from its own columns;
-#: values computed from the start; results.
-Sums = tuple[int, float, float, float, float, float, float, float, int]
-NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; snapshots; additions for each
+#: column; additions in one column; values computed from its own columns; values computed from the start; results.
+Sums = tuple[int, float, float, float, float, float, float, int]
+NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SetCost:
     """The cost of a set but for what other sets read of it.
 
-    start: 1 if it has the column of the start; made: the other columns at the end of a window; snapshots: events that
-    make one, the limit of `made` as nodes without snapshots are added; mean, final: columns that an event and the
-    result meet; slope: the growth of the cost by a column, at most; reading: the cost of the value of a query from a
-    node before an event.
+    start: 1 if it has the column of the start; snapshots: its other columns at the end of a window; mean, final:
+    columns that an event and the result meet; reading: the cost of the value of a query from a node before an event.
     """
 
     cost: Cost
     total: float
     start: int
-    made: float
+    snapshots: float
     mean: float
     final: float
-    snapshots: float
-    slope: float
     reading: float
     sums: Sums
 
@@ -141,18 +129,19 @@ class SetCost:
 class SetCosts:
     """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
 
-    __slots__ = ("_found", "_labels", "alike", "last", "rates", "succ", "template")
+    __slots__ = ("_entering", "_found", "_labels", "alike", "last", "rates", "succ", "template")
 
     def __init__(self, template: Template, rates: EventRates) -> None:
         self.template, self.rates = template, rates
         self.alike = alike(template)
         self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
         self.succ = [0] * len(template.nodes)
-        for (source, node), _ in template.transitions().items():
+        for (source, node), _ in template.transitions.items():
             if source != START:
                 self.succ[source] |= 1 << node
         self._found: dict[tuple[int, int], SetCost] = {}
         self._labels: dict[frozenset[int], tuple[float, float]] = {}
+        self._entering: dict[int, tuple[int, float, bool]] = {}
 
     def whole(self, queries: int, nodes: int) -> Cost:
         """Returns the cost of a set, with all that is read of it."""
@@ -198,72 +187,113 @@ class SetCosts:
 
     def read(self, queries: int, nodes: int) -> float:
         """Returns the values that are computed from a set for events of other nodes."""
-        values = 0.0
-        for n in bits(self.after(nodes)):
-            for a in self.alike[n]:
-                some = (a.queries & queries).bit_count()
-                if some and a.before & nodes:
-                    events = self.rates.events[a.label]
-                    if some > 1:
-                        events = self.gates(queries, a.before & nodes, events)
-                    values += some * events * (a.before & nodes).bit_count()
-        return values
+        return sum(values for _, _, values in self.readers(queries, nodes))
 
-    def gates(self, queries: int, sources: int, events: float) -> float:
-        """Returns how often events that come from some nodes follow one of these: each time a snapshot is made."""
-        there = [n for n in bits(sources) if any(a.queries & queries for a in self.alike[n])]
-        before = sum(self.taken(queries, n)[0] for n in there)
-        return before * events / (before + events) if before else min(1.0, events)
+    def readers(self, queries: int, nodes: int) -> Iterator[tuple[int, int, float]]:
+        """Yields the other nodes with an edge from a set, queries that have it, and the values computed for these.
+
+        These are taken to go on together, with all others of the node: their values are computed for each gate, and
+        for each event on which those of the set disagree. For a node that only one query has, each event reads."""
+        for n in bits(self.after(nodes)):
+            entering, before, start = self.entering(n)
+            for a in self.alike[n]:
+                some, sources = a.queries & queries, a.before & nodes
+                if some and sources:
+                    events = self.rates.events[a.label]
+                    if len(self.alike[n]) > 1 or a.queries & (a.queries - 1):
+                        more = sum(self.taken(some, m)[0] for m in bits(sources & ~entering))
+                        apart = max(0.0, events - self.taken(queries, n)[1])
+                        events = apart + alternations(before + more, events - apart, start)
+                    yield n, some, some.bit_count() * events * sources.bit_count()
+
+    def entering(self, node: int) -> tuple[int, float, bool]:
+        """Returns the nodes from which some query comes to a node, but for those of closures round it, with the events
+        of these; and True if some queries start there and others do not."""
+        found = self._entering.get(node)
+        if found is None:
+            here, round_it = self.alike[node], 1 << node
+            while more := self.after(round_it):
+                round_it |= more
+            of: dict[int, int] = {}
+            for a in here:
+                for m in bits(a.before & ~round_it):
+                    of[m] = of.get(m, 0) | a.queries
+            before = sum(self.taken(queries, m)[0] for m, queries in of.items())
+            found = self._entering[node] = mask(of), before, len({a.starts for a in here}) > 1
+        return found
+
+    def _gates(self, queries: int, nodes: int, n: int, inside: int, agreed: float) -> float:
+        """Returns how many gates a set makes at a node for the events that all its queries take."""
+        reading: dict[int, int] = {}
+        starting, every = 0, True
+        for a in self.alike[n]:
+            if a.queries & queries:
+                for m in bits(a.before & ~inside):
+                    reading[m] = reading.get(m, 0) | a.queries & queries
+                starting, every = starting | a.starts, every and a.starts
+        if n in reading:  # each event ends its own gate
+            return agreed
+        before = sum(self.taken(queries if nodes >> m & 1 else some, m)[0] for m, some in reading.items())
+        return alternations(before, agreed, bool(starting) and not every)
 
     def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
         """Returns sums with those of some of the nodes of a set."""
-        start, every, snapshots, followed, passed, started, values, starts, results = sums
+        start, every, snapshots, passed, once, values, starts, results = sums
         events = self.rates.events
+        alone = not queries & (queries - 1)
         for n in bits(own):
             here = self.alike[n]
             if len(here) > 1:
                 here = tuple(a for a in here if a.queries & queries)
             some, agreed = self.taken(queries, n)
-            common, sources, starting = here[0].before, 0, 0
-            for a in here[1:]:
-                common &= a.before
-            inside = common & nodes
+            common, union, starting = here[0].before, 0, 0
             for a in here:
-                sources |= a.before & ~inside
+                common &= a.before
+                union |= a.before
                 starting += a.starts
+            inside = common & nodes
             passed += agreed * inside.bit_count()
             if starting == len(here):
                 start = 1
-                started += agreed
+                once += agreed
             gates = 0.0
-            if sources or 0 < starting < len(here):
-                gates = self.gates(queries, sources, agreed)
-                started += agreed
-            for a in here:
-                many = (a.queries & queries).bit_count()
-                apart = max(0.0, events[a.label] - agreed)
-                values += many * gates * (a.before & ~inside & nodes).bit_count()
-                values += many * apart * (a.before & nodes).bit_count()
-                starts += many * a.starts * (apart if starting == len(here) else apart + gates)
+            outside = union & ~inside
+            if alone:
+                start = 1
+                once += agreed * outside.bit_count()
+            elif outside or 0 < starting < len(here):
+                gates = self._gates(queries, nodes, n, inside, agreed)
+                once += agreed
+            if not alone:
+                for a in here:
+                    many = (a.queries & queries).bit_count()
+                    apart = max(0.0, events[a.label] - agreed)
+                    values += many * gates * (a.before & ~inside & nodes).bit_count()
+                    values += many * apart * (a.before & nodes).bit_count()
+                    starts += many * a.starts * (apart if starting == len(here) else apart + gates)
             snapshots += some - agreed + gates
-            followed += (some - agreed) * max(0.0, some - agreed - 1)
             every += some
             results += (self.last[n] & queries).bit_count()
-        return start, every, snapshots, followed, passed, started, values, starts, results
+        return start, every, snapshots, passed, once, values, starts, results
+
+
+def alternations(before: float, events: float, start: bool) -> float:
+    """Returns how many of some events follow one of those before, all of them evenly mixed. start: the first of the
+    events counts in any case."""
+    if not before:
+        return min(1.0, events) if start else 0.0
+    return min(events, (before + start) * events / (before + events))
 
 
 def _set_cost(sums: Sums, nodes: int) -> SetCost:
-    start, every, snapshots, followed, passed, started, values, starts, results = sums
-    made = snapshots - followed / every if every else 0.0
-    size = nodes.bit_count()
-    mean, final = max(1.0, start + made / 2), max(1.0, start + made)
+    start, every, snapshots, passed, once, values, starts, results = sums
+    mean, final = max(1.0, start + snapshots / 2), max(1.0, start + snapshots)
     cost = Cost(
-        pass_on=EVENT * every + ADDITION * (passed * mean + started),
-        snapshots=ADDITION * (size * final + starts + values) + MULTIPLICATION * values * mean,
+        pass_on=EVENT * every + ADDITION * (passed * mean + once),
+        snapshots=ADDITION * (nodes.bit_count() * final + starts + values) + MULTIPLICATION * values * mean,
         results=results * (ADDITION + MULTIPLICATION * final),
     )
-    slope = ADDITION * (passed / 2 + size) + MULTIPLICATION * (values / 2 + results)
-    return SetCost(cost, cost.total, start, made, mean, final, snapshots, slope, ADDITION + MULTIPLICATION * mean, sums)
+    return SetCost(cost, cost.total, start, snapshots, mean, final, ADDITION + MULTIPLICATION * mean, sums)
 
 
 def nodes_of(template: Template) -> range:

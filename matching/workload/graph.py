@@ -4,8 +4,8 @@ A part is a strongly connected part of the template: a node, or the nodes of a K
 inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
 rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
 
-    inherit  sets take the part along: all their queries have it, and no event that all take makes a snapshot
-    renew    a set ends and its queries go on, in a new set or several, with snapshots at the part
+    inherit  sets take the part along: all their queries have it, and come to it from their nodes alone, without gates
+    renew    a set ends and its queries go on, in a new set or several, with gates at the part
     merge    queries of several sets go on in a new one
     apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
@@ -18,12 +18,15 @@ What the paper leaves open is decided so:
   sets from which they come, or across these.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
 - Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
+  In the paper each event there makes a snapshot. With gates, a set could take such a part along: its own nodes would be
+  passed on, and only what comes from elsewhere would open gates, which costs less than a renewed set if that is rare.
+  The rule of the paper is kept: such plans are counted right, but not looked for.
 - While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
-  together. The paper asks for a type rarer than the snapshots so far; here, the new set must be able to have fewer
-  columns, which is the same where no snapshots follow one another.
+  together. The paper asks for a type rarer than the snapshots so far; here, the new set must have fewer columns, which
+  a frequent type may give, too: its gates are at most as many as the events before it.
 - A part is one choice for each query, so that a closure is taken into a set as a whole. The paper also compares the
-  types inside a closure as snapshot types. A plan has no such choice: all events of the nodes at which a closure is
-  entered from other sets make snapshots, and no others.
+  types inside a closure as snapshot types. A plan has no such choice: the nodes at which a closure is entered from
+  other sets have gates, and no others.
 - Queries that are the same from a part on are not taken apart there: their snapshots are the same, and one set has as
   many columns as each of theirs.
 
@@ -41,9 +44,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from matching.workload.cost import MULTIPLICATION, EventRates, SetCost, SetCosts, bits, mask, masks, nodes_of
+from matching.workload.cost import EventRates, SetCosts, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
-from matching.workload.template import START, Template
+from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 
 #: Nodes of the graph that are kept after each part.
 WIDTH = 8
@@ -53,26 +56,11 @@ RENEWED = 4
 COMPARED = 8
 #: A plan that costs less than another costs at most this part of it: sums are rounded.
 LIGHTER = 1 - 1e-12
+#: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
+#: over, and rates of a few windows differ by chance.
+WORTH = 1 - 1 / 20
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
-
-#: A set of queries and nodes, as bits.
-Bits = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class TemplatePart:
-    """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
-    (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
-    also of the same rest of the pattern (rest)."""
-
-    nodes: int
-    queries: int
-    shapes: tuple[Bits, ...]
-    labelled: tuple[Bits, ...]
-    alike: tuple[Bits, ...]
-    onward: tuple[Bits, ...]
-    rest: tuple[Bits, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +120,8 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
     Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
-    than them, can be worth a change: from this part on, the path is built anew. A plan is never replaced by one that
-    costs more. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
+    than them, can be worth a change: from this part on, the path is built anew. A plan is replaced by one that costs a
+    twentieth less. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
     if new == old:
         return plan, "unchanged: the same rates"
     found = _crossing(template, plan, old, new)
@@ -148,13 +136,15 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
     if changed > LIGHTER * kept:
         return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
+    if changed > WORTH * kept:
+        return plan, f"unchanged: {what}, but a cost of {changed:.1f} instead of {kept:.1f} is not worth a change"
     return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
 def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
     was, now = SetCosts(template, old), SetCosts(template, new)
-    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    number = numbered(template.parts)
     found: list[tuple[int, int, int]] = []
     for s in plan.sets:
         queries, nodes = masks(s)
@@ -215,7 +205,7 @@ class _Search:
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
-    leaving: list[list[tuple[int, int, int, float]]] = field(init=False)  # by node: part, node after, queries, events
+    number: dict[int, int] = field(init=False)  # by node: its part
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
     sets: dict[Bits, _Known] = field(default_factory=dict)
     paid: dict[tuple[int, Bits], float] = field(default_factory=dict)
@@ -224,7 +214,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.costs = SetCosts(self.template, self.rates)
-        self.parts = parts(self.template)
+        self.parts = self.template.parts
         self.ahead = [0] * (len(self.parts) + 1)
         for k in reversed(range(len(self.parts))):
             self.ahead[k] = self.ahead[k + 1] | self.parts[k].nodes
@@ -232,14 +222,11 @@ class _Search:
         alike = self.costs.alike
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
-        self.leaving = [[] for _ in alike]
+        self.number = numbered(self.parts)
         self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
-                for a in alike[n]:
-                    for p in bits(a.before & ~part.nodes):
-                        self.fed[k] |= a.queries
-                        self.leaving[p].append((k, n, a.queries, self.rates.events[a.label]))
+                self.fed[k] |= sum(a.queries for a in alike[n] if a.before & ~part.nodes)
 
     def run(self, first: int, plan: tuple[Bits, ...]) -> tuple[list[GraphNode], tuple[int, ...], set[Bits]]:
         """Returns the nodes, the lightest path and its sets. first: the part to begin with, those before it shared as
@@ -347,18 +334,15 @@ class _Search:
 
     def beats(self, k: int, one: GraphNode, other: GraphNode) -> bool:
         """True if the first node is lighter than the second, and will be whatever follows."""
-        weight = one.weight
         for s, t in zip(one.sets, other.sets):
             if s == t:
                 continue
             a, b = self.costs.of(*s), self.costs.of(*t)
-            mean, final = _most(a)
-            if mean > b.mean or final > b.final or a.snapshots > b.made:
+            if a.mean > b.mean or a.final > b.final or a.snapshots > b.snapshots:
                 return False
             if self.gains(k, s[0]):
                 return False
-            weight += (a.snapshots - a.made) * (a.slope + self.read(k, s) * MULTIPLICATION / 2)
-        return weight <= other.weight
+        return one.weight <= other.weight
 
     def gains(self, k: int, queries: int) -> bool:
         """True if a set of these queries can get columns at nodes ahead that all of them have."""
@@ -379,13 +363,11 @@ class _Search:
             inside: dict[int, int] = {}
             values: dict[int, float] = {}
             reached: dict[int, int] = {}
-            for p in bits(nodes):
-                for k, n, of, events in self.leaving[p]:
-                    some = of & queries
-                    if some and not nodes >> n & 1:
-                        inside[k] = inside.get(k, 0) | some
-                        values[k] = values.get(k, 0.0) + some.bit_count() * events
-                        reached[n] = reached.get(n, 0) | some
+            for n, some, computed in self.costs.readers(queries, nodes):
+                k = self.number[n]
+                inside[k] = inside.get(k, 0) | some
+                values[k] = values.get(k, 0.0) + computed
+                reached[n] = reached.get(n, 0) | some
             if self.costs.of(queries, nodes).start:
                 for n, of in self.starting:
                     if of & queries and not nodes >> n & 1:
@@ -491,10 +473,9 @@ class _Search:
         return own
 
     def may_renew(self, grown: Bits, own: int) -> bool:
-        """True if a new set of these nodes can have fewer columns than the set that takes them along."""
+        """True if a new set of these nodes has fewer columns than the set that takes them along."""
         kept, new = self.costs.of(*grown), self.costs.of(grown[0], own)
-        mean, final = _most(kept)
-        return new.mean < mean or new.final < final
+        return new.mean < kept.mean or new.final < kept.final
 
     def grows(self, k: int, s: Bits) -> bool:
         """True if a set may take along a node of this part or of a later one."""
@@ -507,11 +488,6 @@ class _Search:
             of = self.costs.of(*s)
             found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
         return found
-
-
-def _most(of: SetCost) -> tuple[float, float]:
-    """Returns the columns that an event and the result meet, at most, once nodes without snapshots are added."""
-    return max(1.0, of.start + of.snapshots / 2), max(1.0, of.start + of.snapshots)
 
 
 def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:
@@ -527,71 +503,9 @@ def _union(of: Iterable[Bits]) -> int:
     return found
 
 
-def parts(template: Template) -> tuple[TemplatePart, ...]:
-    """Returns the strongly connected parts of a template in topological order, those of queries that share no nodes
-    with the others together."""
-    size = len(template.nodes)
-    reach = [1 << n for n in range(size)]
-    joined = [1 << n for n in range(size)]
-    for path in template.queries:
-        every = mask(path.labels)
-        for n in path.labels:
-            joined[n] |= every
-        for source, node in path.edges:
-            if source != START:
-                reach[source] |= 1 << node
-    for closure in (reach, joined):
-        for k in range(size):
-            for n in range(size):
-                if closure[n] >> k & 1:
-                    closure[n] |= closure[k]
-    before = [mask(m for m in range(size) if reach[m] >> n & 1) for n in range(size)]
-    loops = {reach[n] & before[n] for n in range(size)}
-    order = sorted(loops, key=lambda loop: _place(loop, joined, before))
-    return _parts(template, order)
-
-
-def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
-    """Returns the place of a part in the order: nodes after it have more nodes before them."""
-    n = next(bits(loop))
-    return next(bits(joined[n])), before[n].bit_count(), n
-
-
-def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]:
-    """Returns the parts of these nodes, with the groups of queries."""
-    number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
-    queries = []
-    for path in template.queries:
-        labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
-        edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
-        queries.append((mask(path.labels), labels, edges, mask(path.last)))
-    found = []
-    ahead = (1 << len(template.nodes)) - 1
-    for nodes in order:
-        ahead &= ~nodes
-        at, to, outside, away, later = 0, 0, 0, 0, 0
-        for item, i in number.items():
-            match item:
-                case (int(n), _) if nodes >> n & 1:
-                    at |= 1 << i
-                case ((int(source), int(n)), _):
-                    to |= (nodes >> n & 1) << i
-                    outside |= (source != START and not nodes >> source & 1) << i
-                    away |= (source != START and nodes >> source & 1) << i
-                    later |= (ahead >> n & 1) << i
-        groups: list[dict[object, Bits]] = [{} for _ in range(5)]
-        every = 0
-        for q, (has, labels, edges, last) in enumerate(queries):
-            own = has & nodes
-            if not own:
-                continue
-            every |= 1 << q
-            here, starts = labels & at, not edges & to & outside
-            keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
-            for group, key in zip(groups, keys):
-                group[key] = group.get(key, (0, 0))[0] | 1 << q, own
-        found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
-    return tuple(found)
+def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:
+    """Returns the index of the part of each node."""
+    return {n: k for k, part in enumerate(parts) for n in bits(part.nodes)}
 
 
 def show(graph: Graph) -> str:
@@ -659,7 +573,7 @@ def _shown(graph: Graph, k: int) -> list[int]:
 
 
 def _label(graph: Graph, edge: GraphEdge) -> str:
-    """Returns the sets of a part as the papers write them: (queries) and their snapshots."""
+    """Returns the sets of a part as the papers write them: (queries) and the nodes of their snapshots."""
     found = []
     for queries, nodes in (*(after for _, after in edge.inherited), *edge.new):
         of = SharedSet(tuple(bits(queries)), tuple(bits(nodes)))

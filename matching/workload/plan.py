@@ -2,10 +2,15 @@
 
 A set counts partial trends of its nodes for all its queries at once, as coefficients of snapshots. A snapshot is a
 variable with a value for each query: the number of trends with which these enter the set. The partial trends of a query
-at a node are then the sum of coefficient times value over the snapshots of the set. An event takes the coefficients of
-the nodes before along if all queries of the set take it, from nodes of this set; a set whose queries all start in it
-has one snapshot for that, the start of the window, whose value is 1. Any other event of the set makes a snapshot, for
-which the values of its queries are computed. A query that shares a node with nobody is a set of its own.
+at a node are then the sum of coefficient times value over the snapshots of the set. An event that all queries of the
+set take takes along the coefficients of the nodes that are before it in all of them and in this set; a set in which all
+queries start at a node has one snapshot for that, the start of the window, whose value is 1. What else comes to the
+node, from other sets or for some of the queries only, is the value of a snapshot, its gate: the first event makes it,
+and the events after it add 1 to its coefficient until an event changes what comes there. An event that only some
+queries of the set take makes a snapshot of its own, with all that comes to the node for these.
+
+A query that shares a node with nobody is a set of its own. It needs no snapshots, even where events come from other
+sets: their values are added to its own as they are.
 """
 
 from __future__ import annotations
@@ -45,14 +50,16 @@ class SharingPlan:
 
 
 def passes_on(template: Template, plan: SharingPlan, of: SharedSet, node: int) -> bool:
-    """True if an event at a node that all queries of the set take makes no snapshot."""
+    """True if coefficients take along all that comes to a node: no event that all queries of the set take opens a gate
+    there."""
     before = template.queries[of.queries[0]].before(node)
     inside = before <= {START, *of.nodes}
     return inside and all(template.queries[q].before(node) == before for q in of.queries)
 
 
 def snapshot_nodes(template: Template, plan: SharingPlan, of: SharedSet) -> tuple[int, ...]:
-    """Returns the nodes of a set whose events make a snapshot even if all its queries take them."""
+    """Returns the nodes of a set that have gates: those where snapshots are made even if all its queries take the
+    events, though not by each of these."""
     return tuple(n for n in of.nodes if not passes_on(template, plan, of, n))
 
 

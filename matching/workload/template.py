@@ -8,8 +8,9 @@ of nodes are those of trends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from query.automaton.trends import trend_automaton
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
@@ -18,9 +19,12 @@ from query.plan.plan import Plan
 #: The source of the edges to the first events of trends.
 START = -1
 
+#: A set of queries and nodes, as bits.
+Bits = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TemplateNode:
     """An event type, and which of the places of this type in a pattern it is. type: the constant alone if all types of
     the template are values of one column."""
 
@@ -48,14 +52,31 @@ class QueryPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """nodes: of all queries; conditions: of single events, each once; exclusive: True if no event is of two types."""
+class TemplatePart:
+    """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
+    (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
+    also of the same rest of the pattern (rest)."""
 
-    nodes: tuple[Node, ...]
+    nodes: int
+    queries: int
+    shapes: tuple[Bits, ...]
+    labelled: tuple[Bits, ...]
+    alike: tuple[Bits, ...]
+    onward: tuple[Bits, ...]
+    rest: tuple[Bits, ...]
+
+
+@dataclass(frozen=True)
+class Template:
+    """nodes: of all queries; conditions: of single events, each once; exclusive: True if no event is of two types. It
+    has no slots, so that it can keep what is computed from it: plans are compared again and again."""
+
+    nodes: tuple[TemplateNode, ...]
     conditions: tuple[Expression, ...]
     queries: tuple[QueryPath, ...]
     exclusive: bool
 
+    @cached_property
     def transitions(self) -> dict[tuple[int, int], frozenset[int]]:
         """Returns the queries of each edge."""
         found: dict[tuple[int, int], set[int]] = {}
@@ -64,9 +85,33 @@ class Template:
                 found.setdefault(edge, set()).add(q)
         return {edge: frozenset(found[edge]) for edge in sorted(found)}
 
+    @cached_property
+    def parts(self) -> tuple[TemplatePart, ...]:
+        """Returns the strongly connected parts in topological order, those of queries that share no nodes with the
+        others together."""
+        size = len(self.nodes)
+        reach = [1 << n for n in range(size)]
+        joined = [1 << n for n in range(size)]
+        for path in self.queries:
+            every = mask(path.labels)
+            for n in path.labels:
+                joined[n] |= every
+            for source, node in path.edges:
+                if source != START:
+                    reach[source] |= 1 << node
+        for closure in (reach, joined):
+            for k in range(size):
+                for n in range(size):
+                    if closure[n] >> k & 1:
+                        closure[n] |= closure[k]
+        before = [mask(m for m in range(size) if reach[m] >> n & 1) for n in range(size)]
+        loops = {reach[n] & before[n] for n in range(size)}
+        order = sorted(loops, key=lambda loop: _place(loop, joined, before))
+        return _parts(self, order)
+
     def __str__(self) -> str:
         lines: list[str] = []
-        for (source, node), queries in self.transitions().items():
+        for (source, node), queries in self.transitions.items():
             start = "start" if source == START else str(self.nodes[source])
             names = ", ".join(self.queries[q].name for q in sorted(queries))
             lines.append(f"{'' if lines else 'template':<12}{start} -> {self.nodes[node]}: {names}")
@@ -79,7 +124,7 @@ class Template:
 def template(plans: Mapping[str, Plan]) -> Template:
     """Returns the template of queries by name, plans of trends without negation and without conditions between events.
     Raises QueryError if a pattern is too large."""
-    nodes: dict[Node, int] = {}
+    nodes: dict[TemplateNode, int] = {}
     every: dict[Expression, int] = {}
     types: dict[Expression, tuple[Expression, object] | None] = {}
     queries = []
@@ -101,7 +146,7 @@ def template(plans: Mapping[str, Plan]) -> Template:
                     kind = _type(condition)
                     types[condition] = kind
                     shown = show(condition) if kind is None else _shown(kind)
-                    node = nodes.setdefault(Node(shown, places.get(shown, 0)), len(nodes))
+                    node = nodes.setdefault(TemplateNode(shown, places.get(shown, 0)), len(nodes))
                     places[shown] = places.get(shown, 0) + 1
                     reached[key] = node
                     labels[node] = every.setdefault(condition, len(every))
@@ -117,7 +162,7 @@ def template(plans: Mapping[str, Plan]) -> Template:
     plain = {type(constant) for _, constant in kinds} in ({str}, {int})
     exclusive = len(kinds) == len(types) and len({column for column, _ in kinds}) == 1 and plain
     names = {_shown(kind): str(kind[1]) for kind in kinds} if exclusive else {}
-    named = tuple(Node(names.get(n.type, n.type), n.place) for n in nodes)
+    named = tuple(TemplateNode(names.get(n.type, n.type), n.place) for n in nodes)
     return Template(named, tuple(every), tuple(queries), exclusive)
 
 
@@ -135,3 +180,58 @@ def _type(condition: Expression) -> tuple[Expression, object] | None:
             if isinstance(right, Column) and isinstance(left, Constant):
                 return right, left.value
     return None
+
+
+def _place(loop: int, joined: Sequence[int], before: Sequence[int]) -> tuple[int, int, int]:
+    """Returns the place of a part in the order: nodes after it have more nodes before them."""
+    n = next(bits(loop))
+    return next(bits(joined[n])), before[n].bit_count(), n
+
+
+def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]:
+    """Returns the parts of these nodes, with the groups of queries."""
+    number: dict[object, int] = {}  # of a condition at a node, and of an edge with the condition of its node
+    queries = []
+    for path in template.queries:
+        labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
+        edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
+        queries.append((mask(path.labels), labels, edges, mask(path.last)))
+    found = []
+    ahead = (1 << len(template.nodes)) - 1
+    for nodes in order:
+        ahead &= ~nodes
+        at, to, outside, away, later = 0, 0, 0, 0, 0
+        for item, i in number.items():
+            match item:
+                case (int(n), _) if nodes >> n & 1:
+                    at |= 1 << i
+                case ((int(source), int(n)), _):
+                    to |= (nodes >> n & 1) << i
+                    outside |= (source != START and not nodes >> source & 1) << i
+                    away |= (source != START and nodes >> source & 1) << i
+                    later |= (ahead >> n & 1) << i
+        groups: list[dict[object, Bits]] = [{} for _ in range(5)]
+        every = 0
+        for q, (has, labels, edges, last) in enumerate(queries):
+            own = has & nodes
+            if not own:
+                continue
+            every |= 1 << q
+            here, starts = labels & at, not edges & to & outside
+            keys = (own, here, edges & to, (here, edges & away), (here, edges & (away | later), last, starts))
+            for group, key in zip(groups, keys):
+                group[key] = group.get(key, (0, 0))[0] | 1 << q, own
+        found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
+    return tuple(found)
+
+
+def mask(of: Iterable[int]) -> int:
+    return sum(1 << i for i in of)
+
+
+def bits(of: int) -> Iterator[int]:
+    """Yields the positions of the bits that are set, upwards."""
+    while of:
+        low = of & -of
+        yield low.bit_length() - 1
+        of ^= low

@@ -218,17 +218,17 @@ def test_each_transition_of_a_core_is_of_all_its_queries(kleene: float) -> None:
     """As the engine lays the queries on one another."""
     plans = plans_of(STOCK.schema, workload(STOCK, Shape(30, kleene=kleene, length=3), 1))
     found = template(plans)
-    shared = [edge for edge, queries in found.transitions().items() if len(queries) == len(plans)]
+    shared = [edge for edge, queries in found.transitions.items() if len(queries) == len(plans)]
     assert found.exclusive
     assert len(shared) == (3 if kleene else 2)
-    assert len(set(found.transitions().values())) > 15
+    assert len(set(found.transitions.values())) > 15
 
 
 def test_types_follow_each_other_in_one_order_in_all_queries() -> None:
     """A template of queries without Kleene has no cycle."""
     plans = plans_of(STOCK.schema, workload(STOCK, Shape(120, kleene=0.0), 1))
     order = TopologicalSorter[int]()
-    for before, after in template(plans).transitions():
+    for before, after in template(plans).transitions:
         order.add(after, before)
     assert len(list(order.static_order())) > 12
 

@@ -21,7 +21,7 @@ class Column:
 @dataclass
 class Counting:
     """What a set has counted. gates: by node, the column that has what comes there from elsewhere, until that
-    changes."""
+    changes; a query alone has none, and one column."""
 
     of: SharedSet
     columns: list[Column] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Window:
         self.sets = [Counting(s) for s in self.plan.sets]
         self.set_of = self.plan.set_of()
         for s in self.sets:
-            if any(START in self._common(s, n) for n in s.of.nodes):
+            if len(s.of.queries) == 1 or any(START in self._common(s, n) for n in s.of.nodes):
                 s.columns.append(Column({}, dict.fromkeys(s.of.queries, 1)))
                 self.operations += ADDITION * len(s.of.nodes)
 
@@ -86,7 +86,11 @@ class Window:
                 added[0] += 1
                 self.operations += ADDITION
             gate = s.gates.get(node)
-            if gate is None and any(before[q] - common for q in takers):
+            if len(s.of.queries) == 1:
+                for p in before[s.of.queries[0]] - common:
+                    added[0] += self._value(s.of.queries[0], p)
+                    self.operations += ADDITION
+            elif gate is None and any(before[q] - common for q in takers):
                 gate = Column({}, {q: self._entering(q, before[q] - common) for q in takers})
                 s.gates[node] = gate
             changes.append((s, added, gate))

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import assume, given, settings
 
-from matching.workload.cost import EventRates, bits, cost
-from matching.workload.graph import WIDTH, Graph, draw, lightest, parts, sharing_graph, show, update
+from matching.workload.cost import EventRates, cost
+from matching.workload.graph import WIDTH, Graph, draw, lightest, sharing_graph, show, update
 from matching.workload.plan import SharingPlan, unshared
-from matching.workload.template import START, Template, template
+from matching.workload.template import START, Template, bits, template
 from tests.matching.workload.workloads import (
     QA,
     QB,
@@ -48,7 +48,7 @@ def one_choice(template: Template, plan: SharingPlan) -> bool:
     at = plan.set_of()
     return all(
         len({at[q, n] for n in bits(part.nodes) if n in path.labels}) <= 1
-        for part in parts(template)
+        for part in template.parts
         for q, path in enumerate(template.queries)
     )
 
@@ -58,28 +58,28 @@ def one_choice(template: Template, plan: SharingPlan) -> bool:
 
 def test_parts_are_in_order_and_closures_are_one():
     made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
-    names = [{str(made.nodes[n]) for n in bits(part.nodes)} for part in parts(made)]
+    names = [{str(made.nodes[n]) for n in bits(part.nodes)} for part in made.parts]
     assert names.index({"Request"}) > max(names.index({"AppOrder"}), names.index({"WebOrder"}))
     assert names.index({"Pickup", "Travel"}) == names.index({"Request"}) + 1
     assert names[-2:] == [{"Dropoff"}, {"Cancel"}]
 
 
 def test_a_nested_closure_is_one_part():
-    assert [sorted(str(Q6.nodes[n]) for n in bits(part.nodes)) for part in parts(Q6)] == [["F"], ["A", "B", "C", "D"]]
+    assert [sorted(str(Q6.nodes[n]) for n in bits(part.nodes)) for part in Q6.parts] == [["F"], ["A", "B", "C", "D"]]
 
 
 def test_parts_of_queries_that_share_nothing_are_together():
     made = sequences({"q1": "ACE", "q2": "BDF"})
-    assert "".join(str(made.nodes[n]) for part in parts(made) for n in bits(part.nodes)) == "ACEBDF"
+    assert "".join(str(made.nodes[n]) for part in made.parts for n in bits(part.nodes)) == "ACEBDF"
 
 
 @settings(max_examples=100)
 @given(drawn_templates())
 def test_edges_go_to_the_same_part_or_a_later_one(template):
-    number = {n: k for k, part in enumerate(parts(template)) for n in bits(part.nodes)}
+    number = {n: k for k, part in enumerate(template.parts) for n in bits(part.nodes)}
     assert sorted(number) == list(range(len(template.nodes)))
-    assert all(number[a] <= number[b] for a, b in template.transitions() if a != START)
-    for part in parts(template):
+    assert all(number[a] <= number[b] for a, b in template.transitions if a != START)
+    for part in template.parts:
         for groups in (part.shapes, part.labelled, part.alike, part.onward, part.rest):
             assert sum(queries for queries, _ in groups) == part.queries
 
@@ -94,16 +94,17 @@ def test_q3_shares_from_b():
 
 
 def test_q3_without_sharing_where_snapshots_are_many():
-    of = rates(Q3, A=2, B=40, C=20, D=20, G=20)
+    of = rates(Q3, A=40, B=40, C=20, D=20, G=20)  # A and B in turn: a gate for every other B
     assert written(Q3, lightest(Q3, of)) == {"q2: A B C D", "q4: B C D G"}
 
 
 def test_q4_shares_what_differs_before():
-    """EventRates of the text (3.2.2), with C and D eight times as many: the prefixes F, A and E stay apart."""
-    of = rates(Q4, A=3, B=5, C=64, D=32, E=3, F=5)
+    """EventRates of the text (3.2.2), with C and D eight times as many, and B and E frequent, for which C would have a
+    gate as often: the prefixes F, A and E stay apart."""
+    of = rates(Q4, A=3, B=20, C=64, D=32, E=30, F=5)
     graph = sharing_graph(Q4, of)
     assert written(Q4, graph.plan) == {"q1: F", "q1 q2: A B C D", "q3: C D E"}
-    # A is shared by its 3 snapshots all the way, not renewed at B with 5: the text prunes n5 so.
+    # A is shared by its gates all the way, at most 3, not renewed at B with 20 events: the text prunes n5 so.
     assert cost(Q4, graph.plan, of).total < total(Q4, plan_of(Q4, "q1: F", "q1 q2: A", "q1 q2: B C D", "q3: E C D"), of)
 
 
@@ -119,7 +120,7 @@ def test_q2_shares_most_where_queries_are_many():
 def test_q5_makes_nodes_by_three_rules():
     """The cases 1 to 3 of 3.2.1: from (5,6) E, (7,8) F to J; and case 2 of both sets, where each of these gains."""
     made = sequences({"q5": "AEJK", "q6": "BEJK", "q7": "CFJK", "q8": "DFJK"})
-    graph = sharing_graph(made, rates(made, A=1, B=1, C=1, D=1, E=9, F=8, J=2, K=50), prune=False, width=None)
+    graph = sharing_graph(made, rates(made, A=3, B=3, C=3, D=3, E=9, F=8, J=2, K=50), prune=False, width=None)
     e, f, j = (1 << [str(n) for n in made.nodes].index(name) for name in "EFJ")
     (before,) = (i for i, node in enumerate(graph.nodes) if node.sets == ((0b11, e), (0b1100, f)))
     edges = [edge for node in graph.nodes for edge in node.edges if edge.source == before]
@@ -139,7 +140,9 @@ def test_q6_takes_a_closure_round_as_one():
     of = rates(Q6, A=1, B=50, C=50, D=20, F=2)
     plan = lightest(Q6, of)
     assert written(Q6, plan) == {"q10: F", "q9 q10: A B C D"}
-    of = rates(Q6, A=30, B=5, C=3, D=15, F=2)
+    of = rates(Q6, A=30, B=5, C=3, D=15, F=2)  # two Fs change what comes to A from elsewhere: three gates at most
+    assert written(Q6, lightest(Q6, of)) == {"q10: F", "q9 q10: A B C D"}
+    of = rates(Q6, A=30, B=5, C=3, D=15, F=30)
     assert written(Q6, lightest(Q6, of)) == {"q9: A B C D", "q10: A B C D F"}
 
 
@@ -272,14 +275,14 @@ def test_a_workload_of_120_queries():
 
 
 def test_sequences_that_merge_late_are_found():
-    # Before: 4,349 at this width, as the nodes kept were those that seem lightest if nothing is merged any more.
-    drawn = random.Random(3)
+    # Before: 7,166 at this width, as the nodes kept were those that seem lightest if nothing is merged any more.
+    drawn = random.Random(4)
     texts = [drawn.choice("ABCDEF") + "KLMN"[: drawn.choice((3, 4, 4))] + drawn.choice("STUVWX") for _ in range(120)]
     made = sequences({f"q{i}": text for i, text in enumerate(texts)})
     of = EventRates(tuple(drawn.choice((1.0, 3.0, 8.0, 20.0)) for _ in made.nodes))
     narrow, wide = (total(made, sharing_graph(made, of, width=width).plan, of) for width in (WIDTH, 64))
     assert narrow == pytest.approx(wide)
-    assert wide == pytest.approx(2763, abs=1)
+    assert wide == pytest.approx(5451, abs=1)
 
 
 # Updates
@@ -328,6 +331,22 @@ def test_update_says_that_nothing_is_better():
     assert why.startswith("unchanged: snapshots at B have become more frequent than G, but no plan costs less than ")
 
 
+def test_update_does_not_change_a_plan_for_little():
+    # Before: any plan that cost less; the records of all open windows were carried over for it.
+    old = rates(MOVING, A=1, B=60, C=100, **STARTS)
+    plan = lightest(MOVING, old)
+    little, more = (rates(MOVING, A=10, B=b, C=100, **STARTS) for b in (3.75, 3))
+    better = lightest(MOVING, little)
+    assert 0.95 < total(MOVING, better, little) / total(MOVING, plan, little) < 0.99
+    found, why = update(MOVING, plan, old, little)
+    assert found is plan
+    assert why.startswith("unchanged: snapshots at A have become more frequent than B, but a cost of ")
+    assert why.endswith(" is not worth a change")
+    found, why = update(MOVING, plan, old, more)
+    assert total(MOVING, found, more) < 0.95 * total(MOVING, plan, more)
+    assert why.startswith("changed from B on: ")
+
+
 @settings(max_examples=100)
 @given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
 def test_update_is_never_worse(template, old, new):
@@ -338,7 +357,7 @@ def test_update_is_never_worse(template, old, new):
     if found is plan:
         assert why.startswith("unchanged: ")
     else:
-        assert total(template, found, new) < total(template, plan, new)
+        assert total(template, found, new) <= 0.95 * total(template, plan, new)
 
 
 @settings(max_examples=100)
@@ -382,7 +401,7 @@ def test_large_graphs_are_shown_in_part():
 
 
 def test_picture_is_xml_with_the_path():
-    of = rates(Q4, A=3, B=5, C=64, D=32, E=3, F=5)
+    of = rates(Q4, A=3, B=20, C=64, D=32, E=30, F=5)
     graph = sharing_graph(Q4, of, prune=False)
     picture = draw(graph)
     root = ET.fromstring(picture)

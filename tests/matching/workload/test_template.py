@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matching.workload.template import START, Node, template
+from matching.workload.template import START, TemplateNode, template
 from query.plan.expression import show
 from tests.matching.workload.workloads import ENDING, QA, QB, QC, planned
 
@@ -70,7 +70,7 @@ def test_types_of_two_columns_are_written_out():
     )
     made = template({"q": planned(text)})
     assert not made.exclusive
-    assert made.nodes == (Node("place = 'x'", 0), Node("type = 'y'", 0))
+    assert made.nodes == (TemplateNode("place = 'x'", 0), TemplateNode("type = 'y'", 0))
     one = template({"q": planned(text.replace("A.place", "A.type"))})
     assert one.exclusive
-    assert one.nodes == (Node("x", 0), Node("y", 0))
+    assert one.nodes == (TemplateNode("x", 0), TemplateNode("y", 0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from matching.workload.cost import EventRates
 from matching.workload.plan import SharedSet, SharingPlan
-from matching.workload.template import START, Node, QueryPath, Template
+from matching.workload.template import START, QueryPath, Template, TemplateNode
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.expression import Call, Column, Constant, Expression
@@ -61,7 +61,7 @@ def sequences(queries: Mapping[str, str], loops: Mapping[str, Sequence[str]] | N
         edges |= {(number[a], number[b]) for a, b in (loops or {}).get(name, ())}
         paths.append(QueryPath(name, {n: n for n in at}, frozenset(edges), frozenset(at[-1:])))
     conditions = tuple(is_type(name) for name in names)
-    return Template(tuple(Node(name, 0) for name in names), conditions, tuple(paths), True)
+    return Template(tuple(TemplateNode(name, 0) for name in names), conditions, tuple(paths), True)
 
 
 def rates(template: Template, **events: float) -> EventRates:
@@ -112,7 +112,7 @@ def drawn_templates(draw: st.DrawFn, queries: int = 3, nodes: int = 4) -> Templa
         last = {at[-1], *([at[draw(some)]] if draw(st.integers(0, 3)) == 0 else [])}
         labels = {n: 3 * n + draw(st.sampled_from((0, 0, 0, 1, 2))) for n in at}
         paths.append(QueryPath(f"q{q}", labels, frozenset(edges), frozenset(last)))
-    return Template(tuple(Node("ABCDEFGH"[n], 0) for n in range(nodes)), tuple(conditions), tuple(paths), True)
+    return Template(tuple(TemplateNode("ABCDEFGH"[n], 0) for n in range(nodes)), tuple(conditions), tuple(paths), True)
 
 
 @st.composite
