@@ -20,6 +20,7 @@ TEXTS = {
     "qa": f"{HEAD} PATTERN SEQ((AppOrder A OR WebOrder W), {LOOP}, Dropoff D) WHERE [driver_id] {TAIL}",
     "qb": f"{HEAD} PATTERN SEQ(AppOrder A, {LOOP}, Dropoff D) WHERE [driver_id] AND D.place = 'pool' {TAIL}",
     "qc": f"{HEAD} PATTERN SEQ(AppOrder A, {LOOP}, Cancel C) WHERE [driver_id] AND T.speed < 10 {TAIL}",
+    "qe": f"{HEAD} PATTERN SEQ(AppOrder A, {LOOP}, Cancel C) WHERE [driver_id] {TAIL}",
     "qd": f"{HEAD} PATTERN SEQ(AppOrder A, ~(WebOrder W), Request R) WHERE [driver_id] {TAIL}",
 }
 RIDE = ("AppOrder", "Request", "Pickup", "Travel", "Pickup", "Travel", "Dropoff")
@@ -40,8 +41,8 @@ def rides(count: int) -> pa.Table:
 
 def test_the_delivery_workload_is_explained() -> None:
     found = explain_workload(TEXTS, {"rides": rides(900)})
-    assert "template    start -> AppOrder: qa, qb, qc\n            start -> WebOrder: qa\n" in found
-    assert "            Travel -> Dropoff: qa, qb\n            Travel -> Cancel: qc\n" in found
+    assert "template    start -> AppOrder: qa, qb, qc, qe\n            start -> WebOrder: qa\n" in found
+    assert "            Travel -> Dropoff: qa, qb\n            Travel -> Cancel: qc, qe\n" in found
     assert "\nrates       " in found
     assert "\ngraph       " in found
     assert "\nplan        " in found
