@@ -43,6 +43,12 @@ help:  ## list the targets
 	@$(PIP) -e '.[plot,dev]' </dev/null
 	@touch $@ .venv/.demo
 
+# The whole suite starts Java a dozen times: half of each start is loading classes that are kept here.
+.venv/.spark: .venv/.dev tests/spark_classes.py
+	@echo "writing an archive of Spark's classes, half a minute" >&2
+	@$(BIN)/python -m tests.spark_classes </dev/null
+	@touch $@
+
 .peers/.ready: Makefile
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .peers
@@ -69,13 +75,13 @@ PYTHON313 ?= $(shell for p in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/version
 	PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .pycer/bin/python -m pip install --quiet 'pycer==0.1.6' </dev/null
 	@touch $@
 
-setup: .venv/.dev  ## install everything for development (about 1 min)
+setup: .venv/.dev .venv/.spark  ## install everything for development (about 1 min)
 	@echo "ready: make demo, make quick, make check"
 
 demo: .venv/.demo  ## the stock demo: real prices, live and archived in one query (20 s after the first time)
 	$(BIN)/hybrid demo stock </dev/null
 
-test: .venv/.dev  ## the whole suite
+test: .venv/.dev .venv/.spark  ## the whole suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS) </dev/null
 
 quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (under 1 min)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -73,6 +74,12 @@ COMPARISONS = ("<=", ">=", "<>", "<", ">", "=")
 Row = dict[str, object]
 
 
+@cache
+def among(*values: Hashable) -> st.SearchStrategy[Any]:
+    """One of the values, by one object for equal values: hypothesis looks at every new one before it draws."""
+    return st.sampled_from(values)
+
+
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
@@ -89,9 +96,9 @@ def events(
 ) -> list[Row]:
     """Rows of SCHEMA in total order: 1 to 3 partitions, ties in time, nulls and NaN; times as int microseconds."""
     sizes = range(min_size, max_size + 1)
-    count = draw(st.sampled_from([*sizes, *sizes[len(sizes) // 3 :], *sizes[len(sizes) // 2 :]]))
-    partitions = draw(st.sampled_from([1, 1, *range(1, len(keys) + 1)]))
-    some = st.sampled_from(keys[:partitions])
+    count = draw(among(*sizes, *sizes[len(sizes) // 3 :], *sizes[len(sizes) // 2 :]))
+    partitions = draw(among(1, 1, *range(1, len(keys) + 1)))
+    some = among(*keys[:partitions])
     rows: list[Row] = []
     seconds = draw(st.integers(0, 3))
     for _ in range(count):
@@ -479,7 +486,7 @@ def with_negations(draw: st.DrawFn, pattern: RowPattern, edges: bool) -> RowPatt
             if edges or (any(map(min_rows, parts[:i])) and any(map(min_rows, parts[i:])))
         ]
         if places:
-            parts.insert(draw(st.sampled_from(places)), Negation(name))
+            parts.insert(draw(among(*places)), Negation(name))
     return Concatenation(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
@@ -600,13 +607,13 @@ def plans(
     too. anchored: `^` and `$`. exclusions: {- -}. skip_to: SKIP TO FIRST and LAST, which may be stuck. unmatched: WITH
     UNMATCHED ROWS. timeouts: TIMEOUT ROWS. raising: conditions that fail on some rows (DataError where they are read).
     """
-    selection = draw(st.sampled_from(selections))
+    selection = draw(among(*selections))
     kinds = [AfterMatchKind.PAST_LAST_ROW, AfterMatchKind.TO_NEXT_ROW, AfterMatchKind.NO_SKIP]
     if selection not in SKIP_TILL and not no_skip:
         kinds.pop()
     if selection not in SKIP_TILL and skip_to:
         kinds += [AfterMatchKind.TO_LAST, AfterMatchKind.TO_FIRST, AfterMatchKind.PAST_LAST_ROW]
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(among(*kinds))
     overlapping = selection in SKIP_TILL or kind is AfterMatchKind.NO_SKIP
     pattern = draw(shapes())
     timeout_rows = timeouts and not overlapping and draw(sometimes)
@@ -615,7 +622,7 @@ def plans(
     subsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
     target: tuple[str, ...] = ()
     if kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
-        target = draw(st.sampled_from([*((n,) for n in names[::-1]), names[-1:], names[-2:]]))
+        target = draw(among(*((n,) for n in names[::-1]), names[-1:], names[-2:]))
         subsets = (("U", target),) if len(target) > 1 else ()
     if anchored and draw(seldom):
         pattern = with_anchors(draw, pattern)
@@ -636,7 +643,7 @@ def plans(
     rows = [*ROWS_PER_MATCH]
     if unmatched and not overlapping and not excludes(pattern):
         rows += [RowsPerMatch.ALL_WITH_UNMATCHED] * 2
-    shape = draw(st.sampled_from(rows))
+    shape = draw(among(*rows))
     shown = draw(measures(names, shape is RowsPerMatch.ONE, looks_ahead, opaque))
     partition = (K,) if draw(st.integers(0, 4)) else ()
     return Plan(

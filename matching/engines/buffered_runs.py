@@ -12,7 +12,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, ConditionFailed, EnginePlan, OverBudget
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
@@ -44,9 +44,9 @@ class BufferedRuns(ABC):
         self.chosen = chosen
         program = self.program = chosen.runs
         self._tables = layout.program_arrays(program, chosen.runs_max)
-        self._buffer = layout.new_buffer(1 << 15)
-        self._heap = layout.Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
-        self._decided = layout.new_decided(1 << 14, len(program.carries or ()))
+        self._buffer = layout.new_buffer(ROOM)
+        self._heap = layout.Heap(np.zeros(ROOM, np.int64), np.zeros(ROOM, np.int64))
+        self._decided = layout.new_decided(ROOM, len(program.carries or ()))
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
         self._special: Step | None = None

@@ -26,6 +26,9 @@ from matching.workload.program import Workload
 
 #: State to be saved, by name.
 Arrays = dict[str, np.ndarray]
+#: Items of each kind that an engine has room for at its start; what is short is at least doubled. Most states have few
+#: rows, and arrays are saved whole.
+ROOM = 1 << 6
 #: No condition of any row fails.
 NONE_BAD = np.zeros(0, np.int64)
 

@@ -9,7 +9,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.engines.buffered_runs import BufferedRuns
-from matching.engines.engine import Arrays, EnginePlan
+from matching.engines.engine import ROOM, Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.skip_till import Block, Run
@@ -43,7 +43,7 @@ class RunBlocks(BufferedRuns):
 
     def _start(self) -> None:
         """Sets up empty blocks."""
-        line = np.zeros((1024, self._width), np.int64)
+        line = np.zeros((ROOM, self._width), np.int64)
         behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
         self._runs = skip_till.Runs(
             line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind
@@ -54,7 +54,7 @@ class RunBlocks(BufferedRuns):
         super().reserve(partitions)
         have = len(self._blocks)
         if partitions > have:
-            self._blocks = layout.grown(self._blocks, max(partitions, 2 * have, 1024))
+            self._blocks = layout.grown(self._blocks, max(partitions, 2 * have, ROOM))
             self._blocks[have:, Block.SIZE] = -1
 
     def _room_for_runs(self, partition: int) -> int:
@@ -187,7 +187,7 @@ class RunBlocks(BufferedRuns):
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
-        line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + 1024)
+        line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + ROOM)
         sizes = arrays["blocks"][:, Block.SIZE]
         top = np.array([len(arrays["line"]), len(arrays["line"]) - int((1 << sizes[sizes >= 0]).sum())])
         self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])

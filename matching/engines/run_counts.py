@@ -6,14 +6,11 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, ConditionFailed, EnginePlan
 from matching.kernels import counts, layout
 from matching.kernels.counts import Counted, Node, PathCounters
 from matching.store import RowStore
 from query.errors import DataError
-
-#: Initial room for nodes.
-ROOM = 1 << 12
 
 
 class RunCounts:
@@ -59,7 +56,7 @@ class RunCounts:
         """Makes room for this many partitions."""
         have = len(self._partitions)
         if partitions > have:
-            more = self._fresh(max(partitions, 2 * have, 1024) - have)
+            more = self._fresh(max(partitions, 2 * have, ROOM) - have)
             self._partitions = np.concatenate([self._partitions, more])
 
     def run(

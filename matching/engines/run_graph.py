@@ -6,7 +6,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, ConditionFailed, EnginePlan, OverBudget
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, ConditionFailed, EnginePlan, OverBudget
 from matching.kernels import graph, layout
 from matching.kernels.graph import GraphCounters, Kept, Lists, Narrow
 from matching.purpose import Purpose
@@ -15,8 +15,6 @@ from matching.store import RowStore
 
 #: Maximum number of matches that one row may end.
 MATCHES_MAX = 1_000_000
-#: Initial room for matches, and by some factor for cells and rows of matches.
-ROOM = 1 << 12
 #: The arrays that grow with the longest match, or the longest list of partial matches.
 PATH = ("path", "bottom", "stack")
 
@@ -83,7 +81,7 @@ class RunGraph:
         """Makes room for this many partitions."""
         have = len(self._lists)
         if partitions > have:
-            self._lists = np.concatenate([self._lists, self._fresh(max(partitions, 2 * have, 1024) - have)])
+            self._lists = np.concatenate([self._lists, self._fresh(max(partitions, 2 * have, ROOM) - have)])
 
     def run(
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,

@@ -6,7 +6,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.buffered_runs import BufferedRuns, fields, named
-from matching.engines.engine import Arrays, EnginePlan
+from matching.engines.engine import ROOM, Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
@@ -24,9 +24,9 @@ class RunLists(BufferedRuns):
 
     def __init__(self, chosen: EnginePlan) -> None:
         super().__init__(chosen)
-        self._runs = layout.new_runs(4096, len(self.program.registers))
-        self._partitions = layout.new_partitions(1024)
-        self._counters[Counters.FREE] = 4096
+        self._runs = layout.new_runs(ROOM, len(self.program.registers))
+        self._partitions = layout.new_partitions(ROOM)
+        self._counters[Counters.FREE] = ROOM
         self._counters[Counters.LAST_PARTITION] = -1
 
     def _state(self) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, EnginePlan
 from matching.kernels import starts as kernels
 from matching.kernels.layout import Counters, Heap, grown
 from matching.kernels.records import due_first
@@ -39,12 +39,12 @@ class RunStarts:
         assert isinstance(table, StartTable)
         self._arrays = kernels.table_arrays(table, chosen.runs)
         self._within_us = chosen.runs.within_us
-        self._rows = np.zeros((1024, kernels.ROW_COLUMNS), np.int64)
-        self._partitions = _new_partitions(1024)
-        self._heap = Heap(np.zeros(1024, np.int64), np.zeros(1024, np.int64))
-        self._decided = np.zeros((1 << 14, kernels.DECIDED_COLUMNS), np.int64)
+        self._rows = np.zeros((ROOM, kernels.ROW_COLUMNS), np.int64)
+        self._partitions = _new_partitions(ROOM)
+        self._heap = Heap(np.zeros(ROOM, np.int64), np.zeros(ROOM, np.int64))
+        self._decided = np.zeros((ROOM, kernels.DECIDED_COLUMNS), np.int64)
         self._scratch = kernels.StartScratch(
-            np.zeros((len(table.configs), 3), np.int64), np.zeros(1024, np.int64), np.zeros(1, np.int64)
+            np.zeros((len(table.configs), 3), np.int64), np.zeros(ROOM, np.int64), np.zeros(1, np.int64)
         )
         self._counters = np.zeros(len(Counters), np.int64)
         self._counters[Counters.LAST_PARTITION] = -1

@@ -6,7 +6,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, EnginePlan
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, EnginePlan
 from matching.kernels import table as kernels
 from matching.kernels.layout import grown
 from matching.program.determinise import ListTable
@@ -36,11 +36,11 @@ class RunTable:
         self.strict = chosen.runs.strict
         self._arrays = kernels.table_arrays(table)
         self._lengths = np.array([len(runs) for runs in table.lists], np.int64)
-        self._state = np.zeros(1024, np.int64)
-        self._number = np.zeros(1024, np.int64)
-        self._last = np.full(1024, -1, np.int64)  # last row taken, per partition
-        self._trail = np.zeros(1024, np.int64)  # per row of the store
-        self._decided = kernels.TableDecided(*(np.zeros(1 << 14, np.int64) for _ in range(4)))
+        self._state = np.zeros(ROOM, np.int64)
+        self._number = np.zeros(ROOM, np.int64)
+        self._last = np.full(ROOM, -1, np.int64)  # last row taken, per partition
+        self._trail = np.zeros(ROOM, np.int64)  # per row of the store
+        self._decided = kernels.TableDecided(*(np.zeros(ROOM, np.int64) for _ in range(4)))
         self._count = 0
         self._last_partition = -1
 

@@ -55,6 +55,8 @@ def answer_of(found: Sequence[Matches]) -> Answer:
     """Outcome, number, times, matched events and output rows of every match, sorted; NaN prints as itself."""
     out: Answer = []
     for matches in found:
+        if not len(matches):  # most of them, where rows come one by one
+            continue
         rows: dict[int, list[str]] = {}
         if matches.rows.num_columns:  # without any, Arrow does not know how many rows there are
             for match, row in zip(matches.row_match.tolist(), matches.rows.to_pylist(), strict=True):

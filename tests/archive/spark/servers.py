@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.conftest import JAVA_OPTIONS
+from tests.conftest import JAVA_OPTIONS_WITH_CLASSES
 
 #: Kept from executors: whatever on their path has our packages, so that only what is shipped to them can be ours.
 WITHOUT_US = """
@@ -32,13 +32,12 @@ def environment(work: Path, cache: Path) -> dict[str, str]:
     them are unpacked and compiled."""
     (work / "python").mkdir(parents=True, exist_ok=True)
     (work / "python" / "sitecustomize.py").write_text(WITHOUT_US)
-    (work / "conf").mkdir(exist_ok=True)
-    (work / "conf" / "java-opts").write_text(JAVA_OPTIONS)  # of servers and of the executors that they start
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK", "PYTHON"))}
     return kept | {
         "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(work / "python"), "SPARK_LOCAL_IP": "127.0.0.1",
         "XDG_CACHE_HOME": str(cache), "SPARK_LOG_DIR": str(work), "SPARK_PID_DIR": str(work),
-        "SPARK_WORKER_DIR": str(work), "SPARK_NO_DAEMONIZE": "1", "SPARK_CONF_DIR": str(work / "conf"),
+        "SPARK_WORKER_DIR": str(work), "SPARK_NO_DAEMONIZE": "1",
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS_WITH_CLASSES,  # of servers, and of the executors that they start
     }  # fmt: skip
 
 
