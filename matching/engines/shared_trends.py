@@ -10,11 +10,10 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
-from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, in_order, sums_of, wider
+from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, in_order, sums_of
 from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
-from matching.kernels.shared_trends import Room, Sets, SharedCounter, SharedNode
-from matching.kernels.trends import Shape
+from matching.kernels.shared_trends import Layouts, Room, Sets, SharedCounter, SharedNode
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
 from matching.workload.cost import EventRates
@@ -27,6 +26,8 @@ from query.errors import DataError
 ROOM = 1 << 8
 #: Records carried over at once from one plan to another.
 CARRIED_AT_ONCE = 1 << 16
+#: Kinds of sums, in the order of a record.
+_KINDS = (WHOLE, FLOAT, LEAST)
 #: No set splits by itself.
 NEVER = 1 << 40
 
@@ -52,7 +53,6 @@ class SharedTrends:
         table = self._table = chosen.workload.table
         plan = self.plan = chosen.workload.plan
         self._sets = sets_of(table, plan, chosen.workload.splitting)
-        self._rows_max = _rows_max(self._sets)
         self._sums = sums_of(table.sums)
         self._slots = -(-table.within_us // table.slide_us)
         least = dict.fromkeys(s.value for s in table.of_kind(LEAST))
@@ -61,24 +61,62 @@ class SharedTrends:
         self._last_us: int | None = None
         self._seen = np.zeros(len(table.template.conditions), np.int64)
         self._masks = _kind_masks(table.template)
-        self._shape = self._shape_of(1)
+        self._layouts = self._layouts_of(1)
         counters = np.zeros(len(SharedCounter), np.int64)
         counters[SharedCounter.FREE] = kernels.NONE
         counters[SharedCounter.VALUE_BITS] = GROWTH_BITS
-        columns, sets, ops = self._shape.alive + 1, len(self._sets.cells), len(self._sets.op_set)
+        widest, sets, ops = self._widest, len(self._sets.cells), len(self._sets.op_set)
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
             np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64),
             np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
-            np.zeros((ROOM, 3), np.int64), np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets),
-            np.zeros((ROOM, columns), np.int64), np.zeros((ROOM, 3 + columns), np.int64),
-            np.zeros((len(table.tables), columns), np.int64), counters,
+            np.zeros((ROOM, 4), np.int64), np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets),
+            np.zeros(ROOM, np.int64), np.zeros((ROOM, 3 + widest), np.int64),
+            np.zeros((len(table.tables), widest), np.int64), counters,
         )  # fmt: skip
 
-    def _shape_of(self, limbs: int) -> Shape:
-        whole, floats, least = (len(self._table.of_kind(kind)) for kind in (WHOLE, FLOAT, LEAST))
-        first = (1 + whole) * limbs
-        return Shape(1 + whole, limbs, first, first + floats, first + floats + least, first + floats + 2 * least)
+    def _layouts_of(self, limbs: int) -> Layouts:
+        """Returns the layouts of records with numbers of so many limbs."""
+        table, sets = self._table, self._sets
+        lists: list[Sequence[int]] = list(table.places)
+        lists += [sorted({i for q in s.queries for i in table.places[q]}) for s in _counted(self.plan)]
+        kinds = [[[_index(table.sums, i) for i in of if table.sums[i].kind == kind] for of in lists] for kind in _KINDS]
+        count = np.array([[len(of) for of in kind] for kind in kinds], np.int64)
+        floats_at = 1 + (1 + count[0]) * limbs
+        least_at = floats_at + count[1]
+        there_at = least_at + count[2]
+        size = there_at + count[2]
+        queries = len(table.tables)
+        columns, value_at, own_at = [], [], []
+        for g in range(len(sets.cells)):
+            coefficients = int(sets.cells[g] * size[queries + g])
+            value, own = coefficients, 0
+            for q in sets.member_query[sets.member[g] : sets.member[g] + sets.queries[g]]:
+                value_at.append(value)
+                own_at.append(own)
+                value += int(size[q])
+                own += int(sets.cells[g] * size[q])
+            columns += [coefficients, value, own]
+
+        def flat(lists: list[list[int]]) -> tuple[Int64Array, Int64Array]:
+            ends = np.cumsum([0, *map(len, lists)]).astype(np.int64)
+            return ends, np.array([i for of in lists for i in of], np.int64)
+
+        return Layouts(
+            limbs, queries, *flat(kinds[0]), *flat(kinds[1]), *flat(kinds[2]), floats_at, least_at, there_at, size,
+            *(np.array(of, np.int64) for of in (columns, value_at, own_at)),
+        )  # fmt: skip
+
+    @property
+    def _widest(self) -> int:
+        """Returns the size of the largest record of a query."""
+        return int(self._layouts.size[: self._layouts.queries].max())
+
+    @property
+    def _data_max(self) -> int:
+        """Returns the room that an event of one node may need: each set split once, a column and a snapshot."""
+        columns = self._layouts.column
+        return int(2 * columns.sum()) + sum(int(columns[3 * g + 1]) for g in self._sets.op_set if g >= 0)
 
     @property
     def _counters(self) -> Int64Array:
@@ -130,8 +168,8 @@ class SharedTrends:
         at, count = 0, len(mask)
         while at < count:
             at, status = kernels.step(
-                at, count, partition, mask, kind, ts, values, doubles, valid, self._sets, self._sums, self._shape,
-                self._room, self._rows_max,
+                at, count, partition, mask, kind, ts, values, doubles, valid, self._sets, self._sums, self._layouts,
+                self._room, self._data_max,
             )  # fmt: skip
             self._make_room(status)
 
@@ -145,7 +183,7 @@ class SharedTrends:
             case kernels.MORE_OUTPUT:
                 self._grow(("out",), 2 * len(room.out) + len(self._table.tables))
             case kernels.MORE_RECORDS:
-                self._grow(("records",), 2 * len(room.records) + self._rows_max)
+                self._grow(("data",), 2 * len(room.data) + self._data_max)
                 self._grow(("columns",), 2 * len(room.columns) + 3 * len(self._sets.cells) + len(self._sets.op_set))
 
     def _kinds(self, mask: Int64Array) -> Int64Array:
@@ -174,15 +212,35 @@ class SharedTrends:
         self._room = self._room._replace(**{name: grown(getattr(self._room, name), rows) for name in names})
 
     def _more_limbs(self) -> None:
-        old, room = self._shape, self._room
-        if 2 * old.limbs > LIMBS_MAX:
+        was, room = self._layouts, self._room
+        if 2 * was.limbs > LIMBS_MAX:
             raise DataError(
                 f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
                 "shorten WITHIN, or make the conditions of the pattern stricter",
             )
-        self._shape = self._shape_of(2 * old.limbs)
-        out = np.concatenate([room.out[:, :3], wider(room.out[:, 3:], old)], axis=1)
-        self._room = room._replace(records=wider(room.records, old), gathered=wider(room.gathered, old), out=out)
+        self._layouts = now = self._layouts_of(2 * was.limbs)
+        data = np.zeros(2 * len(room.data), np.int64)  # a record has twice the numbers at most
+        used = self._counters[SharedCounter.COLUMNS_USED]
+        end = kernels.lay_out(self._sets, room.columns, used, room.data, data, was, now)
+        self._counters[SharedCounter.DATA_USED] = end
+        out = np.zeros((len(room.out), 3 + self._widest), np.int64)
+        out[:, :3] = room.out[:, :3]
+        for q in range(was.queries):
+            mine = room.out[:, 0] == q
+            out[mine, 3:] = self._laid_out(room.out[mine, 3:], q, was, now)
+        gathered = np.zeros((len(room.gathered), self._widest), np.int64)
+        self._room = room._replace(data=data, out=out, gathered=gathered)
+
+    def _laid_out(self, records: np.ndarray, q: int, was: Layouts, now: Layouts) -> np.ndarray:
+        """Returns records of a query in a layout with more limbs; their numbers continue their sign."""
+        out = np.zeros((*records.shape[:-1], self._widest), np.int64)
+        out[..., 0] = records[..., 0]
+        whole = records[..., 1 : was.floats_at[q]].reshape(*records.shape[:-1], -1, was.limbs)
+        sign = np.repeat(whole[..., -1:] >> 63, now.limbs - was.limbs, axis=-1)
+        wide = np.concatenate([whole, sign], axis=-1)
+        out[..., 1 : now.floats_at[q]] = wide.reshape(*records.shape[:-1], -1)
+        out[..., now.floats_at[q] : now.size[q]] = records[..., was.floats_at[q] : was.size[q]]
+        return out
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Closes the windows that end at the watermark or before."""
@@ -195,22 +253,22 @@ class SharedTrends:
     def _close(self, window: int) -> None:
         if self._counters[SharedCounter.LIVE]:
             while (
-                status := kernels.close_before(window, self._sets, self._sums, self._shape, self._room)
+                status := kernels.close_before(window, self._sets, self._sums, self._layouts, self._room)
             ) != kernels.DONE:
                 self._make_room(status)
 
     def closed(self) -> list[ClosedWindows]:
         """Returns the rows of closed windows of each query, in the order of windows, and forgets them."""
-        out, shape = self._room.out[: self._counters[SharedCounter.OUT]].copy(), self._shape
+        out, of = self._room.out[: self._counters[SharedCounter.OUT]].copy(), self._layouts
         self._counters[SharedCounter.OUT] = 0
         found = []
-        for q in range(len(self._table.tables)):
+        for q in range(of.queries):
             mine = out[out[:, 0] == q]
             record = mine[:, 3:]
             found.append(ClosedWindows(
-                mine[:, 1], mine[:, 2], record[:, : shape.floats].reshape(len(mine), shape.whole, shape.limbs),
-                np.ascontiguousarray(record[:, shape.floats : shape.least]).view(np.float64),
-                record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
+                mine[:, 1], mine[:, 2], record[:, 1 : of.floats_at[q]].reshape(len(mine), -1, of.limbs),
+                np.ascontiguousarray(record[:, of.floats_at[q] : of.least_at[q]]).view(np.float64),
+                record[:, of.least_at[q] : of.there_at[q]], record[:, of.there_at[q] : of.size[q]] != 0,
             ))  # fmt: skip
         return found
 
@@ -236,20 +294,21 @@ class SharedTrends:
         self._begin_with(old)
         for begin in range(0, len(open_nodes), chunk):
             nodes = open_nodes[begin : begin + chunk]
-            old_values = old._values_of(nodes, read)
-            while self._shape.limbs < old._shape.limbs:
+            while old._layouts.limbs < self._layouts.limbs:
+                old._more_limbs()
+            there_now = old._values_of(nodes, read)
+            while self._layouts.limbs < old._layouts.limbs:
                 self._more_limbs()
-            values = np.zeros((len(nodes), len(pairs), self._shape.alive + 1), np.int64)
+            values = np.zeros((len(nodes), len(pairs), self._widest), np.int64)
             for k, i in enumerate(kept):
-                q = pairs[i][0]
-                for to, come in self._columns_of(q, old, queries[q]):
-                    values[:, i, to] = old_values[:, k, come]
+                size = self._layouts.size[pairs[i][0]]  # the sums of a query are in the same order in all workloads
+                values[:, i, :size] = there_now[:, k, :size]
             self._room.nodes[nodes, SharedNode.WIDTH] = old._room.nodes[nodes, SharedNode.WIDTH]
             at = 0
             while at < len(nodes):
                 at, status = kernels.load_values(
                     at, nodes, into[:, 0].copy(), into[:, 2].copy(), into[:, 1].copy(), values, self._sets, self._room,
-                    self._shape, self._rows_max,
+                    self._layouts, self._data_max,
                 )  # fmt: skip
                 self._make_room(status)
 
@@ -257,7 +316,7 @@ class SharedTrends:
         """Takes the nodes of another engine, without anything in them."""
         room, theirs = self._room, old._room
         counters = theirs.counters.copy()
-        counters[[SharedCounter.COLUMNS_USED, SharedCounter.RECORDS_USED, SharedCounter.SLOT]] = 0
+        counters[[SharedCounter.COLUMNS_USED, SharedCounter.DATA_USED, SharedCounter.SLOT]] = 0
         nodes = theirs.nodes.copy()
         nodes[:, SharedNode.KIND] = kernels.NONE
         n = len(nodes)
@@ -269,38 +328,18 @@ class SharedTrends:
         )  # fmt: skip
 
     def _values_of(self, nodes: Int64Array, read: np.ndarray) -> np.ndarray:
-        """Returns the records of pairs, int64 (nodes, pairs, columns). read: set, query and
-        cell of each."""
-        at, out = 0, np.zeros((len(nodes), len(read), self._shape.alive + 1), np.int64)
+        """Returns the records of pairs, int64 (nodes, pairs, size of the largest one). read: set, query and cell of
+        each."""
+        at, out = 0, np.zeros((len(nodes), len(read), self._widest), np.int64)
         while at < len(nodes):
             at, status = kernels.values_of(
                 at, nodes, read[:, 0].copy(), read[:, 2].copy(), read[:, 1].copy(), self._sets, self._room, self._sums,
-                self._shape, out,
+                self._layouts, out,
             )  # fmt: skip
             if status != kernels.DONE:
-                old = self._shape
                 self._make_room(status)
-                out = wider(out, old)
+                at, out = 0, np.zeros((len(nodes), len(read), self._widest), np.int64)
         return out
-
-    def _columns_of(self, query: int, old: SharedTrends, old_query: int) -> list[tuple[int, int]]:
-        """Returns the columns of a query's records here, and the same ones there."""
-        found = [(limb, limb) for limb in range(old._shape.limbs)] + [(self._shape.alive, old._shape.alive)]
-        mine, theirs = self._table.places[query], old._table.places[old_query]
-        for a, b in zip(mine, theirs, strict=True):
-            kind = self._table.sums[a].kind
-            to, come = (_index(t.sums, i) for t, i in ((self._table, a), (old._table, b)))
-            if kind == WHOLE:
-                found += [
-                    ((1 + to) * self._shape.limbs + limb, (1 + come) * old._shape.limbs + limb)
-                    for limb in range(old._shape.limbs)
-                ]
-            elif kind == FLOAT:
-                found.append((self._shape.floats + to, old._shape.floats + come))
-            else:
-                found += [(self._shape.least + to, old._shape.least + come),
-                          (self._shape.there + to, old._shape.there + come)]  # fmt: skip
-        return found
 
     def decode(self, store: RowStore, out: Decode) -> None:
         """Does nothing: there are no matches to write; see `closed`."""
@@ -336,17 +375,16 @@ class SharedTrends:
         arrays = {name: array for name, array in room._asdict().items() if name != "gathered"}
         arrays |= {name: getattr(room, name)[:used] for name in _OF_NODES}
         arrays["columns"] = room.columns[: counters[SharedCounter.COLUMNS_USED]]
-        arrays["records"] = room.records[: counters[SharedCounter.RECORDS_USED]]
+        arrays["data"] = room.data[: counters[SharedCounter.DATA_USED]]
+        arrays["limbs"] = np.array([self._layouts.limbs])
         return arrays | {"out": room.out[: counters[SharedCounter.OUT]]}
 
     def restore(self, arrays: Arrays) -> None:
-        columns, limbs = arrays["records"].shape[1], 1
-        while self._shape_of(limbs).alive + 1 < columns:
-            limbs *= 2
-        self._shape = self._shape_of(limbs)
-        self._room = Room(**arrays, gathered=np.zeros((len(self._room.gathered), columns), np.int64))
+        kept = dict(arrays)
+        self._layouts = self._layouts_of(int(kept.pop("limbs")[0]))
+        self._room = Room(**kept, gathered=np.zeros((len(self._room.gathered), self._widest), np.int64))
         self._grow(_OF_NODES, max(ROOM, len(self._room.nodes)))
-        for name in ("columns", "records", "out"):
+        for name in ("columns", "data", "out"):
             self._grow((name,), max(ROOM, len(getattr(self._room, name))))
 
 
@@ -498,14 +536,13 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     def column(rows: Sequence[tuple[int, ...]], i: int, dtype: type = np.int64) -> np.ndarray:
         return np.array([row[i] for row in rows], dtype)
 
-    def sums(kind: str) -> tuple[Int64Array, Int64Array]:
-        """Returns the indices of the sums of each set's queries among those of a kind."""
-        lists = []
-        for s in counted:
-            places = {i for q in s.queries for i in table.places[q] if table.sums[i].kind == kind}
-            lists.append(sorted(_index(table.sums, i) for i in places))
-        return np.cumsum([0, *map(len, lists)]).astype(np.int64), numbers([i for of in lists for i in of])
-
+    maps: list[list[int]] = []
+    for s in counted:
+        every = sorted({i for q in s.queries for i in table.places[q]})
+        by_kind = {kind: [i for i in every if table.sums[i].kind == kind] for kind in _KINDS}
+        for q in s.queries:
+            wanted = [i for kind in _KINDS for i in table.places[q] if table.sums[i].kind == kind]
+            maps.append([by_kind[table.sums[i].kind].index(i) for i in wanted])
     limit = [len(s.queries) if how is Splitting.BY_SNAPSHOTS and not s.own else NEVER for s in counted]
     burst = [kernels.NONE] * len(counted)
     if how is Splitting.BY_BURSTS:
@@ -518,13 +555,10 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
         numbers(of.inside), numbers(of.inside_cell), np.cumsum([0, *map(len, readers)]).astype(np.int64),
         numbers([op for ops in readers for op in ops]), numbers([s.cells for s in counted]),
         numbers([len(s.queries) for s in counted]), first, np.array(starts, np.bool_),
-        np.array([s.own for s in counted]), numbers(limit), numbers(burst), *sums(WHOLE), *sums(FLOAT), *sums(LEAST),
-        numbers(last), column(last_of, 0), column(last_of, 2), column(last_of, 1), table.within_us, table.slide_us,
+        np.array([s.own for s in counted]), numbers(limit), numbers(burst),
+        np.cumsum([0, *(len(s.queries) for s in counted)]).astype(np.int64)[:-1].copy(),
+        numbers([q for s in counted for q in s.queries]), np.cumsum([0, *map(len, maps)]).astype(np.int64),
+        numbers([i for one in maps for i in one]), numbers(last), column(last_of, 0), column(last_of, 2),
+        column(last_of, 1), table.within_us, table.slide_us,
         any(k >= 0 for k in burst),
     )  # fmt: skip
-
-
-def _rows_max(sets: Sets) -> int:
-    """Returns the records that an event of one node may need: each set split once, a column and a snapshot."""
-    split = int((2 * sets.cells * sets.queries + sets.cells).sum())
-    return split + sum(int(sets.cells[g] + sets.queries[g]) for g in sets.op_set)

@@ -22,9 +22,9 @@ CLASSES_MAX = 62
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTable:
-    """The tables of a workload, for any sharing plan. tables: by query, its own, with sums that are those of the
-    workload. features: those of the program. places: by query, the indices of its own sums. classes: of each node of
-    the template; the labels of sums are classes."""
+    """The tables of a workload, for any sharing plan. tables: by query, its own. features: those of the program. sums:
+    of all queries. places: by query, the indices of its own sums among them. classes: of each node of the template; the
+    labels of sums are classes."""
 
     template: Template
     tables: tuple[TrendTable, ...]
@@ -119,19 +119,8 @@ def workload_program(plans: Mapping[str, Plan]) -> tuple[Plan, Program, Workload
     if len(groups) > CLASSES_MAX:
         raise NoKernel(f"aggregates of more than {CLASSES_MAX} groups of variables")
     sums = tuple(replace(c.sum, labels=tuple(g for g, of in enumerate(groups) if of[i])) for i, c in enumerate(columns))
-    tables = []
-    for table, mine in zip(own, places, strict=True):
-        at = {
-            (s.kind, i): [x for x in sums if x.kind == s.kind].index(sums[c])
-            for kind in dict.fromkeys(s.kind for s in table.sums)
-            for i, (s, c) in enumerate((s, c) for s, c in zip(table.sums, mine, strict=True) if s.kind == kind)
-        }
-        puts = tuple(
-            replace(p, total=at.get((p.kind, p.total), -1), values=at.get(("whole", p.values), -1)) for p in table.puts
-        )
-        tables.append(replace(table, features=tuple(features), sums=sums, puts=puts))
     classes = tuple(groups.index(of) for of in members)
-    found = WorkloadTable(whole, tuple(tables), tuple(features), sums, tuple(map(tuple, places)), classes)
+    found = WorkloadTable(whole, tuple(own), tuple(features), sums, tuple(map(tuple, places)), classes)
     return each, replace(program, features=tuple(features), within_us=found.within_us), found
 
 
