@@ -235,10 +235,11 @@ class SharedTrends:
         """Returns records of a query in a layout with more limbs; their numbers continue their sign."""
         out = np.zeros((*records.shape[:-1], self._widest), np.int64)
         out[..., 0] = records[..., 0]
-        whole = records[..., 1 : was.floats_at[q]].reshape(*records.shape[:-1], -1, was.limbs)
+        numbers = int(was.floats_at[q] - 1) // was.limbs
+        whole = records[..., 1 : was.floats_at[q]].reshape(*records.shape[:-1], numbers, was.limbs)
         sign = np.repeat(whole[..., -1:] >> 63, now.limbs - was.limbs, axis=-1)
         wide = np.concatenate([whole, sign], axis=-1)
-        out[..., 1 : now.floats_at[q]] = wide.reshape(*records.shape[:-1], -1)
+        out[..., 1 : now.floats_at[q]] = wide.reshape(*records.shape[:-1], numbers * now.limbs)
         out[..., now.floats_at[q] : now.size[q]] = records[..., was.floats_at[q] : was.size[q]]
         return out
 
@@ -264,9 +265,9 @@ class SharedTrends:
         found = []
         for q in range(of.queries):
             mine = out[out[:, 0] == q]
-            record = mine[:, 3:]
+            record, whole = mine[:, 3:], int(of.floats_at[q] - 1) // of.limbs
             found.append(ClosedWindows(
-                mine[:, 1], mine[:, 2], record[:, 1 : of.floats_at[q]].reshape(len(mine), -1, of.limbs),
+                mine[:, 1], mine[:, 2], record[:, 1 : of.floats_at[q]].reshape(len(mine), whole, of.limbs),
                 np.ascontiguousarray(record[:, of.floats_at[q] : of.least_at[q]]).view(np.float64),
                 record[:, of.least_at[q] : of.there_at[q]], record[:, of.there_at[q] : of.size[q]] != 0,
             ))  # fmt: skip
