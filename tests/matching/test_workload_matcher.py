@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -19,6 +19,8 @@ from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.trends import EVENTS, MEASURES, Row, expected, plan_of, read_rows, row, rows_of, statement
+
+pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
 
 PATTERNS = (
     "A+ B", "A B+ C", "(A B)+ C", "A (B C)+ D", "D (B C)+", "A (B|C)+ D", "(A (B C)+)+ D", "B+", "C B+ D", "A? B+",
@@ -74,13 +76,13 @@ def counted(
     plans: dict[str, Plan], sharing: SharingPlan | None, events: list[Row], size: int = 1000,
     splitting: Splitting = Splitting.BY_SNAPSHOTS, restored: bool = False,
 ) -> dict[str, list[tuple[Any, ...]]]:  # fmt: skip
-    """Returns the rows of each query. size: events of a batch; restored: goes on in a new matcher after each."""
+    """Returns the rows of each query. size: events of a batch; restored: goes on in a new matcher in the middle."""
     matcher = WorkloadMatcher(plans, sharing, splitting=splitting)
     found: dict[str, list[Matches]] = {name: [] for name in plans}
     for begin in range(0, len(events), size):
         for name, matches in matcher.push(batch_of(EVENTS, events[begin : begin + size], begin)).items():
             found[name].append(matches)
-        if restored:
+        if restored and begin <= len(events) / 2 < begin + size:
             new = WorkloadMatcher(plans, sharing, splitting=splitting)
             new.restore(matcher.snapshot())
             matcher = new
@@ -89,6 +91,7 @@ def counted(
     return {name: rows_of(plan, found[name]) for name, plan in plans.items()}
 
 
+@settings(max_examples=max(20, settings().max_examples // 2))
 @given(st.data())
 def test_any_sharing_plan_gives_the_rows_of_the_reference(data: st.DataObject) -> None:
     plans = data.draw(workloads())
@@ -100,6 +103,7 @@ def test_any_sharing_plan_gives_the_rows_of_the_reference(data: st.DataObject) -
     assert found == {name: expected(plan, events) for name, plan in plans.items()}
 
 
+@settings(max_examples=max(20, settings().max_examples // 2))
 @given(st.data())
 def test_a_workload_changes_while_it_runs(data: st.DataObject) -> None:
     """Queries come and go, and plans change, in the middle of windows: the rows of each are those of its events."""

@@ -13,6 +13,8 @@ from hybrid.cli import app
 from hybrid.statement.workload import explain_workload
 from query.errors import QueryError
 
+pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
+
 HEAD = "RETURN district, COUNT(*) FROM rides TYPE BY type"
 TAIL = "GROUP BY district WITHIN 30 MINUTES SLIDE 5 MINUTES"
 LOOP = "Request R, (SEQ(Pickup P, Travel T))+"
