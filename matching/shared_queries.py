@@ -61,9 +61,8 @@ class SharedQueries:
         self.changes: list[PlanChange] = []
         self._rates: EventRates | None = None
         self._matcher = WorkloadMatcher(plans, None, sources, mode.splitting, purpose)
-        if not mode.measures:
-            plan = first_plan(mode, self.template, None)
-            self._matcher = WorkloadMatcher(plans, plan, sources, mode.splitting, purpose)
+        if mode is SharingMode.HAMLET:
+            self._matcher.share(first_plan(mode, self.template, None))
 
     @property
     def plan(self) -> SharingPlan:
@@ -103,14 +102,13 @@ class SharedQueries:
         return self._matcher.advance(watermark_us)
 
     def change(self, plans: Mapping[str, Plan]) -> None:
-        """Goes on with other queries: those of the same name and plan continue, in open windows too, and share as they
-        did; others begin with the next event. The rows of all must have been fetched. Raises NoKernel, and then nothing
-        has changed."""
+        """Goes on with other queries: those of the same name and plan continue, in open windows too; others begin with
+        the next event. In the modes that measure rates, each counts on its own until they are measured anew. The rows
+        of all must have been fetched. Raises NoKernel, and then nothing has changed."""
         self._matcher.change(plans, None, self.mode.splitting)
-        template = self.template
         rates, self._rates = self._rates, None
-        if not self.mode.measures:
-            self._matcher.share(first_plan(self.mode, template, None))
+        if self.mode is SharingMode.HAMLET:
+            self._matcher.share(first_plan(self.mode, self.template, None))
         elif rates is not None:
             self.changes.append(PlanChange(self.events, "other queries: rates are measured anew"))
 

@@ -23,8 +23,8 @@ from query.schema import Schema
 
 
 class WorkloadMatcher:
-    """Counts the trends of shareable queries with one key (matching.workload.program) by a sharing plan; of all that
-    each would give on its own, the rows are the same, and sums of doubles up to rounding."""
+    """Counts the trends of shareable queries with one key (matching.workload.program) by a sharing plan. Each query has
+    the rows that it has on its own; sums of doubles may be rounded otherwise."""
 
     def __init__(
         self, plans: Mapping[str, Plan], sharing: SharingPlan | None = None, sources: tuple[str, ...] = ("default",),
@@ -37,8 +37,10 @@ class WorkloadMatcher:
     def _begin(
         self, plans: Mapping[str, Plan], sharing: SharingPlan | None, splitting: Splitting, rows: Rows | None
     ) -> None:  # fmt: skip
-        self.plans = dict(plans)
         whole, program, self.table = workload_program(plans)
+        self.plans = dict(plans)
+        self._empty = {n: arrow_schema(Schema("", output_columns(p))).empty_table() for n, p in plans.items()}
+        self._fingerprints = {n: fingerprint(p) for n, p in plans.items() if self._purpose is Purpose.IDENTIFIED}
         plan = unshared(self.table.template) if sharing is None else sharing
         resident = f"the engine, {SharedTrends.name}, keeps them in memory"
         chosen = EnginePlan(
@@ -57,10 +59,7 @@ class WorkloadMatcher:
         number = {name: i for i, name in enumerate(was)}
         continues = [number[name] if was.get(name) == plan else NONE for name, plan in plans.items()]
         self._begin(plans, sharing, splitting, old.rows)
-        self.engine.reserve(len(old.keys))
-        assert isinstance(old.engine, SharedTrends)
-        self.engine.take_over(old.engine, continues)
-        old.rows.remove(old)
+        self._go_on_from(old, continues)
 
     @property
     def engine(self) -> SharedTrends:
@@ -96,9 +95,10 @@ class WorkloadMatcher:
         for (name, plan), table, windows in zip(
             self.plans.items(), self.table.tables, self.engine.closed(), strict=True
         ):
-            by = fingerprint(plan) if self._purpose is Purpose.IDENTIFIED else None
-            empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
-            found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, replace(none, rows=empty))
+            found[name] = replace(none, rows=self._empty[name])
+            if len(windows):
+                by = self._fingerprints.get(name)
+                found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, found[name])
         return found
 
     def snapshot(self) -> bytes:

@@ -12,7 +12,7 @@ from hybrid.rows.faults import fault
 from hybrid.statement.relations import Relations
 from matching.batch import EventBatch
 from matching.program.program import NoKernel
-from matching.shared_queries import SharedQueries
+from matching.shared_queries import SharedQueries, groups_of
 from matching.workload.cost import show_cost, show_rates
 from matching.workload.graph import sharing_graph
 from matching.workload.modes import SharingMode
@@ -52,7 +52,11 @@ def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharin
             relations.load(plan)
             batches, _, _ = relations.factor(plan.factors[0], by_key=False)
             events[key] = _with_columns(events.get(key), list(batches))
-    parts = [_explained(plans, events[key], SharingMode(sharing)) for key, plans in groups.items()]
+    parts = [
+        _explained(group, events[key], SharingMode(sharing))
+        for key, plans in groups.items()
+        for group in groups_of(plans)
+    ]
     parts += [f"{'alone':<12}{name}: {why}" for name, why in alone.items()]
     return "\n\n".join(parts)
 

@@ -19,7 +19,7 @@ from matching.store import RowStore
 from matching.workload.cost import EventRates
 from matching.workload.plan import SharingPlan
 from matching.workload.program import Splitting, WorkloadTable
-from matching.workload.template import START, Template
+from matching.workload.template import START, Template, kinds_of, order_of
 from query.errors import DataError
 
 #: Initial room for nodes, columns and rows of output.
@@ -402,30 +402,6 @@ def _kind_masks(template: Template) -> list[int]:
         for node, label in path.labels.items():
             masks[every[node]] |= 1 << label
     return masks
-
-
-def kinds_of(template: Template) -> list[int]:
-    """Returns the kind of the events of each node."""
-    if not template.exclusive:
-        return [0] * len(template.nodes)
-    types = list(dict.fromkeys(node.type for node in template.nodes))
-    return [types.index(node.type) for node in template.nodes]
-
-
-def order_of(template: Template, kind: int) -> list[int] | None:
-    """Returns the nodes of a kind so that each is before those that its events come from, None if they are a cycle: an
-    event then reads what was there before it."""
-    kinds = kinds_of(template)
-    left = [n for n, k in enumerate(kinds) if k == kind]
-    reads = {n: {a for path in template.queries for a, b in path.edges if b == n and a != n} for n in left}
-    out: list[int] = []
-    while left:
-        ready = [n for n in left if not any(n in reads[m] for m in left)]
-        if not ready:
-            return None
-        out += ready
-        left = [n for n in left if n not in ready]
-    return out
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from matching.program.lanes import Lane
 from matching.program.program import NoKernel, Program, assemble
 from matching.program.trends import Sum, TrendTable, trend_program
 from matching.workload.plan import SharingPlan
-from matching.workload.template import Template, template
+from matching.workload.template import Template, kinds_of, order_of, template
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import Expression
 from query.plan.pattern import Alternation, Variable, negated
@@ -75,7 +75,12 @@ def shareable(plan: Plan) -> str | None:
         _, table = trend_program(plan)
     except NoKernel as construct:
         return f"{construct} is enumerated"
-    return "a condition links two events" if table.pairs else None
+    if table.pairs:
+        return "a condition links two events"
+    own = template({"": plan})
+    if any(order_of(own, kind) is None for kind in set(kinds_of(own))):
+        return "the same event may fulfil several variables of a loop"
+    return None
 
 
 def workload_key(plan: Plan) -> tuple[object, ...]:
@@ -89,6 +94,8 @@ def workload_program(plans: Mapping[str, Plan]) -> tuple[Plan, Program, Workload
     """Returns the plan and the program whose labels are the conditions of a workload of shareable queries with one key,
     and its tables. Raises NoKernel if they have too many conditions or sums."""
     whole = template(plans)
+    if any(order_of(whole, kind) is None for kind in set(kinds_of(whole))):
+        raise NoKernel("a loop of variables that the same event may fulfil")
     first = next(iter(plans.values()))
     names = tuple(f"c{i}" for i in range(len(whole.conditions)))
     one = Variable(names[0]) if len(names) == 1 else Alternation(tuple(map(Variable, names)))

@@ -126,6 +126,14 @@ def test_too_many_conditions_are_refused_and_grouped() -> None:
     plans = {f"q{i}": plan_of(statement("A B", 4, 4, conditions=f"A: v = {i}; B: v = -{i}")) for i in range(40)}
     with pytest.raises(NoKernel, match="more than 62"):
         SharedQueries(plans)
+    few = {"q0": plans["q0"]}
+    queries = SharedQueries(few)
+    with pytest.raises(NoKernel, match="more than 62"):  # Before: it had the names of the new queries.
+        queries.change(plans)
+    assert queries.queries == few
+    assert rows(queries, [row("A", 1, 0), row("B", 2, 0)], 10) == {
+        "q0": alone(plans["q0"], [row("A", 1, 0), row("B", 2, 0)])
+    }
     groups = groups_of(plans)
     assert [len(g) for g in groups] == [31, 9]
     assert [name for g in groups for name in g] == list(plans)

@@ -216,5 +216,9 @@ def test_queries_that_cannot_be_counted_together() -> None:
         "its selection is SKIP TILL NEXT MATCH"
     )
     assert why(statement("A B", 4, 4)) is None
+    # Before: an AssertionError when it was counted.
+    assert why(statement("(A B)+", 4, 4).replace("type = 'A'", "v > 0").replace("type = 'B'", "v > 1")) == (
+        "the same event may fulfil several variables of a loop"
+    )
     keys = [workload_key(plan_of(statement("A B", 4, slide))) for slide in (4, 2, 4)]
     assert keys[0] == keys[2] != keys[1]
