@@ -40,9 +40,13 @@ def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharin
         query = parse(text, relations.names())
         with relations.open():
             plan = relations.bind(query)
-            why = "it has several patterns" if len(plan.factors) != 1 else shareable(plan.factors[0].plan)
-            if why is None and plan.factors[0].histories:
+            why: str | None
+            if len(plan.factors) != 1:
+                why = "it has several patterns" if plan.factors else "it has no pattern"
+            elif plan.factors[0].histories:
                 why = "it is joined with history"
+            else:
+                why = shareable(plan.factors[0].plan)
             if why is not None:
                 alone[name] = why
                 continue

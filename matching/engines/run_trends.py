@@ -45,17 +45,40 @@ _OF_NODES, _OF_ENTRIES = ("nodes", "cells"), ("entries", "sums")
 _SCRATCH = ("fresh", "single", "touched")
 
 
-class RunTrends:
-    """Counts of partial trends by partition, window and state. It keeps no rows."""
+class CountsOnly:
+    """The methods of engines that count trends: they find no matches and keep no rows."""
 
-    name = "counts of trends by state and window"
-    tag = "trends"
     by_test = False
     defers = False
     specialises = False
     settles = False
     stuck = 0
     size = 0
+
+    def decode(self, store: RowStore, out: Decode) -> None:
+        """Does nothing: there are no matches to write."""
+        out.begin(0)
+        out.room(0)
+
+    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
+        """Does nothing: no count reads a row again."""
+
+    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
+        """Does nothing: no count refers to a row."""
+
+    def forget(self, ids: Int64Array) -> None:
+        """Does nothing: an idle partition has no counts."""
+
+    def numbers(self, partitions: int) -> Int64Array:
+        """Returns 0: trends have no numbers."""
+        return np.zeros(partitions, np.int64)
+
+
+class RunTrends(CountsOnly):
+    """Counts of partial trends by partition, window and state. It keeps no rows."""
+
+    name = "counts of trends by state and window"
+    tag = "trends"
 
     def __init__(self, chosen: EnginePlan) -> None:
         assert chosen.trends is not None
@@ -201,17 +224,6 @@ class RunTrends:
             record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
         )  # fmt: skip
 
-    def decode(self, store: RowStore, out: Decode) -> None:
-        """Does nothing: there are no matches to write; see `windows`."""
-        out.begin(0)
-        out.room(0)
-
-    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Does nothing: no count reads a row again."""
-
-    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
-        """Does nothing: no count refers to a row."""
-
     def busy(self, partition: Int64Array) -> np.ndarray:
         """True if these partitions have trends in an open window."""
         return np.asarray((self._pool.of[partition] >= 0).any(axis=1))
@@ -221,13 +233,6 @@ class RunTrends:
         idle = np.asarray(~(self._pool.of[:partitions] >= 0).any(axis=1))
         idle[self._pool.out[: self.decided, 0]] = False
         return idle
-
-    def forget(self, ids: Int64Array) -> None:
-        """Does nothing: an idle partition has no counts."""
-
-    def numbers(self, partitions: int) -> Int64Array:
-        """Returns 0: trends have no numbers."""
-        return np.zeros(partitions, np.int64)
 
     def snapshot(self) -> Arrays:
         pool, counters = self._pool, self._counters

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
-from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, in_order, sums_of
+from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, CountsOnly, in_order, sums_of
 from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.shared_trends import Layouts, Room, Sets, SharedCounter, SharedNode
@@ -34,18 +33,12 @@ NEVER = 1 << 40
 _OF_NODES = ("nodes", "heads", "counts", "gates")
 
 
-class SharedTrends:
+class SharedTrends(CountsOnly):
     """The records of a workload by partition, window, set of the plan and snapshot. It keeps no rows; its own are
     those of `closed`, by query."""
 
     name = "counts of trends by state, window and snapshot"
     tag = "shared trends"
-    by_test = False
-    defers = False
-    specialises = False
-    settles = False
-    stuck = 0
-    size = 0
     decided = 0
 
     def __init__(self, chosen: EnginePlan) -> None:
@@ -342,17 +335,6 @@ class SharedTrends:
                 at, out = 0, np.zeros((len(nodes), len(read), self._widest), np.int64)
         return out
 
-    def decode(self, store: RowStore, out: Decode) -> None:
-        """Does nothing: there are no matches to write; see `closed`."""
-        out.begin(0)
-        out.room(0)
-
-    def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
-        """Does nothing: no count reads a row again."""
-
-    def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
-        """Does nothing: no count refers to a row."""
-
     def busy(self, partition: Int64Array) -> np.ndarray:
         """True if these partitions have an open window."""
         return np.asarray((self._room.of[partition] >= 0).any(axis=1))
@@ -362,13 +344,6 @@ class SharedTrends:
         idle = np.asarray(~(self._room.of[:partitions] >= 0).any(axis=1))
         idle[self._room.out[: self._counters[SharedCounter.OUT], 1]] = False
         return idle
-
-    def forget(self, ids: Int64Array) -> None:
-        """Does nothing: an idle partition has no counts."""
-
-    def numbers(self, partitions: int) -> Int64Array:
-        """Returns 0: trends have no numbers."""
-        return np.zeros(partitions, np.int64)
 
     def snapshot(self) -> Arrays:
         room, counters = self._room, self._counters

@@ -9,7 +9,7 @@ rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost 
     merge    queries of several sets go on in a new one
     apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
 
-What the paper leaves open is decided so:
+Decisions that the paper leaves open:
 
 - Parts are gone through in topological order, those of queries that share nothing with the others together. A template
   that branches has a set for each branch. Queries whose trends start at a part form sets as renewed ones do.
@@ -152,7 +152,7 @@ def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: Event
         if not often:
             continue
         before = was.of(queries, nodes).snapshots
-        first = snapshot_nodes(template, plan, s) or s.nodes
+        first = snapshot_nodes(template, s) or s.nodes
         for n in bits(nodes | now.after(nodes)):
             have = sum(a.queries for a in now.alike[n]) & queries
             if have and n not in first:
@@ -185,7 +185,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a set meets, by part: its queries with an edge to the part, the values that these compute of it. reach: the
+    """By part, the queries of a set with an edge to the part, and the values that these compute of it. reach: the
     nodes to which all its queries have an edge, from it or from the start if it has that."""
 
     inside: dict[int, int]
@@ -579,7 +579,7 @@ def _label(graph: Graph, edge: GraphEdge) -> str:
         of = SharedSet(tuple(bits(queries)), tuple(bits(nodes)))
         names = [graph.template.queries[q].name for q in of.queries[:NAMED]]
         more = f" and {len(of.queries) - NAMED} more" if len(of.queries) > NAMED else ""
-        at = snapshot_nodes(graph.template, graph.plan, of)
+        at = snapshot_nodes(graph.template, of)
         found.append(f"({', '.join(names)}{more}) {_names(graph.template, mask(at)) if at else 'start'}")
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return ", ".join(found[:NAMED]) + more

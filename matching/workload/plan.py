@@ -44,12 +44,12 @@ class SharingPlan:
         for s in self.sets:
             names = ", ".join(template.queries[q].name for q in s.queries)
             nodes = ", ".join(str(template.nodes[n]) for n in s.nodes)
-            at = ", ".join(str(template.nodes[n]) for n in snapshot_nodes(template, self, s)) or "the start"
+            at = ", ".join(str(template.nodes[n]) for n in snapshot_nodes(template, s)) or "the start"
             lines.append(f"{'' if lines else 'plan':<12}{names}: {nodes}; snapshots at {at}")
         return "\n".join(lines)
 
 
-def passes_on(template: Template, plan: SharingPlan, of: SharedSet, node: int) -> bool:
+def passes_on(template: Template, of: SharedSet, node: int) -> bool:
     """True if coefficients take along all that comes to a node: no event that all queries of the set take opens a gate
     there."""
     before = template.queries[of.queries[0]].before(node)
@@ -57,10 +57,10 @@ def passes_on(template: Template, plan: SharingPlan, of: SharedSet, node: int) -
     return inside and all(template.queries[q].before(node) == before for q in of.queries)
 
 
-def snapshot_nodes(template: Template, plan: SharingPlan, of: SharedSet) -> tuple[int, ...]:
+def snapshot_nodes(template: Template, of: SharedSet) -> tuple[int, ...]:
     """Returns the nodes of a set that have gates: those where snapshots are made even if all its queries take the
     events, though not by each of these."""
-    return tuple(n for n in of.nodes if not passes_on(template, plan, of, n))
+    return tuple(n for n in of.nodes if not passes_on(template, of, n))
 
 
 def unshared(template: Template) -> SharingPlan:

@@ -58,6 +58,11 @@ def test_a_workload_without_sharing_is_explained_too() -> None:
     assert "graph" not in found
 
 
+def test_a_statement_without_a_pattern_is_told_apart() -> None:
+    found = explain_workload({"q": "SELECT * FROM rides"}, {"rides": rides(1)})
+    assert found == "alone       q: it has no pattern"
+
+
 def test_an_unknown_mode_is_an_error() -> None:
     with pytest.raises(QueryError, match=r"unknown sharing some(.|\n)*available: none, hamlet, static, dynamic"):
         explain_workload(TEXTS, {"rides": rides(2)}, "some")

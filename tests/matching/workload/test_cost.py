@@ -222,7 +222,7 @@ def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
                 continue
             gates = 0.0
             if users or beginning:
-                assert not passes_on(template, plan, s, n)
+                assert not passes_on(template, s, n)
                 on_time += agreed
                 of_all = {p: set(s.queries) if p in s.nodes else queries for p, queries in users.items()}
                 gates = agreed if n in users else mixed(elsewhere(template, of, of_all), agreed, beginning)

@@ -29,18 +29,18 @@ Q3 = sequences({"q2": "ABCD", "q4": "BCDG"})
 def test_unshared_has_a_set_for_each_query():
     plan = unshared(Q3)
     assert written(Q3, plan) == {"q2: A B C D", "q4: B C D G"}
-    assert [snapshot_nodes(Q3, plan, s) for s in plan.sets] == [(), ()]
+    assert [snapshot_nodes(Q3, s) for s in plan.sets] == [(), ()]
     assert plan.set_of() == {(0, 0): 0, (0, 1): 0, (0, 2): 0, (0, 3): 0, (1, 1): 1, (1, 2): 1, (1, 3): 1, (1, 4): 1}
 
 
 def test_snapshots_where_queries_come_from_different_nodes():
     plan = plan_of(Q3, "q2: A", "q2 q4: B C D", "q4: G")
     a, both, g = plan.sets
-    assert not snapshot_nodes(Q3, plan, a)  # the start
-    assert snapshot_nodes(Q3, plan, both) == (1,)  # B: after A, and the start
-    assert passes_on(Q3, plan, both, 2)
-    assert passes_on(Q3, plan, both, 3)
-    assert snapshot_nodes(Q3, plan, g) == (4,)  # all of its events: D is in another set
+    assert not snapshot_nodes(Q3, a)  # the start
+    assert snapshot_nodes(Q3, both) == (1,)  # B: after A, and the start
+    assert passes_on(Q3, both, 2)
+    assert passes_on(Q3, both, 3)
+    assert snapshot_nodes(Q3, g) == (4,)  # all of its events: D is in another set
     text = plan.show(Q3)
     assert text.splitlines()[1].strip() == "q2, q4: B, C, D; snapshots at B"
     assert text.splitlines()[0] == "plan        q2: A; snapshots at the start"
@@ -50,11 +50,11 @@ def test_snapshots_at_the_entry_of_a_closure():
     made = template({"qa": planned(QA), "qb": planned(QB), "qc": planned(QC)})
     sets = ("qa qb qc: AppOrder", "qa: WebOrder", "qa qb qc: Request Pickup Travel", "qa qb: Dropoff", "qc: Cancel")
     plan = plan_of(made, *sets)
-    at = {" ".join(str(made.nodes[n]) for n in snapshot_nodes(made, plan, s)) for s in plan.sets}
+    at = {" ".join(str(made.nodes[n]) for n in snapshot_nodes(made, s)) for s in plan.sets}
     assert at == {"", "Request", "Dropoff", "Cancel"}
     apart = plan_of(made, "qa qb qc: AppOrder", "qa: WebOrder", "qa qb qc: Request", "qa qb qc: Pickup Travel",
                     "qa qb: Dropoff", "qc: Cancel")  # fmt: skip
-    at = {" ".join(str(made.nodes[n]) for n in snapshot_nodes(made, apart, s)) for s in apart.sets}
+    at = {" ".join(str(made.nodes[n]) for n in snapshot_nodes(made, s)) for s in apart.sets}
     assert at == {"", "Request", "Pickup", "Dropoff", "Cancel"}  # those that go round, Travel -> Pickup, too
 
 
