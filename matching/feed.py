@@ -6,17 +6,18 @@ and errors do not affect it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import parts, pushed
+from matching.batch import EventBatch, Matcher
+from matching.drive import pushed
+from matching.members import Group, Member
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
-from matching.spill import BY_REFERENCE, Spill, SpillStats
+from matching.spill import Spill
 from matching.state import pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
@@ -26,60 +27,14 @@ from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
-    from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
+    from matching.together import Counted, Together
+    from matching.workload.sharing_mode import SharingMode
 
 
 #: Version of Feed.snapshot; restore refuses others.
 STATE_VERSION = 1
-
-
-class Member:
-    """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
-    no more rows. kernel: its matcher, if that shares rows. shedder: leaves out partitions of the query, which then
-    shares rows with no other query."""
-
-    __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
-
-    def __init__(self, matcher: Matcher, shedder: Shedder | None = None) -> None:
-        from matching.matcher import KernelMatcher
-
-        self.matcher = matcher
-        self.kernel = matcher if isinstance(matcher, KernelMatcher) else None
-        self.shedder = shedder
-        self.found: list[Matches] = []
-        self.failure: Exception | None = None
-
-    @property
-    def spill(self) -> SpillStats:
-        """Returns the number of partial matches in memory and on disk."""
-        if self.kernel is None:
-            return BY_REFERENCE
-        return self.kernel.spill
-
-    @property
-    def purpose(self) -> Purpose:
-        """Returns the use of its matches."""
-        return Purpose.LIVE if self.kernel is None else self.kernel.purpose
-
-    def take_found(self) -> list[Matches]:
-        found, self.found = self.found, []
-        return found
-
-    def guarded(self, act: Callable[..., Matches | None], *arguments: object) -> None:
-        """Acts, unless the query has failed; stores its matches or its error."""
-        if self.failure is not None:
-            return
-        try:
-            matches = act(*arguments)
-        except Exception as error:  # noqa: BLE001  (any failure is the query's own)
-            self.failure = error
-            return
-        if matches is not None and self.shedder is not None:
-            matches = self.shedder.among(matches)
-        if matches is not None and (len(matches) or matches.rows.num_rows):
-            self.found.append(matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,136 +45,10 @@ class Unread:
     shedder: Shedder | None
 
 
-class _Group:
-    """Members with the same rows. since_seq: they skip events with a lower ingest sequence (0: no such event can come
-    any more). rows: None for one member whose matcher keeps its own.
-
-    Of a member that has read the archive first, see Feed.enter: from_us: it skips earlier events (None: none can come
-    any more); ordering: its own, while it holds back events that are unknown to the feed, the last of them at ahead_us;
-    sources: as its events name them (empty: as those of the feed do)."""
-
-    __slots__ = ("ahead_us", "from_us", "members", "ordering", "rows", "since_seq", "sources")
-
-    def __init__(self, rows: Rows | None, since_seq: int) -> None:
-        self.rows = rows
-        self.since_seq = since_seq
-        self.members: list[Member] = []
-        self.from_us: int | None = None
-        self.ordering: Ordering | None = None
-        self.ahead_us = 0
-        self.sources: tuple[str, ...] = ()
-
-    @property
-    def plain(self) -> bool:
-        """True if its members see the events of the feed unchanged."""
-        return self.from_us is None and self.ordering is None
-
-    def push_all(self, batch: EventBatch) -> None:
-        """Takes the next events of the total order, in slices."""
-        for part in parts(batch):
-            self.push(part)
-
-    def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
-        """Takes events in order of arrival through its own ordering, which ends once all events unknown to the feed are
-        handed on."""
-        assert self.ordering is not None
-        if batch is not None:
-            self.push_all(self.ordering.push(self.wanted(batch), watermark_us))
-        elif not ended:
-            self.push_all(self.ordering.advance(watermark_us))
-        reached_us = self.ordering.watermark_us
-        if ended or (reached_us is not None and reached_us > self.ahead_us):
-            rest = self.ordering.advance(None)
-            # without the events that the feed has handed on already; its later ones come from there
-            self.push_all(rest.take(np.flatnonzero(~np.isin(rest.seq, feeds.held_seqs()))))
-            self.ordering = None
-
-    def wanted(self, batch: EventBatch) -> EventBatch:
-        """Returns the events that belong to its members."""
-        if self.from_us is None or not len(batch):
-            return batch
-        seen = batch.ts_us >= self.from_us
-        return batch if seen.all() else batch.take(np.flatnonzero(seen))
-
-    @property
-    def kernels(self) -> list[tuple[Member, KernelMatcher]]:
-        """The members that share the rows and have not failed."""
-        return [(m, m.kernel) for m in self.members if m.kernel is not None and m.failure is None]
-
-    @property
-    def shedder(self) -> Shedder | None:
-        """Returns the shedder of its only member."""
-        return self.members[0].shedder if self.members else None
-
-    def push(self, batch: EventBatch) -> None:
-        """Takes the next events of the total order."""
-        if self.sources:
-            batch = in_sources(batch, self.sources)
-            self.sources = batch.sources
-        if self.shedder is not None and len(batch):
-            batch = self.shedder.take(batch)
-            if not len(batch):
-                return
-        if self.rows is None:
-            for member in self.members:
-                member.guarded(member.matcher.push, batch)
-            return
-        try:
-            self.rows.append(batch)
-        except Exception as error:  # noqa: BLE001  (the rows are shared, and so are their failures)
-            for member in self.members:
-                member.failure = member.failure or error
-            return
-        kernels = self.kernels
-        wanted: list[Int64Array | None] = []
-        for member, kernel in kernels:
-            try:
-                wanted.append(kernel.wants(batch.sources))
-            except Exception as error:  # noqa: BLE001  (as in Member.guarded)
-                member.failure = error
-        retained = self.rows.retain(wanted)
-        for member, kernel in kernels:
-            member.guarded(kernel.take, retained)
-        self.rows.taken()
-        for member, kernel in kernels:
-            if not kernel.settled:
-                member.guarded(kernel.emit)
-            if member.failure is not None:
-                self.rows.remove(kernel)
-        self.rows.compact()
-
-    def advance(self, watermark_us: int | None) -> None:
-        """See matching.batch.Matcher."""
-        if self.rows is None:
-            for member in self.members:
-                member.guarded(member.matcher.advance, watermark_us)
-            return
-        held = self.rows.held()
-        try:
-            self.rows.reach(watermark_us)
-        except Exception as error:  # noqa: BLE001  (as in push)
-            for member in self.members:
-                member.failure = member.failure or error
-            return
-        kernels = self.kernels
-        for member, kernel in kernels:
-            member.guarded(kernel.expire, watermark_us, held)
-        if watermark_us is None:
-            self.rows.let_go(held)
-        for member, kernel in kernels:
-            if not kernel.settled:
-                member.guarded(kernel.emit, watermark_us is None)
-        if self.rows.spilled is not None:
-            for member, kernel in kernels:
-                if member.failure is not None:
-                    self.rows.remove(kernel)
-            self.rows.compact()
-
-
 class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
-    __slots__ = ("_advanced_us", "_builder", "_groups", "_spill", "limit_bytes", "ordering")
+    __slots__ = ("_advanced_us", "_builder", "_groups", "_names", "_scattered", "_spill", "limit_bytes", "ordering")
 
     def __init__(self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None) -> None:
         """builder: makes specialised kernels for long-running queries (see matching.matcher.make_matcher). spill: where
@@ -229,8 +58,10 @@ class Feed:
         self._builder = builder
         self._spill = spill
         self.limit_bytes = 0 if spill is None else spill.limit_bytes
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
         self._advanced_us: int | None = None
+        self._names = 0  # of queries that are counted together, so far
+        self._scattered = False  # queries may have to be put together, or taken apart
 
     def __len__(self) -> int:
         """Returns the number of queries."""
@@ -257,11 +88,15 @@ class Feed:
         return Purpose.KEPT_ROWS if purpose is Purpose.FOUND_AGAIN and self._spill is not None else purpose
 
     def add(
-        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE
+        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE,
+        sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
-        shedder: of the plan's PARTITION BY, if partitions may be left out. purpose: the use of its matches."""
+        shedder: of the plan's PARTITION BY, if partitions may be left out. purpose: the use of its matches. sharing:
+        how trends are counted together with those of other queries of the same mode; None: on their own."""
         hidden_seq = since_seq if len(self.ordering) else 0  # held-back events are not for it
+        if sharing is not None and shedder is None and shares_trends(plan):
+            return self._add_together(plan, hidden_seq, purpose, sharing)
         shared = [
             g.rows for g in self._groups
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
@@ -271,10 +106,55 @@ class Feed:
         rows = None if member.kernel is None else member.kernel.rows
         group = next((g for g in self._groups if g.rows is rows and rows is not None), None)
         if group is None:
-            group = _Group(rows, hidden_seq)
+            group = Group(rows, hidden_seq)
             self._groups.append(group)
         group.members.append(member)
         return member
+
+    def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> Counted:
+        group = next((
+            g for g in self._together()
+            if g.since_seq == since_seq and g.plain and not g.sources and g.matches(plan, mode, purpose)
+        ), None)  # fmt: skip
+        if group is None:
+            group = self._new_together(mode, purpose, since_seq)
+        self._names += 1
+        self._scattered = True
+        return group.add(str(self._names), plan)
+
+    def _new_together(self, mode: SharingMode, purpose: Purpose, since_seq: int) -> Together:
+        from matching.together import Together
+
+        group = Together(mode, purpose, since_seq)
+        self._groups.append(group)
+        return group
+
+    def _together(self) -> Iterator[Together]:
+        for group in self._groups:
+            if group.together:
+                yield cast("Together", group)
+
+    def _gather(self) -> None:
+        """Lets new queries join those that they are counted with, and puts groups together that see the same events
+        from now on."""
+        if not self._scattered:
+            return
+        self._scattered = False
+        groups = list(self._together())
+        for group in groups:
+            for member in group.join():
+                alone = self._new_together(group.mode, group.purpose, group.since_seq)
+                alone.ordering, alone.from_us, alone.ahead_us = group.ordering, group.from_us, group.ahead_us
+                alone.members.append(member)
+                member.together = alone
+                alone.join()
+        known: list[Together] = []
+        for group in [g for g in groups if g.members and g.plain and not g.since_seq]:
+            first = group.members[0].plan
+            if any(one.matches(first, group.mode, group.purpose) and one.absorb(group) for one in known):
+                self._groups.remove(group)
+            else:
+                known.append(group)
 
     def succeed(
         self, old: Member, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
@@ -293,27 +173,49 @@ class Feed:
 
     def replay(
         self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
-        from_us: int | None = None, purpose: Purpose = Purpose.LIVE,
+        from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
         the total order, possibly including held-back ones. shedder: as in `add`; none of these events is left out.
         from_us: earlier events are not for it. Raises the failure of the query."""
-        matcher = self._make(plan, self._purpose(purpose, shedder))
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
             events = events.take(np.flatnonzero(~held))
+        hidden = self.ordering.held_count(since_seq) < len(self.ordering)
+        if sharing is not None and shedder is None and shares_trends(plan):
+            return self._replay_together(plan, since_seq if hidden else 0, events, from_us, purpose, sharing)
+        matcher = self._make(plan, self._purpose(purpose, shedder))
         for _ in pushed(matcher, [events]):
             pass  # it has been emitted
         if self._advanced_us is not None:
             matcher.advance(self._advanced_us)
         member = Member(matcher, shedder)
-        hidden = self.ordering.held_count(since_seq) < len(self.ordering)
-        group = _Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
+        group = Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
         if from_us is not None and (self._advanced_us is None or self._advanced_us < from_us):
             group.from_us = from_us
         group.members.append(member)
         self._groups.append(group)
+        return member
+
+    def _replay_together(
+        self, plan: Plan, since_seq: int, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
+    ) -> Counted:  # fmt: skip
+        """See `replay`. The query is counted with others from the next events on."""
+        group = self._new_together(mode, purpose, since_seq)
+        self._names += 1
+        member = group.add(str(self._names), plan)
+        group.join()
+        group.push_all(events)
+        if self._advanced_us is not None:
+            group.advance(self._advanced_us)
+        if member.failure is not None:
+            self._groups.remove(group)
+            raise member.failure
+        member.take_found()  # it has been emitted
+        if from_us is not None and (self._advanced_us is None or self._advanced_us < from_us):
+            group.from_us = from_us
+        self._scattered = True
         return member
 
     def enter(
@@ -325,7 +227,7 @@ class Feed:
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
         order, including those held back here. sources: all names of sources so far, as in the query's events.
         since_seq: the query skips held-back events with a lower ingest sequence."""
-        group = _Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
+        group = Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
         group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:
@@ -352,6 +254,7 @@ class Feed:
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
         """Returns the state of the feed and of some members, and these members in the order that `restore` takes.
         Pending matches are not included."""
+        self._gather()
         groups: list[dict[str, object]] = []
         parts: dict[str, np.ndarray] = {"ordering": _as_array(self.ordering.snapshot())}
         members: list[Member] = []
@@ -368,12 +271,18 @@ class Feed:
             groups[-1]["purposes"] = [member.purpose.name for member in chosen]
             if group.ordering is not None:
                 parts[f"own{i}"] = _as_array(group.ordering.snapshot())
+            if group.together:
+                together = cast("Together", group)
+                head, state = together.snapshot([m for m in together.members if m in chosen])
+                groups[-1]["together"], parts[f"{i}/0"] = head, _as_array(state)
+                members += chosen
+                continue
             if group.shedder is not None:
                 parts |= {f"shed{i}.{name}": array for name, array in group.shedder.snapshot().items()}
             if group.rows is not None:
                 parts |= {f"{i}.{name}": array for name, array in group.rows.snapshot().items()}
             for j, member in enumerate(chosen):
-                own = member.matcher.snapshot() if member.kernel is None else member.kernel.snapshot_own()
+                own = member.alone.snapshot() if member.kernel is None else member.kernel.snapshot_own()
                 parts[f"{i}/{j}"] = _as_array(own)
             members += chosen
         head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
@@ -394,12 +303,15 @@ class Feed:
         members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
-            group = _Group(None, kept["since_seq"])
+            group = Group(None, kept["since_seq"])
             group.from_us, group.ahead_us = kept.get("from_us"), kept.get("ahead_us", 0)
             group.sources = tuple(kept.get("sources", ()))
             if f"own{i}" in parts:
                 group.ordering = Ordering(self.ordering.schema)
                 group.ordering.restore(parts[f"own{i}"].tobytes())
+            if "together" in kept:
+                members += self._restore_together(kept, parts[f"{i}/0"].tobytes(), group, left)
+                continue
             for purpose in _purposes(kept):
                 group.members.append(Member(self._make(left.pop(0), purpose, shared)))
             shedder = None
@@ -409,7 +321,7 @@ class Feed:
             states = [parts[f"{i}/{j}"].tobytes() for j in range(len(group.members))]
             alike = all((m.kernel is not None) == kept["kernels"] for m in group.members)
             if not alike or (shared is not None and len(shared) != 1) or not all(
-                m.matcher.fits(state) for m, state in zip(group.members, states, strict=True)
+                m.alone.fits(state) for m, state in zip(group.members, states, strict=True)
             ):
                 members += [Unread(shedder)] * len(states)
                 continue
@@ -418,7 +330,7 @@ class Feed:
                 group.rows.restore({n.removeprefix(f"{i}."): a for n, a in parts.items() if n.startswith(f"{i}.")})
             for member, own in zip(group.members, states, strict=True):
                 if member.kernel is None:
-                    member.matcher.restore(own)
+                    member.alone.restore(own)
                 else:
                     member.kernel.restore_own(own)
             if group.rows is not None:
@@ -428,6 +340,25 @@ class Feed:
             self._groups.append(group)
             members += group.members
         return members
+
+    def _restore_together(
+        self, kept: Mapping[str, Any], state: bytes, like: Group, left: list[Plan]
+    ) -> Sequence[Member | Unread]:
+        """Restores a group whose queries are counted together. like: has its events; left: the plans of its members and
+        those after them, of which they are taken."""
+        from matching.workload.sharing_mode import SharingMode
+
+        head = kept["together"]
+        plans = [left.pop(0) for _ in head["names"]]
+        group = self._new_together(SharingMode(head["mode"]), _purposes(kept)[0], like.since_seq)
+        group.from_us, group.ahead_us, group.sources = like.from_us, like.ahead_us, like.sources
+        group.ordering = like.ordering
+        self._names = max(self._names, *map(int, head["names"]))
+        self._scattered = True
+        if not all(map(shares_trends, plans)) or not group.restore(head, state, plans):
+            self._groups.remove(group)
+            return [Unread(None)] * len(plans)
+        return group.members
 
     def take_trouble(self) -> list[str]:
         """Returns the spilling failures since the last call."""
@@ -444,6 +375,7 @@ class Feed:
         for group in self._groups:
             if member in group.members:
                 group.members.remove(member)
+                self._scattered |= group.together
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
         self._groups = [group for group in self._groups if group.members]
@@ -478,9 +410,11 @@ class Feed:
     ) -> None:
         """Hands on the next events of the total order. came: the events, in order of arrival, that released them."""
         self._share_out()
+        self._gather()
         for group in self._groups:
             if group.ordering is not None:
                 group.own(came, watermark_us, ended, self.ordering)
+                self._scattered |= group.together and group.ordering is None
                 continue
             mine = group.wanted(batch)
             if group.since_seq and len(batch):
@@ -488,6 +422,7 @@ class Feed:
                 mine = batch if seen.all() else batch.take(np.flatnonzero(seen))
                 if len(self.ordering) == self.ordering.held_count(group.since_seq):
                     group.since_seq = 0
+                    self._scattered |= group.together
             group.push_all(mine)
 
     def _advance(self, watermark_us: int | None) -> None:
@@ -499,7 +434,15 @@ class Feed:
         for group in self._groups:
             if group.from_us is not None and watermark_us is not None and watermark_us >= group.from_us:
                 group.from_us = None
+                self._scattered |= group.together
             group.advance(watermark_us)
+
+
+def shares_trends(plan: Plan) -> bool:
+    """True if the trends of a query can be counted together with those of others."""
+    from matching.workload.program import shareable
+
+    return plan.trends is not None and shareable(plan) is None
 
 
 def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:

@@ -5,21 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from matching.batch import EventBatch, Matches
+import numpy as np
+
+from matching.batch import EventBatch, Int64Array, Matches
 from matching.engines.choose import rows_wanted
 from matching.engines.engine import EnginePlan
-from matching.engines.shared_trends import SharedTrends
+from matching.engines.run_trends import too_large
+from matching.engines.shared_trends import Other, SharedTrends, TooLarge
 from matching.kernels.trends import NONE
 from matching.matcher import KernelMatcher, matches_of_windows
 from matching.purpose import Purpose
 from matching.rows import Rows
 from matching.types import arrow_schema
 from matching.workload.plan import SharingPlan, unshared
-from matching.workload.program import Splitting, Workload, workload_program
+from matching.workload.program import Workload, workload_program
+from matching.workload.sharing_mode import Splitting
+from query.errors import DataError
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
 from query.schema import Schema
+
+
+class QueriesFailed(DataError):
+    """Queries that cannot go on; the others can, without them (WorkloadMatcher.change). errors: by name. found: rows of
+    all queries that were complete before. taken: number of events of the batch that the others have taken; halfway: and
+    the next one in some of its windows."""
+
+    def __init__(
+        self, errors: Mapping[str, DataError], found: Mapping[str, Matches], taken: int = 0, halfway: bool = False
+    ) -> None:  # fmt: skip
+        first = next(iter(errors.values()))
+        super().__init__(first.message, first.hint)
+        self.errors, self.found, self.taken, self.halfway = errors, found, taken, halfway
 
 
 class WorkloadMatcher:
@@ -31,7 +49,8 @@ class WorkloadMatcher:
         splitting: Splitting = Splitting.BY_SNAPSHOTS, purpose: Purpose = Purpose.MATCHES,
     ) -> None:  # fmt: skip
         """sharing: None: each query on its own. Raises NoKernel."""
-        self._sources, self._purpose = sources, purpose
+        self._sources, self.purpose = sources, purpose
+        self._failures: dict[str, DataError] = {}
         self._begin(plans, sharing, splitting, None)
 
     def _begin(
@@ -40,11 +59,11 @@ class WorkloadMatcher:
         whole, program, self.table = workload_program(plans)
         self.plans = dict(plans)
         self._empty = {n: arrow_schema(Schema("", output_columns(p))).empty_table() for n, p in plans.items()}
-        self._fingerprints = {n: fingerprint(p) for n, p in plans.items() if self._purpose is Purpose.IDENTIFIED}
+        self._fingerprints = {n: fingerprint(p) for n, p in plans.items() if self.purpose is Purpose.IDENTIFIED}
         plan = unshared(self.table.template) if sharing is None else sharing
         resident = f"the engine, {SharedTrends.name}, keeps them in memory"
         chosen = EnginePlan(
-            SharedTrends, "trends of many queries are counted together", self._purpose, program,
+            SharedTrends, "trends of many queries are counted together", self.purpose, program,
             wanted=rows_wanted(program), resident=resident, workload=Workload(self.table, plan, splitting),
         )  # fmt: skip
         self.matcher = KernelMatcher(whole, chosen, self._sources, rows=rows)
@@ -67,6 +86,23 @@ class WorkloadMatcher:
         assert isinstance(self.matcher.engine, SharedTrends)
         return self.matcher.engine
 
+    def absorb(
+        self, plans: Mapping[str, Plan], others: Sequence[WorkloadMatcher],
+        splitting: Splitting = Splitting.BY_SNAPSHOTS,
+    ) -> None:  # fmt: skip
+        """Goes on with the queries of other matchers too, which are unusable then. plans: of all, each by the name that
+        it has in one of them. All have taken the same last event, and `close_together` was called for them. Raises
+        NoKernel, and then nothing has changed."""
+        old = self.matcher
+        engines = [self.engine, *(other.engine for other in others)]
+        names = [list(self.plans), *(list(other.plans) for other in others)]
+        self._begin(plans, None, splitting, old.rows)
+        of = [[mine.index(name) if name in mine else NONE for name in plans] for mine in names]
+        into = [_into(old.rows, other.matcher.rows) for other in others]
+        self.engine.reserve(len(old.keys))
+        self.engine.take_over(engines[0], of[0], list(map(Other, engines[1:], of[1:], into)))
+        old.rows.remove(old)
+
     def share(self, sharing: SharingPlan) -> None:
         """Goes on by another sharing plan, in open windows too. All rows must have been fetched."""
         old = self.matcher
@@ -83,12 +119,56 @@ class WorkloadMatcher:
         old.rows.remove(old)
 
     def push(self, batch: EventBatch) -> dict[str, Matches]:
-        """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""
-        return self._of_queries(self.matcher.push(batch))
+        """Takes events; returns the new rows of each query. Raises QueriesFailed."""
+        try:
+            none = self.matcher.push(batch)
+        except TooLarge as error:
+            taken = int(np.flatnonzero(batch.seq == self.matcher.store.seq[error.position])[0])
+            raise QueriesFailed(self._too_large(error), self._rows_so_far(), taken, error.halfway) from None
+        except DataError:
+            errors = self._not_computed()
+            if not errors:
+                raise
+            raise QueriesFailed(errors, self._rows_so_far()) from None
+        return self._of_queries(none)
+
+    def end_row(self) -> None:
+        """Ends an event that was taken in some of its windows before a failure; to be called after it was pushed once
+        more, which ends it unless no query takes it any longer."""
+        self.engine.end_row()
 
     def advance(self, watermark_us: int | None) -> dict[str, Matches]:
-        """Closes the windows that end at the watermark or before; None: all. Returns the new rows of each query."""
-        return self._of_queries(self.matcher.advance(watermark_us))
+        """Closes the windows that end at the watermark or before; None: all. Returns the new rows of each query. Raises
+        QueriesFailed; to be called again then."""
+        try:
+            return self._of_queries(self.matcher.advance(watermark_us))
+        except TooLarge as error:
+            raise QueriesFailed(self._too_large(error), self._rows_so_far()) from None
+
+    def _too_large(self, error: TooLarge) -> dict[str, DataError]:
+        names = list(self.plans)
+        return {names[q]: too_large() for q in sorted(error.queries)}
+
+    def _rows_so_far(self) -> dict[str, Matches]:
+        return self._of_queries(self.matcher.emit())
+
+    def _not_computed(self) -> dict[str, DataError]:
+        """Returns the errors of the queries of which a condition or a value cannot be computed for a row of the last
+        batch."""
+        values, rows, program = self.matcher.values, self.matcher.rows, self.matcher.program
+        _, failing = rows.attempt(self.matcher)
+        store, block = rows.store, np.arange(rows.store.count)[rows.block]
+        first_value = len(values.expressions) - len(program.features)
+        errors = {}
+        for (name, _), path, table in zip(self.plans.items(), self.table.template.queries, self.table.tables):
+            conditions = [program.local[label] for label in set(path.labels.values())]
+            read = [values.expressions.index(e) for e in conditions if e in values.expressions[:first_value]]
+            read += [first_value + self.table.features.index(f) for f in table.features]
+            failed = [(int(found.argmax()), i) for i in read if (found := failing[i]) is not None and found.any()]
+            if failed:
+                at, index = min(failed)
+                errors[name] = values.why(store, int(block[at]), index)
+        return errors
 
     def _of_queries(self, none: Matches) -> dict[str, Matches]:
         found = {}
@@ -98,8 +178,16 @@ class WorkloadMatcher:
             found[name] = replace(none, rows=self._empty[name])
             if len(windows):
                 by = self._fingerprints.get(name)
-                found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, found[name])
+                try:
+                    found[name] = matches_of_windows(plan, table, windows, self.matcher.keys, by, found[name])
+                except DataError as error:
+                    self._failures.setdefault(name, error)
         return found
+
+    def take_failures(self) -> dict[str, DataError]:
+        """Returns the queries whose rows could not be made since the last call."""
+        failures, self._failures = self._failures, {}
+        return failures
 
     def snapshot(self) -> bytes:
         """Returns all state."""
@@ -108,3 +196,24 @@ class WorkloadMatcher:
     def restore(self, state: bytes) -> None:
         """Continues from a snapshot of a matcher of the same queries and plan."""
         self.matcher.restore(state)
+
+
+def close_together(matchers: Sequence[WorkloadMatcher]) -> list[dict[str, Matches]]:
+    """Closes the windows of each that one of them has closed. Returns the new rows of each. Raises QueriesFailed."""
+    closed = [window for m in matchers if (window := m.engine.closed_before) is not None]
+    found = []
+    for m in matchers:
+        if m.engine.closed_before is not None:
+            m.engine.close_before(max(closed))
+        found.append(m._rows_so_far())
+    return found
+
+
+def _into(rows: Rows, others: Rows) -> Int64Array:
+    """Returns, by partition of other rows, the partition of the same key here; for free ones, any."""
+    count = len(others.keys)
+    used = np.setdiff1d(np.arange(count), others.keys.free)
+    found = np.zeros(count, np.int64)
+    keys = [others.keys.values(i, used) for i in range(len(rows.partition_by))]
+    found[used] = rows.keys.encode(keys, len(used))
+    return found

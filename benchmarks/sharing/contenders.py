@@ -27,7 +27,7 @@ from matching.batch import EventBatch
 from matching.feed import Feed
 from matching.matcher import make_matcher
 from matching.shared_queries import SharedQueries, groups_of
-from matching.workload.modes import SharingMode
+from matching.workload.sharing_mode import SharingMode
 from query.plan.plan import Plan
 from query.schema import Schema
 from simulator.scenario import MINUTE_US

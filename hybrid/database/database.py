@@ -38,7 +38,7 @@ from hybrid.join.spark_ranges import large_ranges
 from hybrid.join.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.rows.compare import Difference, difference
 from hybrid.rows.duck import ANYTHING, Access, check_memory_limit, interruptible
-from hybrid.rows.faults import fault, not_supported
+from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
@@ -58,7 +58,7 @@ from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
 from hybrid.watch.live_query import LiveQuery
 from hybrid.watch.memory import Memory
-from hybrid.watch.query_spec import Asked
+from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
 from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
@@ -478,6 +478,7 @@ class Database:
         unread_max: int | None = None,
         shed: Shed | None = None,
         start: Any = None,
+        sharing: str = SHARING,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
@@ -493,7 +494,10 @@ class Database:
         restart, from the last checkpoint; this call then returns the alerts of the resumed query. unread_max: the
         number of rows that may wait to be fetched (None: 5 million); beyond it a push waits for the fetching thread,
         or is refused if there is none. shed: leave out keys under overload (hybrid.Shed; None: never); `stats()`
-        counts the events left out and estimates the recall, and the archive keeps them. Raises QueryError; DataError
+        counts the events left out and estimates the recall, and the archive keeps them. sharing: how the windows of
+        ONE ROW PER WINDOW are counted together with those of other queries of the stream; the rows are the same.
+        "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
+        of one type of event; "none": on their own. Raises QueryError; DataError
         if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
@@ -503,6 +507,7 @@ class Database:
         if tolerance is not None and strategy not in TOLERANT:
             message = f"the strategy {strategy} takes no tolerance: it never delays a match for others"
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
+        check_sharing(sharing, text)
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
         chosen = strategy_of(strategy, tolerance_us)
@@ -510,7 +515,7 @@ class Database:
         if name is not None:
             check_query_name(name)
             static = {key: to_arrow(data, key, self._opened.access) for key, data in (tables or {}).items()}
-            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us)
+            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us, sharing)
         given, past = tables or {}, None
         if from_us is not None:
             if into is not None:
@@ -518,7 +523,7 @@ class Database:
                 raise not_supported("into= with start=", text, hint)
             with self._lock:
                 if asked is None or self._queries.named(asked) is None:
-                    past = self._queries.past(text, chosen, given, evidence, from_us, shed)
+                    past = self._queries.past(text, chosen, given, evidence, from_us, shed, sharing)
             if past is not None:
                 past.read()  # without the lock: these events no longer change
         with self._lock:
@@ -532,7 +537,7 @@ class Database:
                 if past is not None:
                     query = self._queries.go_on(past)
                 else:
-                    query = self._queries.start(text, chosen, given, evidence, into, time, shed)
+                    query = self._queries.start(text, chosen, given, evidence, into, time, shed, sharing)
                 self._wind()
                 query.asked = asked
                 if unread_max is not None:

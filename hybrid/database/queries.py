@@ -26,11 +26,12 @@ from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
 from hybrid.watch.live_query import Events, LiveQuery, guarded
 from hybrid.watch.memory import Memory
-from hybrid.watch.query_spec import Asked
+from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.waits import waits
 from matching.purpose import Purpose
+from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError
 from query.plan.plan import QueryPlan
 
@@ -59,10 +60,10 @@ class Queries:
 
     def ask(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
-        from_us: int | None = None,
+        from_us: int | None = None, sharing: str = SHARING,
     ) -> LiveQuery:  # fmt: skip
-        """Returns a live query that has not started. from_us: it also reads kept events from this time on. Raises
-        QueryError."""
+        """Returns a live query that has not started. from_us: it also reads kept events from this time on. sharing: see
+        Database.watch. Raises QueryError."""
         self._opened.check()
         wanted = planned(text, tables, self._opened.streams, self._opened.access)
         plan, streams = wanted.plan, wanted.streams
@@ -75,10 +76,11 @@ class Queries:
         if plain(plan):
             asked = Purpose.IDENTIFIED if evidence else Purpose.FOUND_AGAIN
             purpose = Purpose.LIVE if into is not None or plan.alert is not None or wanted.histories else asked
-            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose)
+            mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
+            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
-        query = LiveQuery(plan, events, wanted.histories, strategy, large)
+        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
             # rows that feed another stream keep their order
@@ -92,7 +94,8 @@ class Queries:
             shedding = None if query.events.shedding is None else str(query.events.shedding)
             member = query.events.member
             running = None if member is None or member.kernel is None else member.kernel.chosen
-            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running)
+            sharing = "" if member is None else member.show()
+            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running, sharing)
 
         def stats() -> dict[str, Any]:
             with self._opened.lock:
@@ -115,10 +118,10 @@ class Queries:
 
     def start(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
-        time: str | None = None, shed: Shed | None = None,
+        time: str | None = None, shed: Shed | None = None, sharing: str = SHARING,
     ) -> LiveQuery:  # fmt: skip
         """Starts a live query and returns it; see Database.watch."""
-        query = self.ask(text, strategy, tables, evidence, into)
+        query = self.ask(text, strategy, tables, evidence, into, sharing=sharing)
         if shed is not None:
             check_shed(query.plan, into)
         query.events.begin(shed)
@@ -132,10 +135,11 @@ class Queries:
         return query
 
     def past(
-        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int, shed: Shed | None
-    ) -> Past:
+        self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, from_us: int,
+        shed: Shed | None, sharing: str,
+    ) -> Past:  # fmt: skip
         """Returns a live query that reads the archive before it starts; the read takes no lock."""
-        query = self.ask(text, strategy, tables, evidence, from_us=from_us)
+        query = self.ask(text, strategy, tables, evidence, from_us=from_us, sharing=sharing)
         if shed is not None:
             check_shed(query.plan, None)
         for stream in query.events.streams.values():
@@ -214,7 +218,7 @@ class Queries:
         if self._flow.target(alerts) is not None:
             raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
         strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
-        new = self.ask(text, strategy, tables, evidence)
+        new = self.ask(text, strategy, tables, evidence, sharing=old.sharing)
         was, now = (sorted(query.events.streams) for query in (old, new))
         if was != now:
             message = f"the new version reads {', '.join(now)}, the old one {', '.join(was)}"
@@ -288,6 +292,11 @@ class Queries:
             self._take_answers(query)
             if query.asking.running is running:
                 break  # the database is closed, or the query has ended
+
+
+def mode_of(sharing: str) -> SharingMode | None:
+    """Returns how trends are counted together; None: each query on its own."""
+    return None if sharing == SharingMode.NONE.value else SharingMode(sharing)
 
 
 def check_going(plan: QueryPlan, streams: Mapping[str, Any]) -> None:

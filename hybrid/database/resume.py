@@ -77,9 +77,11 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
     asked = read_asked(saved["asked"])
     strategy = strategy_of(asked.strategy, asked.tolerance_us)
     if saved["alerts"]["over"] is not None:
-        query = queries.ask(asked.text, strategy, asked.tables, asked.evidence)
+        query = queries.ask(asked.text, strategy, asked.tables, asked.evidence, sharing=asked.sharing)
     else:
-        query = queries.start(asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time)
+        query = queries.start(
+            asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time, sharing=asked.sharing
+        )
     query.asked = asked
     query.alerts.restore(saved["alerts"])
     if query.driver is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 
 
@@ -13,6 +14,13 @@ def fault(code: str, message: str, text: str, hint: str = "", span: Span | None 
 def not_supported(what: str, text: str, hint: str, span: Span | None = None) -> QueryError:
     """Returns the error for a construct of the language that is not implemented."""
     return fault("HQ500", f"{what} is not supported yet", text, hint, span)
+
+
+def check_sharing(sharing: str, text: str) -> None:
+    """Raises QueryError unless it is the name of a way to count trends together."""
+    names = [mode.value for mode in SharingMode]
+    if sharing not in names:
+        raise fault("HQ500", f"unknown sharing {sharing}", text, f"available: {', '.join(names)}")
 
 
 class Interrupted(DataError):

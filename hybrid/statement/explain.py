@@ -78,10 +78,11 @@ def explain_plan(
 
 def explain_live(
     query: ast.QuerySyntax, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
-    shedding: str | None = None, running: EnginePlan | None = None,
+    shedding: str | None = None, running: EnginePlan | None = None, sharing: str = "",
 ) -> str:  # fmt: skip
     """Returns the text of a stage of a live query, after lines about its strategy. driver: of a running query; adds the
-    current costs. shedding: text about shed keys. running: see `explain_plan`."""
+    current costs. shedding: text about shed keys. running: see `explain_plan`. sharing: lines about
+    trends counted together with those of other queries."""
     text = explain_plan(query, plan, stage, live=True, running=running)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if driver is not None and strategy.sample_s is not None:
@@ -90,6 +91,8 @@ def explain_live(
         lines += driver.show_spark()
     if shedding is not None:
         lines.append(f"shedding    {shedding}")
+    if sharing:
+        lines.append(sharing)
     return "\n".join([*lines, "", text]) if lines else text
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from hybrid.rows.faults import fault
+from hybrid.rows.faults import check_sharing
 from hybrid.statement.relations import Relations
 from matching.batch import EventBatch
 from matching.program.program import NoKernel
 from matching.shared_queries import SharedQueries, groups_of
 from matching.workload.cost import show_cost, show_rates
 from matching.workload.graph import sharing_graph
-from matching.workload.modes import SharingMode
 from matching.workload.program import shareable, workload_key
+from matching.workload.sharing_mode import SharingMode
 from query.language.parse import parse
 from query.plan.plan import Plan
 
@@ -29,9 +29,7 @@ def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharin
     of their table the rates, the sharing plan graph, the plan, its cost and its changes; and of each other query why it
     is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic. Raises QueryError, DataError.
     Cost: that of the queries."""
-    if sharing not in {mode.value for mode in SharingMode}:
-        available = ", ".join(mode.value for mode in SharingMode)
-        raise fault("HQ500", f"unknown sharing {sharing}", sharing, f"available: {available}")
+    check_sharing(sharing, sharing)
     groups: dict[tuple[object, ...], dict[str, Plan]] = {}
     events: dict[tuple[object, ...], list[EventBatch]] = {}
     alone: dict[str, str] = {}

@@ -65,7 +65,7 @@ class Filling:
         named = in_sources(batch, self._sources)
         self._sources = named.sources
         for part in parts(named):
-            self.member.guarded(self.member.matcher.push, part)
+            self.member.guarded(self.member.alone.push, part)
 
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
         """Takes the remaining events, between two pushes, and joins the feed. Returns its member."""

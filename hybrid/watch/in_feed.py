@@ -23,6 +23,7 @@ from matching.feed import Feed, Member, Unread, needed_from
 from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats
+from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError
 from query.plan.plan import FactorPlan, Plan
 from query.schema import Schema
@@ -62,15 +63,16 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_purpose", "_spill", "_stuck_before", "begun", "factor", "left", "member",
-        "shedding", "stream", "streams",
+        "_accepted_before", "_filling", "_purpose", "_sharing", "_spill", "_stuck_before", "begun", "factor", "left",
+        "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
         self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
-        purpose: Purpose = Purpose.LIVE,
+        purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> None:  # fmt: skip
-        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. purpose: of its matches."""
+        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. purpose: of its matches.
+        sharing: see matching.feed.Feed.add."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
@@ -79,6 +81,7 @@ class InFeed:
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
+        self._sharing = sharing
         self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
@@ -113,7 +116,7 @@ class InFeed:
             self._filling = Filling(plan, from_us, shedder, purpose=self._purpose)
             self.member = self._filling.member
         else:
-            self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose))
+            self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose, self._sharing))
 
     def _feed(self) -> Feed:
         return feed_of(self.stream, self._spill)
@@ -149,7 +152,7 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self.member, self.left = member.matcher.stuck, None, True
+        self._stuck_before, self.member, self.left = member.stuck, None, True
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None
@@ -171,7 +174,8 @@ class InFeed:
             self._note_all_keys()
         events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
         since_seq, from_us = self._since_seq, self.begun.from_us
-        self.member, self.left = feed.replay(plan, since_seq, events, shedder, from_us, self._purpose), False
+        self.left = False
+        self.member = feed.replay(plan, since_seq, events, shedder, from_us, self._purpose, self._sharing)
         return whole
 
     def succeed(self, old: Events, fresh: bool) -> bool:
@@ -196,7 +200,9 @@ class InFeed:
             raise cannot_go_on()
         if member is not None:
             self.begun, self._accepted_before = old.begun, accepted_before
-        self._take_place(member or feed.add(plan, self._since_seq, self._new_shedder(), self._purpose))
+        self._take_place(member or feed.add(
+            plan, self._since_seq, self._new_shedder(), self._purpose, self._sharing
+        ))
         assert self.member is not None
         if self.member.shedder is not None and self.member.shedder.keeps_all:
             self._note_all_keys()
@@ -243,7 +249,9 @@ class InFeed:
         mine = np.flatnonzero(events.seq >= self._since_seq)
         if whole and len(mine) != self.accepted:
             return None
-        return feed.replay(plan, self._since_seq, events.take(mine), shedder, purpose=purpose)
+        return feed.replay(
+            plan, self._since_seq, events.take(mine), shedder, purpose=purpose, sharing=self._sharing
+        )
 
     @property
     def names_sequences(self) -> bool:
@@ -360,4 +368,4 @@ class InFeed:
 
     @property
     def stuck(self) -> int:
-        return self._stuck_before if self.member is None else self.member.matcher.stuck
+        return self._stuck_before if self.member is None else self.member.stuck

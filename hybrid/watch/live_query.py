@@ -19,7 +19,7 @@ from hybrid.watch.alerts import Alerts
 from hybrid.watch.begun import Begun
 from hybrid.watch.found_again import with_events
 from hybrid.watch.memory import Holder, stats_of
-from hybrid.watch.query_spec import Asked
+from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.shedding import Shed, Shedding
 from hybrid.watch.stream import Stream
 from hybrid.watch.waits import endless_of
@@ -164,13 +164,13 @@ class Events(Protocol):
 class LiveQuery:
     """One live query. plan: of the whole text; factor: its last pattern; reads: the streams that it depends on, those
     of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and arguments
-    of a query with a name."""
+    of a query with a name. sharing: how its trends are counted together with others."""
 
-    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads")
+    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads", "sharing")
 
     def __init__(
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
-        spark: LargeRanges | None = None,
+        spark: LargeRanges | None = None, sharing: str = SHARING,
     ) -> None:  # fmt: skip
         """histories: the streams of its history joins. strategy, spark: see Driver."""
         self.plan = plan
@@ -183,6 +183,7 @@ class LiveQuery:
             self.driver = Driver(factor, strategy, live_matcher, plan.alert is not None, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
+        self.sharing = sharing
         self.asking: Asking | None = None
 
     @property

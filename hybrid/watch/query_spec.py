@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 #: The watermark of an ended input.
 END_US = 2**63 - 1
+#: The mode in which trends are counted together (matching.workload.modes) unless another is asked for.
+SHARING = "dynamic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,13 @@ class Asked:
     time: str | None
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     from_us: int | None = None
+    sharing: str = SHARING
 
     def same(self, other: Asked) -> bool:
         """True if both requests are equal."""
         mine, theirs = self.tables, other.tables
         return (
-            (self.text, self.strategy, self.tolerance_us, self.evidence, self.into, self.time, self.from_us)
-            == (other.text, other.strategy, other.tolerance_us, other.evidence, other.into, other.time, other.from_us)
+            replace(self, name="", tables={}) == replace(other, name="", tables={})
             and mine.keys() == theirs.keys()
             and all(mine[name].equals(theirs[name]) for name in mine)
         )
@@ -43,6 +45,7 @@ ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
     "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),
     "time": ("time", (None,)), "tables": ("tables", ({},)), "from_us": ("from_us", (None,)),
+    "sharing": ("sharing", (SHARING,)),
 }  # fmt: skip
 
 

@@ -74,6 +74,12 @@ class CountsOnly:
         return np.zeros(partitions, np.int64)
 
 
+def too_large() -> DataError:
+    """Returns the error of a number that needs more than LIMBS_MAX limbs."""
+    message = f"a count of trends has more than {64 * LIMBS_MAX:,} bits"
+    return DataError(message, "shorten WITHIN, or make the conditions of the pattern stricter")
+
+
 class RunTrends(CountsOnly):
     """Counts of partial trends by partition, window and state. It keeps no rows."""
 
@@ -183,10 +189,7 @@ class RunTrends(CountsOnly):
     def _more_limbs(self) -> None:
         old = self._shape
         if 2 * old.limbs > LIMBS_MAX:
-            raise DataError(
-                f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
-                "shorten WITHIN, or make the conditions of the pattern stricter",
-            )
+            raise too_large()
         self._shape = self._shape_of(2 * old.limbs)
         pool = self._pool
         # numbers of nodes and entries are as wide as Node.WIDTH says; those of the output continue their sign

@@ -9,7 +9,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
-from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, CountsOnly, in_order, sums_of
+from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, CountsOnly, in_order, sums_of, too_large
 from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.shared_trends import Layouts, Room, Sets, SharedCounter, SharedNode
@@ -17,9 +17,9 @@ from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
 from matching.workload.cost import EventRates
 from matching.workload.plan import SharingPlan
-from matching.workload.program import Splitting, WorkloadTable
+from matching.workload.program import WorkloadTable
+from matching.workload.sharing_mode import Splitting
 from matching.workload.template import START, Template, kinds_of, order_of
-from query.errors import DataError
 
 #: Initial room for nodes, columns and rows of output.
 ROOM = 1 << 8
@@ -27,10 +27,33 @@ ROOM = 1 << 8
 CARRIED_AT_ONCE = 1 << 16
 #: Kinds of sums, in the order of a record.
 _KINDS = (WHOLE, FLOAT, LEAST)
+#: Values make room for so many bits more at once, as each time all nodes get a limb more.
+VALUE_STEP = 16
 #: No set splits by itself.
 NEVER = 1 << 40
 
 _OF_NODES = ("nodes", "heads", "counts", "gates")
+
+
+class TooLarge(Exception):
+    """A number needs more than LIMBS_MAX limbs. queries: those with the largest ones. position: of the row in the store
+    that the others have not taken yet, -1: none; halfway: they have taken it in some of its windows."""
+
+    def __init__(self, queries: frozenset[int]) -> None:
+        super().__init__(too_large().message)
+        self.queries = queries
+        self.position = -1
+        self.halfway = False
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another engine of the same sums, windows and kind of keys, whose queries an engine takes over too. queries: see
+    SharedTrends.take_over. partitions: by its partition, that of the engine that takes over."""
+
+    engine: SharedTrends
+    queries: Sequence[int]
+    partitions: Int64Array
 
 
 class SharedTrends(CountsOnly):
@@ -152,7 +175,7 @@ class SharedTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs."""
+        """See matching.engines.engine.Engine.run. Raises TooLarge, and can go on from there."""
         partition, ts, valid = store.partition[positions], store.ts[positions], feature_valid
         doubles = feature.view(np.float64)
         values = self._values(feature, doubles, valid)
@@ -164,7 +187,30 @@ class SharedTrends(CountsOnly):
                 at, count, partition, mask, kind, ts, values, doubles, valid, self._sets, self._sums, self._layouts,
                 self._room, self._data_max,
             )  # fmt: skip
-            self._make_room(status)
+            try:
+                self._make_room(status)
+            except TooLarge as error:
+                error.position = positions.start + at if isinstance(positions, slice) else int(positions[at])
+                error.halfway = bool(self._counters[SharedCounter.SLOT])
+                raise
+
+    def end_row(self) -> None:
+        """Ends a row that was taken in some of its windows: the others do not take it."""
+        self._counters[SharedCounter.SLOT] = 0
+
+    def _with_most_bits(self) -> frozenset[int]:
+        """Returns the queries with the largest numbers."""
+        places = _places(_counted(self.plan))
+        read = np.array(list(places.values()), np.int64)
+        bits = np.zeros(len(read), np.int64)
+        kernels.most_bits(
+            self._open_nodes(), read[:, 0].copy(), read[:, 2].copy(), read[:, 1].copy(), self._sets, self._room,
+            self._layouts, bits,
+        )  # fmt: skip
+        return frozenset(q for (q, _), most in zip(places, bits, strict=True) if most == bits.max())
+
+    def _open_nodes(self) -> Int64Array:
+        return np.unique(self._room.of[self._room.of >= 0]).astype(np.int64)
 
     def _make_room(self, status: int) -> None:
         room = self._room
@@ -191,7 +237,8 @@ class SharedTrends(CountsOnly):
         added = [s.value for s in self._table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
         if added and feature.shape[1]:
             of = np.where(valid[added], feature[added], 0)
-            bits = GROWTH_BITS + max(int(of.max()), -int(of.min())).bit_length()
+            largest = max(int(of.max()), -int(of.min())).bit_length()
+            bits = GROWTH_BITS + -(-largest // VALUE_STEP) * VALUE_STEP
             if bits > self._counters[SharedCounter.VALUE_BITS]:
                 self._counters[SharedCounter.VALUE_BITS] = bits
                 self._room.nodes[:, SharedNode.FULL] = 1  # one limb more is room for 63 bits more
@@ -207,10 +254,7 @@ class SharedTrends(CountsOnly):
     def _more_limbs(self) -> None:
         was, room = self._layouts, self._room
         if 2 * was.limbs > LIMBS_MAX:
-            raise DataError(
-                f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
-                "shorten WITHIN, or make the conditions of the pattern stricter",
-            )
+            raise TooLarge(self._with_most_bits())
         self._layouts = now = self._layouts_of(2 * was.limbs)
         data = np.zeros(2 * len(room.data), np.int64)  # a record has twice the numbers at most
         used = self._counters[SharedCounter.COLUMNS_USED]
@@ -251,6 +295,16 @@ class SharedTrends(CountsOnly):
             ) != kernels.DONE:
                 self._make_room(status)
 
+    @property
+    def closed_before(self) -> int | None:
+        """Returns the first window that has not been closed; None before the first event."""
+        counters = self._counters
+        return int(counters[SharedCounter.CLOSED_BEFORE]) if counters[SharedCounter.LIVE] else None
+
+    def close_before(self, window: int) -> None:
+        """Closes windows before this one, for which no event can come."""
+        self._close(window)
+
     def closed(self) -> list[ClosedWindows]:
         """Returns the rows of closed windows of each query, in the order of windows, and forgets them."""
         out, of = self._room.out[: self._counters[SharedCounter.OUT]].copy(), self._layouts
@@ -266,13 +320,49 @@ class SharedTrends(CountsOnly):
             ))  # fmt: skip
         return found
 
-    def take_over(self, old: SharedTrends, queries: Sequence[int]) -> None:
+    def take_over(self, old: SharedTrends, queries: Sequence[int], others: Sequence[Other] = ()) -> None:
         """Goes on from another engine over the same rows, in open windows too; that one is unusable then, and the rows
         of its closed windows must have been fetched. queries: for each query the number of the one there that it
-        continues, NONE for a new one. Cost: O(open windows * queries * nodes * columns of their sets)."""
-        assert not old._counters[SharedCounter.OUT]
-        places, where = _places(_counted(self.plan)), _places(_counted(old.plan))
+        continues, NONE for a new one. others: engines over the same events by rows of their own, with the same windows
+        closed; they are unusable then, too. Cost: O(open windows * queries * nodes * columns of their sets)."""
+        assert not any(engine._counters[SharedCounter.OUT] for engine in (old, *(o.engine for o in others)))
+        self._begin_with(old)
+        every = [(old, queries, self._open_nodes(), self._open_nodes())]
+        for other in others:
+            theirs = other.engine._open_nodes()
+            every.append((other.engine, other.queries, theirs, self._opened_like(other, theirs)))
+        places = _places(_counted(self.plan))
         pairs = list(places)
+        into = np.array([places[pair] for pair in pairs], np.int64)
+        open_nodes = self._open_nodes()
+        chunk = max(1, CARRIED_AT_ONCE // max(1, len(pairs)))
+        for begin in range(0, len(open_nodes), chunk):
+            nodes = open_nodes[begin : begin + chunk]
+            values = np.zeros((len(nodes), len(pairs), self._widest), np.int64)
+            for engine, of, theirs, mine in every:
+                some = np.flatnonzero(np.isin(mine, nodes))
+                here, there = mine[some], theirs[some]
+                values = self._carried(engine, of, pairs, there, np.searchsorted(nodes, here), values)
+                for column in (SharedNode.WIDTH, SharedNode.FULL):
+                    most = np.maximum(self._room.nodes[here, column], engine._room.nodes[there, column])
+                    self._room.nodes[here, column] = most
+            roomy = self._limbs_in(values, pairs) < self._room.nodes[nodes, SharedNode.WIDTH]
+            self._room.nodes[nodes[roomy], SharedNode.FULL] = 0  # without the queries that are gone
+            at = 0
+            while at < len(nodes):
+                at, status = kernels.load_values(
+                    at, nodes, into[:, 0].copy(), into[:, 2].copy(), into[:, 1].copy(), values, self._sets, self._room,
+                    self._layouts, self._data_max,
+                )  # fmt: skip
+                self._make_room(status)
+
+    def _carried(
+        self, old: SharedTrends, queries: Sequence[int], pairs: Sequence[tuple[int, int]], nodes: Int64Array,
+        at: Int64Array, values: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """Returns the records of pairs of a query and a node with those of another engine for its nodes, which come to
+        the indices `at`; both engines have the same limbs then."""
+        where = _places(_counted(old.plan))
         mine, theirs = self._table.template.queries, old._table.template.queries
         # the nodes of a query are in the same order in all templates
         there = {
@@ -282,35 +372,65 @@ class SharedTrends(CountsOnly):
         }  # fmt: skip
         kept = [i for i, pair in enumerate(pairs) if pair in there]
         read = np.array([where[there[pairs[i]]] for i in kept], np.int64).reshape(-1, 3)
-        into = np.array([places[pair] for pair in pairs], np.int64)
-        open_nodes = np.unique(old._room.of[old._room.of >= 0]).astype(np.int64)
-        chunk = max(1, CARRIED_AT_ONCE // max(1, len(pairs)))
-        self._begin_with(old)
-        for begin in range(0, len(open_nodes), chunk):
-            nodes = open_nodes[begin : begin + chunk]
-            while old._layouts.limbs < self._layouts.limbs:
-                old._more_limbs()
-            there_now = old._values_of(nodes, read)
-            while self._layouts.limbs < old._layouts.limbs:
-                self._more_limbs()
-            values = np.zeros((len(nodes), len(pairs), self._widest), np.int64)
-            for k, i in enumerate(kept):
-                size = self._layouts.size[pairs[i][0]]  # the sums of a query are in the same order in all workloads
-                values[:, i, :size] = there_now[:, k, :size]
-            self._room.nodes[nodes, SharedNode.WIDTH] = old._room.nodes[nodes, SharedNode.WIDTH]
-            at = 0
-            while at < len(nodes):
-                at, status = kernels.load_values(
-                    at, nodes, into[:, 0].copy(), into[:, 2].copy(), into[:, 1].copy(), values, self._sets, self._room,
-                    self._layouts, self._data_max,
-                )  # fmt: skip
-                self._make_room(status)
+        while old._layouts.limbs < self._layouts.limbs:
+            old._more_limbs()
+        records = old._values_of(nodes, read)
+        for k, i in enumerate(kept):
+            old._continue_sign(records[:, k], queries[pairs[i][0]], nodes)
+        while self._layouts.limbs < old._layouts.limbs:
+            was = self._layouts
+            self._more_limbs()
+            wide = np.zeros((*values.shape[:2], self._widest), np.int64)
+            for i, (q, _) in enumerate(pairs):
+                wide[:, i] = self._laid_out(values[:, i], q, was, self._layouts)
+            values = wide
+        for k, i in enumerate(kept):
+            size = self._layouts.size[pairs[i][0]]  # the sums of a query are in the same order in all workloads
+            values[at, i, :size] = records[:, k, :size]
+        return values
+
+    def _continue_sign(self, records: np.ndarray, q: int, nodes: Int64Array) -> None:
+        """Continues the numbers of a query's records to all limbs; they have those of their nodes."""
+        of, width = self._layouts, self._room.nodes[nodes, SharedNode.WIDTH]
+        numbers = int(of.floats_at[q] - 1) // of.limbs
+        whole = records[:, 1 : of.floats_at[q]].reshape(len(nodes), numbers, of.limbs)
+        sign = np.take_along_axis(whole, (width - 1)[:, None, None], axis=2) >> 63
+        above = np.arange(of.limbs) >= width[:, None, None]
+        records[:, 1 : of.floats_at[q]] = np.where(above, sign, whole).reshape(len(nodes), numbers * of.limbs)
+
+    def _limbs_in(self, values: np.ndarray, pairs: Sequence[tuple[int, int]]) -> Int64Array:
+        """Returns, by node, the limbs that the largest number of its records needs; see `_values_of`."""
+        of, most = self._layouts, np.zeros(len(values), np.int64)
+        for i, (q, _) in enumerate(pairs):
+            numbers = int(of.floats_at[q] - 1) // of.limbs
+            whole = values[:, i, 1 : of.floats_at[q]].reshape(len(values), numbers, of.limbs)
+            used = (whole != whole[..., -1:] >> 63) * np.arange(1, of.limbs + 1)
+            most = np.maximum(most, used.max(axis=(1, 2), initial=0))
+        return most
+
+    def _opened_like(self, other: Other, theirs: Int64Array) -> Int64Array:
+        """Opens the windows of another engine that are not open here. Returns its nodes here."""
+        room = other.engine._room
+        partition = other.partitions[room.nodes[theirs, SharedNode.PARTITION]]
+        self.reserve(int(partition.max(initial=-1)) + 1)
+        self._grow(_OF_NODES, len(self._room.nodes) + len(theirs))
+        mine, counters = np.empty(len(theirs), np.int64), other.engine._counters
+        window = room.nodes[theirs, SharedNode.WINDOW]
+        kernels.open_windows(partition, window, room.nodes[theirs, SharedNode.WIDTH], self._sets, self._room, mine)
+        if counters[SharedCounter.VALUE_BITS] != self._counters[SharedCounter.VALUE_BITS]:
+            self._room.nodes[:, SharedNode.FULL] = 1  # as in `_values`
+        bits = (self._counters[SharedCounter.VALUE_BITS], counters[SharedCounter.VALUE_BITS])
+        self._counters[SharedCounter.VALUE_BITS] = max(bits)
+        closed = [e.closed_before for e in (self, other.engine) if e.closed_before is not None]
+        if closed:
+            self._counters[SharedCounter.LIVE], self._counters[SharedCounter.CLOSED_BEFORE] = 1, max(closed)
+        return mine
 
     def _begin_with(self, old: SharedTrends) -> None:
         """Takes the nodes of another engine, without anything in them."""
         room, theirs = self._room, old._room
         counters = theirs.counters.copy()
-        counters[[SharedCounter.COLUMNS_USED, SharedCounter.DATA_USED, SharedCounter.SLOT]] = 0
+        counters[[SharedCounter.COLUMNS_USED, SharedCounter.DATA_USED]] = 0
         nodes = theirs.nodes.copy()
         nodes[:, SharedNode.KIND] = kernels.NONE
         n = len(nodes)

@@ -991,6 +991,34 @@ def values_of(begin, nodes, pair_set, pair_cell, pair_query, sets, room, sums, l
 
 
 @kernel
+def most_bits(nodes, pair_set, pair_cell, pair_query, sets, room, layouts, out):
+    """Writes the bits of the largest whole number of pairs of a query and a cell in some nodes, as products where they
+    are composed; out: int64 (pairs,)."""
+    for node in nodes:
+        width = room.nodes[node, WIDTH]
+        for j in range(len(pair_set)):
+            g, cell, query = pair_set[j], pair_cell[j], pair_query[j]
+            out[j] = max(out[j], bits_of_value(sets, room, node, g, cell, query, width, layouts))
+            if is_split(room, node, g):
+                q = sets.member_query[sets.member[g] + query]
+                at = own_record(sets, layouts, room.columns[room.heads[node, g], C_AT], g, cell, query) + 1
+                for n in range(1 + layouts.whole_of[q + 1] - layouts.whole_of[q]):
+                    out[j] = max(out[j], bits_in(room.data, at + n * layouts.limbs, width))
+
+
+@kernel
+def open_windows(partition, window, width, sets, room, out):
+    """Writes the nodes of windows of partitions, opened where they are not open. width: the limbs that they need."""
+    slots = len(room.first)
+    for i in range(len(partition)):
+        slot = window[i] % slots
+        node = np.int64(room.of[partition[i], slot])
+        if node < 0:
+            node = new_node(sets, room, partition[i], window[i], slot, width[i])
+        out[i] = node
+
+
+@kernel
 def load_values(begin, nodes, pair_set, pair_cell, pair_query, values, sets, room, layouts, data_max):
     """Makes the columns of empty nodes from the records of pairs; see `values_of`. Returns (next node, status)."""
     counters = room.counters

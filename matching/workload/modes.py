@@ -1,40 +1,12 @@
-"""The ways to choose sharing plans for a workload, and the plans with which they begin."""
+"""The plans with which the modes of sharing begin."""
 
 from __future__ import annotations
-
-from enum import Enum
 
 from matching.workload.cost import EventRates
 from matching.workload.graph import lightest
 from matching.workload.plan import SharedSet, SharingPlan, unshared
-from matching.workload.program import Splitting
+from matching.workload.sharing_mode import SharingMode
 from matching.workload.template import Template
-
-
-class SharingMode(Enum):
-    """none: each query counts on its own. hamlet: queries share events of one type that repeats, burst by burst.
-    static: the plan is chosen once, for the first rates. dynamic: the plan follows the rates."""
-
-    NONE = "none"
-    HAMLET = "hamlet"
-    STATIC = "static"
-    DYNAMIC = "dynamic"
-
-    @property
-    def splitting(self) -> Splitting:
-        """Returns when sets of its plans split in a window."""
-        match self:
-            case SharingMode.HAMLET:
-                return Splitting.BY_BURSTS
-            case SharingMode.DYNAMIC:
-                return Splitting.BY_SNAPSHOTS
-            case _:
-                return Splitting.NEVER
-
-    @property
-    def measures(self) -> bool:
-        """True if its plans depend on rates."""
-        return self in (SharingMode.STATIC, SharingMode.DYNAMIC)
 
 
 def first_plan(mode: SharingMode, template: Template, rates: EventRates | None) -> SharingPlan:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from matching.program.lanes import Lane
 from matching.program.program import NoKernel, Program, assemble
 from matching.program.trends import Sum, TrendTable, trend_program
 from matching.workload.plan import SharingPlan
+from matching.workload.sharing_mode import Splitting
 from matching.workload.template import Template, kinds_of, order_of, template
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import Expression
@@ -44,14 +44,6 @@ class WorkloadTable:
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
         return [s for s in self.sums if s.kind == kind]
-
-
-class Splitting(Enum):
-    """When the queries of a set are counted separately for a while, in a window."""
-
-    NEVER = "never"
-    BY_SNAPSHOTS = "from the snapshot on by which there are more of them than queries"
-    BY_BURSTS = "but for bursts of events that are long enough"
 
 
 @dataclass(frozen=True, slots=True)

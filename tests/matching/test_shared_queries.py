@@ -13,8 +13,8 @@ from matching.batch import Matches
 from matching.matcher import make_matcher
 from matching.program.program import NoKernel
 from matching.shared_queries import SharedQueries, groups_of
-from matching.workload.modes import SharingMode, flat_kleene
-from matching.workload.program import Splitting
+from matching.workload.modes import flat_kleene
+from matching.workload.sharing_mode import SharingMode, Splitting
 from matching.workload.template import template
 from query.plan.plan import Plan
 from tests.events import batch_of

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from matching.batch import Matches
 from matching.matcher import make_matcher
 from matching.workload.plan import SharedSet, SharingPlan, unshared
-from matching.workload.program import Splitting, shareable, workload_key
+from matching.workload.program import shareable, workload_key
+from matching.workload.sharing_mode import Splitting
 from matching.workload.template import Template, template
 from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan

@@ -1,0 +1,210 @@
+"""The queries of a feed, in groups that see the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import parts
+from matching.ordering import Ordering, in_sources
+from matching.purpose import Purpose
+from matching.spill import BY_REFERENCE, SpillStats
+
+if TYPE_CHECKING:  # loads the kernels; left to the first query
+    from matching.matcher import KernelMatcher
+    from matching.rows import Rows
+    from matching.shedding import Shedder
+
+
+class Member:
+    """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
+    no more rows. matcher: its own; None: it is counted together with others. kernel: its matcher, if that shares rows.
+    shedder: leaves out partitions of the query, which then
+    shares rows with no other query."""
+
+    __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
+
+    def __init__(self, matcher: Matcher | None, shedder: Shedder | None = None) -> None:
+        from matching.matcher import KernelMatcher
+
+        self.matcher = matcher
+        self.kernel = matcher if isinstance(matcher, KernelMatcher) else None
+        self.shedder = shedder
+        self.found: list[Matches] = []
+        self.failure: Exception | None = None
+
+    @property
+    def stuck(self) -> int:
+        """See matching.batch.Matcher."""
+        return 0 if self.matcher is None else self.matcher.stuck
+
+    @property
+    def alone(self) -> Matcher:
+        """Returns its own matcher."""
+        assert self.matcher is not None
+        return self.matcher
+
+    @property
+    def spill(self) -> SpillStats:
+        """Returns the number of partial matches in memory and on disk."""
+        if self.kernel is None:
+            return BY_REFERENCE
+        return self.kernel.spill
+
+    @property
+    def purpose(self) -> Purpose:
+        """Returns the use of its matches."""
+        return Purpose.LIVE if self.kernel is None else self.kernel.purpose
+
+    def show(self) -> str:
+        """Returns the lines of EXPLAIN about what it shares with other queries."""
+        return ""
+
+    def take_found(self) -> list[Matches]:
+        found, self.found = self.found, []
+        return found
+
+    def guarded(self, act: Callable[..., Matches | None], *arguments: object) -> None:
+        """Acts, unless the query has failed; stores its matches or its error."""
+        if self.failure is not None:
+            return
+        try:
+            matches = act(*arguments)
+        except Exception as error:  # noqa: BLE001  (any failure is the query's own)
+            self.failure = error
+            return
+        if matches is not None and self.shedder is not None:
+            matches = self.shedder.among(matches)
+        if matches is not None and (len(matches) or matches.rows.num_rows):
+            self.found.append(matches)
+
+
+class Group:
+    """Members with the same rows. since_seq: they skip events with a lower ingest sequence (0: no such event can come
+    any more). rows: None for one member whose matcher keeps its own.
+
+    Of a member that has read the archive first, see Feed.enter: from_us: it skips earlier events (None: none can come
+    any more); ordering: its own, while it holds back events that are unknown to the feed, the last of them at ahead_us;
+    sources: as its events name them (empty: as those of the feed do). together: True if its members are counted
+    together (matching.together)."""
+
+    together = False
+    __slots__ = ("ahead_us", "from_us", "members", "ordering", "rows", "since_seq", "sources")
+
+    def __init__(self, rows: Rows | None, since_seq: int) -> None:
+        self.rows = rows
+        self.since_seq = since_seq
+        self.members: list[Member] = []
+        self.from_us: int | None = None
+        self.ordering: Ordering | None = None
+        self.ahead_us = 0
+        self.sources: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """True if its members see the events of the feed unchanged."""
+        return self.from_us is None and self.ordering is None
+
+    def push_all(self, batch: EventBatch) -> None:
+        """Takes the next events of the total order, in slices."""
+        for part in parts(batch):
+            self.push(part)
+
+    def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
+        """Takes events in order of arrival through its own ordering, which ends once all events unknown to the feed are
+        handed on."""
+        assert self.ordering is not None
+        if batch is not None:
+            self.push_all(self.ordering.push(self.wanted(batch), watermark_us))
+        elif not ended:
+            self.push_all(self.ordering.advance(watermark_us))
+        reached_us = self.ordering.watermark_us
+        if ended or (reached_us is not None and reached_us > self.ahead_us):
+            rest = self.ordering.advance(None)
+            # without the events that the feed has handed on already; its later ones come from there
+            self.push_all(rest.take(np.flatnonzero(~np.isin(rest.seq, feeds.held_seqs()))))
+            self.ordering = None
+
+    def wanted(self, batch: EventBatch) -> EventBatch:
+        """Returns the events that belong to its members."""
+        if self.from_us is None or not len(batch):
+            return batch
+        seen = batch.ts_us >= self.from_us
+        return batch if seen.all() else batch.take(np.flatnonzero(seen))
+
+    @property
+    def kernels(self) -> list[tuple[Member, KernelMatcher]]:
+        """The members that share the rows and have not failed."""
+        return [(m, m.kernel) for m in self.members if m.kernel is not None and m.failure is None]
+
+    @property
+    def shedder(self) -> Shedder | None:
+        """Returns the shedder of its only member."""
+        return self.members[0].shedder if self.members else None
+
+    def push(self, batch: EventBatch) -> None:
+        """Takes the next events of the total order."""
+        if self.sources:
+            batch = in_sources(batch, self.sources)
+            self.sources = batch.sources
+        if self.shedder is not None and len(batch):
+            batch = self.shedder.take(batch)
+            if not len(batch):
+                return
+        if self.rows is None:
+            for member in self.members:
+                member.guarded(member.alone.push, batch)
+            return
+        try:
+            self.rows.append(batch)
+        except Exception as error:  # noqa: BLE001  (the rows are shared, and so are their failures)
+            for member in self.members:
+                member.failure = member.failure or error
+            return
+        kernels = self.kernels
+        wanted: list[Int64Array | None] = []
+        for member, kernel in kernels:
+            try:
+                wanted.append(kernel.wants(batch.sources))
+            except Exception as error:  # noqa: BLE001  (as in Member.guarded)
+                member.failure = error
+        retained = self.rows.retain(wanted)
+        for member, kernel in kernels:
+            member.guarded(kernel.take, retained)
+        self.rows.taken()
+        for member, kernel in kernels:
+            if not kernel.settled:
+                member.guarded(kernel.emit)
+            if member.failure is not None:
+                self.rows.remove(kernel)
+        self.rows.compact()
+
+    def advance(self, watermark_us: int | None) -> None:
+        """See matching.batch.Matcher."""
+        if self.rows is None:
+            for member in self.members:
+                member.guarded(member.alone.advance, watermark_us)
+            return
+        held = self.rows.held()
+        try:
+            self.rows.reach(watermark_us)
+        except Exception as error:  # noqa: BLE001  (as in push)
+            for member in self.members:
+                member.failure = member.failure or error
+            return
+        kernels = self.kernels
+        for member, kernel in kernels:
+            member.guarded(kernel.expire, watermark_us, held)
+        if watermark_us is None:
+            self.rows.let_go(held)
+        for member, kernel in kernels:
+            if not kernel.settled:
+                member.guarded(kernel.emit, watermark_us is None)
+        if self.rows.spilled is not None:
+            for member, kernel in kernels:
+                if member.failure is not None:
+                    self.rows.remove(kernel)
+            self.rows.compact()
