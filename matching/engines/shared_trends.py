@@ -53,7 +53,7 @@ class SharedTrends(CountsOnly):
         self._in_order = [v for v in least if table.features[v][1].floating]
         self.measured_events = self._span_us = 0
         self._last_us: int | None = None
-        self._seen = np.zeros(len(table.template.conditions), np.int64)
+        self.seen = np.zeros(len(table.template.conditions), np.int64)
         self._layouts = self._layouts_of(1)
         counters = np.zeros(len(SharedCounter), np.int64)
         counters[SharedCounter.FREE] = kernels.NONE
@@ -122,6 +122,12 @@ class SharedTrends(CountsOnly):
         return int(self._counters[SharedCounter.OUT])
 
     @property
+    def limbs(self) -> float:
+        """Returns the limbs in use of a number, on average."""
+        nodes = self._room.of[self._room.of >= 0]
+        return float(self._room.nodes[nodes, SharedNode.WIDTH].mean()) if len(nodes) else 1.0
+
+    @property
     def snapshots(self) -> int:
         """Returns the number of snapshots made so far."""
         return int(self._counters[SharedCounter.SNAPSHOTS])
@@ -135,9 +141,9 @@ class SharedTrends(CountsOnly):
         """Returns the rates of events since the last call."""
         span = max(1, self._span_us) / self._sets.within_us
         partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
-        rates = EventRates(tuple((self._seen / (span * partitions)).tolist()))
+        rates = EventRates(tuple((self.seen / (span * partitions)).tolist()), self.limbs)
         self.measured_events, self._span_us = 0, 0
-        self._seen[:] = 0
+        self.seen[:] = 0
         return rates
 
     def _measure(self, mask: Int64Array, ts: Int64Array) -> None:
@@ -145,7 +151,7 @@ class SharedTrends(CountsOnly):
             self.measured_events += len(mask)
             self._span_us += int(ts[-1]) - (int(ts[0]) if self._last_us is None else self._last_us)
             self._last_us = int(ts[-1])
-            kernels.count_labels(mask, self._seen)
+            kernels.count_labels(mask, self.seen)
 
     def reserve(self, partitions: int) -> None:
         have = len(self._room.of)
@@ -434,8 +440,13 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
         assert order is not None
         for node in order:
             alone = [q for q in range(len(template.queries)) if (q, node) in where and counted[where[q, node][0]].own]
+            reading = [
+                q for q in alone
+                if any(n != START and where[q, n][0] != where[q, node][0] for n in template.queries[q].before(node))
+            ]  # fmt: skip
             users_of = [(g, [q for q in counted[g].queries if where.get((q, node), (-1,))[0] == g]) for g in shared]
-            for g, users in [*users_of, (kernels.NONE, alone)]:
+            rest = [q for q in alone if q not in reading]
+            for g, users in [*users_of, (kernels.NONE, reading), (kernels.NONE, rest)]:
                 if not users:
                     continue
                 paths = [template.queries[q] for q in users]

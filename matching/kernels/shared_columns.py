@@ -159,13 +159,13 @@ SNAPSHOTS = int(SharedCounter.SNAPSHOTS)
 class Room(NamedTuple):
     """Nodes and what they refer to. heads: int64 (nodes, sets), the first column of a set, and of a set of one query
     where its block begins in `data`, NONE: it has counted nothing; counts: int64 (nodes, sets of several queries), how
-    many columns one has. gates: int64 (nodes, ops), the gate of an op while it has the values of its sources, else
-    NONE. of: int32 (partitions, slots), the node of each partition and window; first: int64 (slots,), the first node of
-    each open window. columns: see SharedColumn; free: int64 (3 * sets,), the first free column of each set: of starts,
-    of snapshots, split ones, or its first free block; a free column keeps its set, and a block begins with the next
-    one. bursts: float64 (sets,), the usual length of a burst. data: int64, the records of all columns. out: int64
-    (rows, 3 + size of the largest record of a query): query, partition, window and record of closed windows with a
-    trend. gathered: int64 (queries, the same size), room for a snapshot."""
+    many columns one has. gates: int64 (nodes, ops), the gate of an op while it has the values of its sources, NOTHING
+    while they have none, else NONE. of: int32 (partitions, slots), the node of each partition and window; first: int64
+    (slots,), the first node of each open window. columns: see SharedColumn; free: int64 (3 * sets,), the first free
+    column of each set: of starts, of snapshots, split ones, or its first free block; a free column keeps its set, and a
+    block begins with the next one. bursts: float64 (sets,), the usual length of a burst. data: int64, the records of
+    all columns. out: int64 (rows, 3 + size of the largest record of a query): query, partition, window and record of
+    closed windows with a trend. gathered: int64 (queries, the same size), room for a snapshot."""
 
     nodes: np.ndarray
     heads: np.ndarray

@@ -56,6 +56,9 @@ from matching.kernels.trends import DONE, MORE_LIMBS, MORE_NODES, MORE_OUTPUT, N
 
 MORE_RECORDS = 5
 
+#: The gate of an op to which nothing has come.
+NOTHING = -2
+
 #: Bursts whose lengths make the usual one.
 BURSTS_KEPT = 16
 
@@ -254,7 +257,7 @@ def take_alone(sets, room, node, op, mask, row, width, bits, sums, layouts, valu
                 room.nodes[node, FULL] = 1
 
 
-@kernel
+@inlined
 def take_apart(sets, room, node, op, mask, row, width, bits, sums, layouts, values, doubles, valid):
     """Takes an event in cells of split sets, and of queries that count it alone and read other sets."""
     label = sets.op_class[op]
@@ -317,7 +320,10 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, layo
     if not agreed or sets.op_outside[op]:
         if agreed:
             entering = room.gates[node, op]
-        if entering < 0 and gather(sets, room, node, op, mask, not agreed, width, sums, layouts):
+        some = entering == NONE and gather(sets, room, node, op, mask, not agreed, width, sums, layouts)
+        if agreed and not some and entering == NONE:
+            room.gates[node, op] = NOTHING
+        if some:
             entering = new_column(room, layouts, node, g, OF_SNAPSHOT)
             if agreed:
                 room.gates[node, op] = entering
@@ -372,7 +378,7 @@ def prepare(sets, room, node, op, mask, count, bits, sums, layouts):
     if alone and not sets.op_foreign[op]:
         return True
     agreed = count == sets.queries[g]
-    if alone or not agreed or (sets.op_outside[op] and room.gates[node, op] < 0):
+    if alone or not agreed or (sets.op_outside[op] and room.gates[node, op] == NONE):
         most = bits_read(sets, room, node, op, mask, alone or not agreed, room.nodes[node, WIDTH], layouts)
         if most > 0:
             return make_wide(sets, room, node, most + SUM_BITS + bits, layouts)
