@@ -59,6 +59,7 @@ class WorkloadMatcher:
         whole, program, self.table = workload_program(plans)
         self.plans = dict(plans)
         self._empty = {n: arrow_schema(Schema("", output_columns(p))).empty_table() for n, p in plans.items()}
+        self._none: tuple[tuple[str, ...], dict[str, Matches]] | None = None  # empty results, for names of sources
         self._fingerprints = {n: fingerprint(p) for n, p in plans.items() if self.purpose is Purpose.IDENTIFIED}
         plan = unshared(self.table.template) if sharing is None else sharing
         resident = f"the engine, {SharedTrends.name}, keeps them in memory"
@@ -171,11 +172,14 @@ class WorkloadMatcher:
         return errors
 
     def _of_queries(self, none: Matches) -> dict[str, Matches]:
-        found = {}
+        if self._none is None or self._none[0] != none.sources:
+            self._none = none.sources, {name: replace(none, rows=rows) for name, rows in self._empty.items()}
+        found = dict(self._none[1])
+        if not self.engine.rows:
+            return found
         for (name, plan), table, windows in zip(
             self.plans.items(), self.table.tables, self.engine.closed(), strict=True
         ):
-            found[name] = replace(none, rows=self._empty[name])
             if len(windows):
                 by = self._fingerprints.get(name)
                 try:

@@ -12,7 +12,8 @@ from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
 from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, CountsOnly, in_order, sums_of, too_large
 from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
-from matching.kernels.shared_trends import Layouts, Room, Sets, SharedCounter, SharedNode
+from matching.kernels.shared_columns import Room, Sets, SharedCounter, SharedNode, lay_out
+from matching.kernels.shared_records import Layouts
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum
 from matching.store import RowStore
 from matching.workload.cost import EventRates
@@ -75,16 +76,16 @@ class SharedTrends(CountsOnly):
         self._in_order = [v for v in least if table.features[v][1].floating]
         self.measured_events = self._span_us = 0
         self._last_us: int | None = None
-        self._seen = np.zeros(len(table.template.conditions), np.int64)
-        self._masks = _kind_masks(table.template)
+        self.seen = np.zeros(len(table.template.conditions), np.int64)
         self._layouts = self._layouts_of(1)
         counters = np.zeros(len(SharedCounter), np.int64)
         counters[SharedCounter.FREE] = kernels.NONE
         counters[SharedCounter.VALUE_BITS] = GROWTH_BITS
         widest, sets, ops = self._widest, len(self._sets.cells), len(self._sets.op_set)
+        shared = int(np.count_nonzero(~self._sets.own))
         self._room = Room(
             np.zeros((ROOM, len(SharedNode)), np.int64), np.zeros((ROOM, sets), np.int64),
-            np.zeros((ROOM, sets), np.int64), np.zeros((ROOM, ops), np.int64),
+            np.zeros((ROOM, shared), np.int64), np.zeros((ROOM, ops), np.int64),
             np.full((0, self._slots), kernels.NONE, np.int32), np.full(self._slots, kernels.NONE, np.int64),
             np.zeros((ROOM, 4), np.int64), np.full(3 * sets, kernels.NONE, np.int64), np.zeros(sets),
             np.zeros(ROOM, np.int64), np.zeros((ROOM, 3 + widest), np.int64),
@@ -139,6 +140,17 @@ class SharedTrends(CountsOnly):
         return self._room.counters
 
     @property
+    def rows(self) -> int:
+        """Returns the number of rows of closed windows."""
+        return int(self._counters[SharedCounter.OUT])
+
+    @property
+    def limbs(self) -> float:
+        """Returns the limbs in use of a number, on average."""
+        nodes = self._room.of[self._room.of >= 0]
+        return float(self._room.nodes[nodes, SharedNode.WIDTH].mean()) if len(nodes) else 1.0
+
+    @property
     def snapshots(self) -> int:
         """Returns the number of snapshots made so far."""
         return int(self._counters[SharedCounter.SNAPSHOTS])
@@ -152,9 +164,9 @@ class SharedTrends(CountsOnly):
         """Returns the rates of events since the last call."""
         span = max(1, self._span_us) / self._sets.within_us
         partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
-        rates = EventRates(tuple((self._seen / (span * partitions)).tolist()))
+        rates = EventRates(tuple((self.seen / (span * partitions)).tolist()), self.limbs)
         self.measured_events, self._span_us = 0, 0
-        self._seen[:] = 0
+        self.seen[:] = 0
         return rates
 
     def _measure(self, mask: Int64Array, ts: Int64Array) -> None:
@@ -162,8 +174,7 @@ class SharedTrends(CountsOnly):
             self.measured_events += len(mask)
             self._span_us += int(ts[-1]) - (int(ts[0]) if self._last_us is None else self._last_us)
             self._last_us = int(ts[-1])
-            for c in range(len(self._seen)):
-                self._seen[c] += np.count_nonzero(mask & (1 << c))
+            kernels.count_labels(mask, self.seen)
 
     def reserve(self, partitions: int) -> None:
         have = len(self._room.of)
@@ -179,12 +190,11 @@ class SharedTrends(CountsOnly):
         partition, ts, valid = store.partition[positions], store.ts[positions], feature_valid
         doubles = feature.view(np.float64)
         values = self._values(feature, doubles, valid)
-        kind = self._kinds(mask)
         self._measure(mask, ts)
         at, count = 0, len(mask)
         while at < count:
             at, status = kernels.step(
-                at, count, partition, mask, kind, ts, values, doubles, valid, self._sets, self._sums, self._layouts,
+                at, count, partition, mask, ts, values, doubles, valid, self._sets, self._sums, self._layouts,
                 self._room, self._data_max,
             )  # fmt: skip
             try:
@@ -225,13 +235,6 @@ class SharedTrends(CountsOnly):
                 self._grow(("data",), 2 * len(room.data) + self._data_max)
                 self._grow(("columns",), 2 * len(room.columns) + 3 * len(self._sets.cells) + len(self._sets.op_set))
 
-    def _kinds(self, mask: Int64Array) -> Int64Array:
-        """Returns the kind of each event, NONE where no condition holds."""
-        kind = np.full(len(mask), kernels.NONE, np.int64)
-        for k, bits in enumerate(self._masks):
-            kind[mask & bits != 0] = k
-        return kind
-
     def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """See RunTrends._values."""
         added = [s.value for s in self._table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
@@ -257,8 +260,7 @@ class SharedTrends(CountsOnly):
             raise TooLarge(self._with_most_bits())
         self._layouts = now = self._layouts_of(2 * was.limbs)
         data = np.zeros(2 * len(room.data), np.int64)  # a record has twice the numbers at most
-        used = self._counters[SharedCounter.COLUMNS_USED]
-        end = kernels.lay_out(self._sets, room.columns, used, room.data, data, was, now)
+        end = lay_out(self._sets, room, self._counters[SharedCounter.USED], room.data, data, was, now)
         self._counters[SharedCounter.DATA_USED] = end
         out = np.zeros((len(room.out), 3 + self._widest), np.int64)
         out[:, :3] = room.out[:, :3]
@@ -307,11 +309,13 @@ class SharedTrends(CountsOnly):
 
     def closed(self) -> list[ClosedWindows]:
         """Returns the rows of closed windows of each query, in the order of windows, and forgets them."""
-        out, of = self._room.out[: self._counters[SharedCounter.OUT]].copy(), self._layouts
+        out, of = self._room.out[: self.rows], self._layouts
         self._counters[SharedCounter.OUT] = 0
+        order = np.argsort(out[:, 0], kind="stable")
+        ends = np.searchsorted(out[order, 0], np.arange(of.queries + 1))
         found = []
         for q in range(of.queries):
-            mine = out[out[:, 0] == q]
+            mine = out[order[ends[q] : ends[q + 1]]]
             record, whole = mine[:, 3:], int(of.floats_at[q] - 1) // of.limbs
             found.append(ClosedWindows(
                 mine[:, 1], mine[:, 2], record[:, 1 : of.floats_at[q]].reshape(len(mine), whole, of.limbs),
@@ -325,7 +329,7 @@ class SharedTrends(CountsOnly):
         of its closed windows must have been fetched. queries: for each query the number of the one there that it
         continues, NONE for a new one. others: engines over the same events by rows of their own, with the same windows
         closed; they are unusable then, too. Cost: O(open windows * queries * nodes * columns of their sets)."""
-        assert not any(engine._counters[SharedCounter.OUT] for engine in (old, *(o.engine for o in others)))
+        assert not any(engine.rows for engine in (old, *(o.engine for o in others)))
         self._begin_with(old)
         every = [(old, queries, self._open_nodes(), self._open_nodes())]
         for other in others:
@@ -473,7 +477,7 @@ class SharedTrends(CountsOnly):
         arrays["columns"] = room.columns[: counters[SharedCounter.COLUMNS_USED]]
         arrays["data"] = room.data[: counters[SharedCounter.DATA_USED]]
         arrays["limbs"] = np.array([self._layouts.limbs])
-        return arrays | {"out": room.out[: counters[SharedCounter.OUT]]}
+        return arrays | {"out": room.out[: self.rows]}
 
     def restore(self, arrays: Arrays) -> None:
         kept = dict(arrays)
@@ -489,14 +493,11 @@ def _index(sums: Sequence[Sum], i: int) -> int:
     return sum(s.kind == sums[i].kind for s in sums[:i])
 
 
-def _kind_masks(template: Template) -> list[int]:
-    """Returns the conditions of each kind of event: of a type, or all if an event may be of two types."""
-    every = kinds_of(template)
-    masks = [0] * (max(every) + 1)
-    for path in template.queries:
-        for node, label in path.labels.items():
-            masks[every[node]] |= 1 << label
-    return masks
+def _label_kinds(template: Template) -> list[int]:
+    """Returns the kind of the events of each condition."""
+    kinds = kinds_of(template)
+    of = {label: kinds[node] for path in template.queries for node, label in path.labels.items()}
+    return [of[label] for label in range(len(template.conditions))]
 
 
 @dataclass(slots=True)
@@ -506,7 +507,7 @@ class _Ops:
     kind_begin: list[int]
     ops: list[tuple[int, int, int, bool, bool, bool, bool]]
     entry: list[int]
-    entries: list[tuple[int, int, int, int]]
+    entries: list[tuple[int, int, int, int, bool]]
     source: list[int]
     sources: list[tuple[int, int, int, bool]]
     inside: list[int]
@@ -559,8 +560,13 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
         assert order is not None
         for node in order:
             alone = [q for q in range(len(template.queries)) if (q, node) in where and counted[where[q, node][0]].own]
+            reading = [
+                q for q in alone
+                if any(n != START and where[q, n][0] != where[q, node][0] for n in template.queries[q].before(node))
+            ]  # fmt: skip
             users_of = [(g, [q for q in counted[g].queries if where.get((q, node), (-1,))[0] == g]) for g in shared]
-            for g, users in [*users_of, (kernels.NONE, alone)]:
+            rest = [q for q in alone if q not in reading]
+            for g, users in [*users_of, (kernels.NONE, reading), (kernels.NONE, rest)]:
                 if not users:
                     continue
                 paths = [template.queries[q] for q in users]
@@ -586,7 +592,7 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
                         if not passed:
                             outside.add(int(first[there]) + cell)
                     of.source.append(len(of.sources))
-                    of.entries.append((p.labels[node], mine[0], mine[2], mine[1]))
+                    of.entries.append((p.labels[node], mine[0], mine[2], mine[1], START in p.before(node)))
                 here = of.sources[of.source[-len(paths) - 1] :]
                 gated = g >= 0 and not all(passed for _, _, _, passed in here)
                 same = len({p.labels[node] for p in paths}) == 1
@@ -620,9 +626,10 @@ def sets_of(table: WorkloadTable, plan: SharingPlan, how: Splitting) -> Sets:
     if how is Splitting.BY_BURSTS:
         burst = [kernels.NONE if s.own else kinds[s.pairs[0][1]] for s in counted]
     return Sets(
-        numbers(of.kind_begin), column(of.ops, 0), column(of.ops, 1), column(of.ops, 2), column(of.ops, 3, np.bool_),
-        column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_), column(of.ops, 6, np.bool_), numbers(of.entry),
-        column(of.entries, 0), column(of.entries, 1), column(of.entries, 2), column(of.entries, 3), numbers(of.source),
+        numbers(_label_kinds(template)), numbers(of.kind_begin), column(of.ops, 0), column(of.ops, 1),
+        column(of.ops, 2), column(of.ops, 3, np.bool_), column(of.ops, 4, np.bool_), column(of.ops, 5, np.bool_),
+        column(of.ops, 6, np.bool_), numbers(of.entry), column(of.entries, 0), column(of.entries, 1),
+        column(of.entries, 2), column(of.entries, 3), column(of.entries, 4, np.bool_), numbers(of.source),
         column(of.sources, 0), column(of.sources, 1), column(of.sources, 2), column(of.sources, 3, np.bool_),
         numbers(of.inside), numbers(of.inside_cell), np.cumsum([0, *map(len, readers)]).astype(np.int64),
         numbers([op for ops in readers for op in ops]), numbers([s.cells for s in counted]),

@@ -1,4 +1,4 @@
-"""The cost of a sharing plan, in additions of one record for each partition and window.
+"""The cost of a sharing plan for each partition and window.
 
 Equations (1) to (4) of [SHARING] count visits of earlier events: |E| x |Ep| additions without sharing, times the
 snapshots with it. Here counters are type-grained, one record for each node and column, so that the factor |Ep| falls
@@ -15,13 +15,18 @@ gates that open; and each event on which its queries disagree, by itself. They a
 mixed: of e events that all take, b e / (b + e) come first after one of the b events at the nodes elsewhere, and open a
 gate; (b + 1) e / (b + e) where trends of some of the queries start, for then the first event opens one, too. If the
 node itself is among those elsewhere, each event ends the gate that it has opened: e. An event meets half of the columns
-that the window makes, the result meets all. A set has one column at least: in fewer, the plan would be chosen by
-windows in which nothing happens. A query that counts alone has one column, whatever it reads: its values need no
-coefficients.
+that the window makes, the result meets all. A query that counts alone has one column, whatever it reads: its values
+need no coefficients.
 
 All costs of a set come from its queries and nodes alone: that of reading its columns for another set belongs to the set
 that is read. It is read as often as gates open there if all queries of the node are one set. The cost of a plan is thus
 the sum over its sets. An event of two nodes, where types are not exclusive, counts at both.
+
+What each of these costs is in `Weights`. FITTED are nanoseconds, fitted to the time that the kernels take for plans of
+all kinds on an x86-64 machine (`python -m benchmarks.sharing.fit` measures and prints them). With these, an event at a
+node where nothing has come costs next to nothing: `Liveness` estimates how often there are partial trends. A record
+has numbers for all aggregates of its queries, each of as many limbs as the engine has measured. ADDITIONS are the units
+of the equations above: every node is live, and one record added to another costs 1.
 """
 
 from __future__ import annotations
@@ -30,23 +35,63 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import numpy as np
+
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.template import START, Template, bits, mask
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
 
-#: One record added to another: the unit.
-ADDITION = 1.0
-#: One record of coefficients times the values of a query, added to a record of this query.
-MULTIPLICATION = 2.0
-#: What a set does with an event that it takes, whatever its columns: finding its node and its records.
-EVENT = 1.0
+#: Steps of a window in which it is estimated how often nodes are live.
+LIVE_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The cost of each operation.
+
+    visit: of a query that counts alone, an event looked at; event: of a set, an event taken; entry: for each of its
+    queries, where their conditions differ; column: an edge in one column; addition: a record added to another, for each
+    of its limbs `limb` more; snapshot: besides `record`, for each record of a new column, and `own`, for each limb of
+    its values; value: a value read for a snapshot; product: a coefficient times a value, for each number
+    `product_limb` more by the limbs of both, and product_alone of a query that counts alone; result: the trends of a
+    query at a last node. least: columns that a set has at least. live: True if nodes are dead until something comes."""
+
+    visit: float
+    event: float
+    entry: float
+    column: float
+    addition: float
+    limb: float
+    snapshot: float
+    record: float
+    own: float
+    value: float
+    product: float
+    product_limb: float
+    product_alone: float
+    result: float
+    least: float
+    live: bool
+
+
+ADDITIONS = Weights(
+    visit=1, event=1, entry=0, column=0, addition=1, limb=0, snapshot=0, record=1, own=0, value=1, product=2,
+    product_limb=0, product_alone=2, result=1, least=1, live=False,
+)  # fmt: skip
+FITTED = Weights(
+    visit=36, event=66, entry=3.8, column=4.9, addition=0, limb=3.3, snapshot=270, record=16, own=9.9, value=107,
+    product=32, product_limb=13, product_alone=0, result=82, least=0, live=True,
+)  # fmt: skip
+#: Those by which plans are chosen.
+WEIGHTS = FITTED
 
 
 @dataclass(frozen=True, slots=True)
 class EventRates:
-    """Events of each condition of a template in one partition and window."""
+    """Events of each condition of a template in one partition and window. limbs: of a number, on average."""
 
     events: tuple[float, ...]
+    limbs: float = 1.0
 
     @classmethod
     def measured(cls, counts: Sequence[int], windows: int) -> EventRates:
@@ -74,9 +119,9 @@ class Cost:
         return f"{self.total:.1f} ({parts})"
 
 
-def cost(template: Template, plan: SharingPlan, rates: EventRates) -> Cost:
-    """Returns the cost of a plan for each partition and window."""
-    costs = SetCosts(template, rates)
+def cost(template: Template, plan: SharingPlan, rates: EventRates, weights: Weights | None = None) -> Cost:
+    """Returns the cost of a plan for each partition and window. weights: WEIGHTS unless given."""
+    costs = SetCosts(template, rates, weights)
     return sum((costs.whole(*masks(s)) for s in plan.sets), Cost())
 
 
@@ -102,10 +147,48 @@ class Alike:
     label: int
 
 
-#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; snapshots; additions for each
-#: column; additions in one column; values computed from its own columns; values computed from the start; results.
-Sums = tuple[int, float, float, float, float, float, float, int]
-NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+class Liveness:
+    """How often there are partial trends of a query, by its nodes: come, mean: when an event comes, at a node or the
+    start before it, and at the node; final: at the end of the window. Events are evenly mixed."""
+
+    __slots__ = ("come", "final", "mean")
+
+    def __init__(self, template: Template, rates: EventRates) -> None:
+        pairs = [(q, n) for q, path in enumerate(template.queries) for n in path.labels]
+        number = {pair: i for i, pair in enumerate(pairs)}
+        start, never = len(pairs), len(pairs) + 1
+        lists = [
+            [start if a == START else number[q, a] for a in template.queries[q].before(n)] for q, n in pairs
+        ]
+        most = max(map(len, lists), default=1)
+        before = np.array([of + [never] * (most - len(of)) for of in lists]).reshape(len(pairs), most)
+        events = np.array([rates.events[template.queries[q].labels[n]] for q, n in pairs])
+        often = -np.expm1(-events / LIVE_STEPS)
+        there = np.zeros(len(pairs) + 2)
+        there[start] = 1
+        come, mean = np.zeros(len(pairs)), np.zeros(len(pairs))
+        for _ in range(LIVE_STEPS):
+            here = there[before].max(axis=1)
+            come += here
+            mean += there[:-2] / 2
+            there[:-2] += often * np.maximum(here - there[:-2], 0)
+            mean += there[:-2] / 2
+        self.come, self.mean, self.final = (
+            _by_query(template, values) for values in (come / LIVE_STEPS, mean / LIVE_STEPS, there)
+        )
+
+
+def _by_query(template: Template, values: np.ndarray) -> list[dict[int, float]]:
+    of = iter(values.tolist())
+    return [{n: next(of) for n in path.labels} for path in template.queries]
+
+
+#: Of the nodes of a set: 1 if it has the column of the start; events that it takes; entries of queries whose conditions
+#: differ; snapshots; edges for each column, and those where there are trends; additions in one column; values computed
+#: from its own columns; values computed from the start; results, and those with trends; and the nodes where there are
+#: trends.
+Sums = tuple[int, float, float, float, float, float, float, float, float, int, float, float]
+NONE: Sums = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +212,16 @@ class SetCost:
 class SetCosts:
     """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
 
-    __slots__ = ("_entering", "_found", "_labels", "alike", "last", "rates", "succ", "template")
+    __slots__ = (
+        "_entering", "_found", "_labels", "_numbers", "alike", "last", "live", "rates", "succ", "template", "weights",
+    )  # fmt: skip
 
-    def __init__(self, template: Template, rates: EventRates) -> None:
+    def __init__(self, template: Template, rates: EventRates, weights: Weights | None = None) -> None:
+        """weights: WEIGHTS unless given."""
         self.template, self.rates = template, rates
+        self.weights = WEIGHTS if weights is None else weights
+        self.live = Liveness(template, rates) if self.weights.live else None
+        self._numbers: dict[int, tuple[int, int]] = {}
         self.alike = alike(template)
         self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
         self.succ = [0] * len(template.nodes)
@@ -173,8 +262,26 @@ class SetCosts:
     def of(self, queries: int, nodes: int) -> SetCost:
         found = self._found.get((queries, nodes))
         if found is None:
-            found = self._found[queries, nodes] = _set_cost(self._sums(queries, nodes, nodes, NONE), nodes)
+            sums = self._sums(queries, nodes, nodes, NONE)
+            found = self._found[queries, nodes] = self._set_cost(queries, nodes, sums)
         return found
+
+    def numbers(self, queries: int) -> tuple[int, int]:
+        """Returns how many numbers a record of a set has, and those of its queries have together."""
+        found = self._numbers.get(queries)
+        if found is None:
+            sums = [self.template.queries[q].sums for q in bits(queries)]
+            each = sum(1 + len(of) for of in sums)
+            found = self._numbers[queries] = 1 + len(frozenset().union(*sums)), each
+        return found
+
+    def coming(self, queries: int, node: int) -> float:
+        """Returns how often something comes to a node of some queries that are alike before it."""
+        return 1.0 if self.live is None else self.live.come[first_of(queries)][node]
+
+    def changing(self, queries: int, node: int) -> float:
+        """Returns the events at a node that change what some of the queries have there."""
+        return self.taken(queries, node)[0] * self.coming(queries, node)
 
     def grown(self, queries: int, nodes: int, own: int) -> SetCost:
         """Returns the cost of a set that takes along nodes from which no edge leads to its own."""
@@ -182,7 +289,7 @@ class SetCosts:
         found = self._found.get(key)
         if found is None:
             sums = self._sums(queries, own, nodes | own, self.of(queries, nodes).sums)
-            found = self._found[key] = _set_cost(sums, nodes | own)
+            found = self._found[key] = self._set_cost(queries, nodes | own, sums)
         return found
 
     def read(self, queries: int, nodes: int) -> float:
@@ -201,7 +308,7 @@ class SetCosts:
                 if some and sources:
                     events = self.rates.events[a.label]
                     if len(self.alike[n]) > 1 or a.queries & (a.queries - 1):
-                        more = sum(self.taken(some, m)[0] for m in bits(sources & ~entering))
+                        more = sum(self.changing(some, m) for m in bits(sources & ~entering))
                         apart = max(0.0, events - self.taken(queries, n)[1])
                         events = apart + alternations(before + more, events - apart, start)
                     yield n, some, some.bit_count() * events * sources.bit_count()
@@ -218,7 +325,7 @@ class SetCosts:
             for a in here:
                 for m in bits(a.before & ~round_it):
                     of[m] = of.get(m, 0) | a.queries
-            before = sum(self.taken(queries, m)[0] for m, queries in of.items())
+            before = sum(self.changing(queries, m) for m, queries in of.items())
             found = self._entering[node] = mask(of), before, len({a.starts for a in here}) > 1
         return found
 
@@ -232,15 +339,16 @@ class SetCosts:
                     reading[m] = reading.get(m, 0) | a.queries & queries
                 starting, every = starting | a.starts, every and a.starts
         if n in reading:  # each event ends its own gate
-            return agreed
-        before = sum(self.taken(queries if nodes >> m & 1 else some, m)[0] for m, some in reading.items())
+            return agreed * self.coming(queries, n)
+        before = sum(self.changing(queries if nodes >> m & 1 else some, m) for m, some in reading.items())
         return alternations(before, agreed, bool(starting) and not every)
 
     def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
         """Returns sums with those of some of the nodes of a set."""
-        start, every, snapshots, passed, once, values, starts, results = sums
+        start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive = sums
         events = self.rates.events
         alone = not queries & (queries - 1)
+        count = queries.bit_count()
         for n in bits(own):
             here = self.alike[n]
             if len(here) > 1:
@@ -252,7 +360,9 @@ class SetCosts:
                 union |= a.before
                 starting += a.starts
             inside = common & nodes
+            coming = self.coming(queries, n)
             passed += agreed * inside.bit_count()
+            grown += agreed * self._living(queries, inside)
             if starting == len(here):
                 start = 1
                 once += agreed
@@ -260,21 +370,65 @@ class SetCosts:
             outside = union & ~inside
             if alone:
                 start = 1
-                once += agreed * outside.bit_count()
+                once += agreed * self._living(queries, outside)
             elif outside or 0 < starting < len(here):
                 gates = self._gates(queries, nodes, n, inside, agreed)
-                once += agreed
+                once += agreed * coming
             if not alone:
+                if len(here) > 1 and len({a.label for a in here}) > 1:
+                    entries += some * count
                 for a in here:
                     many = (a.queries & queries).bit_count()
                     apart = max(0.0, events[a.label] - agreed)
                     values += many * gates * (a.before & ~inside & nodes).bit_count()
                     values += many * apart * (a.before & nodes).bit_count()
                     starts += many * a.starts * (apart if starting == len(here) else apart + gates)
-            snapshots += some - agreed + gates
+            snapshots += (some - agreed) * coming + gates
             every += some
-            results += (self.last[n] & queries).bit_count()
-        return start, every, snapshots, passed, once, values, starts, results
+            last = self.last[n] & queries
+            results += last.bit_count()
+            ended += sum(self.live.final[q][n] for q in bits(last)) if self.live is not None else last.bit_count()
+            alive += self._living(queries, 1 << n)
+        return start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive
+
+    def _living(self, queries: int, nodes: int) -> float:
+        """Returns how many of some nodes have trends when an event comes."""
+        if self.live is None:
+            return nodes.bit_count()
+        mean = self.live.mean[first_of(queries)]
+        return sum(mean.get(n, 0.0) for n in bits(nodes))
+
+    def _set_cost(self, queries: int, nodes: int, sums: Sums) -> SetCost:
+        start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive = sums
+        w, limbs, cells = self.weights, self.rates.limbs, nodes.bit_count()
+        count = queries.bit_count()
+        numbers, of_queries = self.numbers(queries)
+        least = w.least if w.live is False else 0.0
+        mean, final = max(least, start + snapshots / 2), max(least, start + snapshots)
+        add = w.addition + w.limb * numbers * limbs
+        if count == 1:
+            reading = w.value + w.product_alone
+            cost = Cost(
+                pass_on=w.visit * every + add * (grown + once),
+                snapshots=w.record * cells,
+                results=results * w.result + ended * w.product_alone,
+            )
+            if w.live:
+                reading += add * alive / cells
+                cost = Cost(cost.pass_on, cost.snapshots, cost.results + ended * add)
+            return SetCost(cost, cost.total, start, snapshots, mean, final, reading, sums)
+        product = w.product + w.product_limb * of_queries / count * max(1.0, limbs * limbs / 4)
+        living = alive / cells
+        reading = w.value + product * (living * start + snapshots / 2 if w.live else mean)
+        additions = grown * start + passed * snapshots / 2 if w.live else passed * mean
+        record = w.record if not w.live else w.record * (1 + numbers * limbs)
+        made = snapshots * (w.snapshot + w.own * (count + of_queries * limbs))
+        cost = Cost(
+            pass_on=w.event * every + w.entry * entries + w.column * passed * mean + add * (additions + once),
+            snapshots=record * cells * final + made + w.value * starts + values * reading,
+            results=results * w.result + product * (ended * start + results * snapshots if w.live else results * final),
+        )
+        return SetCost(cost, cost.total, start, snapshots, mean, final, reading, sums)
 
 
 def alternations(before: float, events: float, start: bool) -> float:
@@ -285,15 +439,9 @@ def alternations(before: float, events: float, start: bool) -> float:
     return min(events, (before + start) * events / (before + events))
 
 
-def _set_cost(sums: Sums, nodes: int) -> SetCost:
-    start, every, snapshots, passed, once, values, starts, results = sums
-    mean, final = max(1.0, start + snapshots / 2), max(1.0, start + snapshots)
-    cost = Cost(
-        pass_on=EVENT * every + ADDITION * (passed * mean + once),
-        snapshots=ADDITION * (nodes.bit_count() * final + starts + values) + MULTIPLICATION * values * mean,
-        results=results * (ADDITION + MULTIPLICATION * final),
-    )
-    return SetCost(cost, cost.total, start, snapshots, mean, final, ADDITION + MULTIPLICATION * mean, sums)
+def first_of(queries: int) -> int:
+    """Returns the first of some queries."""
+    return (queries & -queries).bit_length() - 1
 
 
 def nodes_of(template: Template) -> range:

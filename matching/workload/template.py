@@ -15,6 +15,7 @@ from functools import cached_property
 from query.automaton.trends import trend_automaton
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
 from query.plan.plan import Plan
+from query.plan.trends import Over
 
 #: The source of the edges to the first events of trends.
 START = -1
@@ -38,13 +39,15 @@ class TemplateNode:
 @dataclass(frozen=True, slots=True)
 class QueryPath:
     """A query in a template. labels: by its nodes, the index of the condition of their events; variables: by its nodes,
-    the pattern variable; edges: (node or START, node); last: the nodes at which its trends end."""
+    the pattern variable; edges: (node or START, node); last: the nodes at which its trends end; sums: what is added up
+    beside the count, alike in two queries if they can have it in one record."""
 
     name: str
     labels: Mapping[int, int]
     edges: frozenset[tuple[int, int]]
     last: frozenset[int]
     variables: Mapping[int, str] = field(default_factory=dict)
+    sums: frozenset[object] = frozenset()
 
     def before(self, node: int) -> frozenset[int]:
         """Returns the nodes, or START, from which an event comes to a node."""
@@ -180,7 +183,8 @@ def template(plans: Mapping[str, Plan]) -> Template:
                     if to >= 0:
                         ahead.append((node, to))
                 edges.add((source, reached[key]))
-        queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last), variables))
+        sums = _sums(plan, variables)
+        queries.append(QueryPath(name, labels, frozenset(edges), frozenset(last), variables, sums))
     kinds = [kind for kind in types.values() if kind is not None]
     # equal constants of two types, 1 and 1.0, name the same events
     plain = {type(constant) for _, constant in kinds} in ({str}, {int})
@@ -188,6 +192,19 @@ def template(plans: Mapping[str, Plan]) -> Template:
     names = {_shown(kind): str(kind[1]) for kind in kinds} if exclusive else {}
     named = tuple(TemplateNode(names.get(n.type, n.type), n.place) for n in nodes)
     return Template(named, tuple(every), tuple(queries), exclusive)
+
+
+def _sums(plan: Plan, variables: Mapping[int, str]) -> frozenset[object]:
+    """Returns what a plan adds up: of each aggregate its function, its argument and the nodes of its events."""
+    assert plan.trends is not None
+    found: set[object] = set()
+    for a in plan.trends.aggregates:
+        nodes = frozenset(n for n, name in variables.items() if not a.variables or name in a.variables)
+        if a.over in (Over.SUM, Over.AVG):
+            found |= {(Over.SUM, a.argument, nodes), (Over.VALUES, a.argument, nodes)}
+        elif a.over is not Over.MATCHES:
+            found.add((a.over, a.argument, nodes))
+    return frozenset(found)
 
 
 def _shown(kind: tuple[Expression, object]) -> str:

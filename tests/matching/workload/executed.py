@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from matching.workload.cost import ADDITION, EVENT, MULTIPLICATION
+from matching.workload.cost import ADDITIONS
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.template import START, Template
 
@@ -42,7 +42,7 @@ class Window:
         for s in self.sets:
             if len(s.of.queries) == 1 or any(START in self._common(s, n) for n in s.of.nodes):
                 s.columns.append(Column({}, dict.fromkeys(s.of.queries, 1)))
-                self.operations += ADDITION * len(s.of.nodes)
+                self.operations += ADDITIONS.addition * len(s.of.nodes)
 
     def _common(self, s: Counting, node: int) -> frozenset[int]:
         """Returns the nodes of a set, and the start, from which events come to a node in all its queries."""
@@ -52,14 +52,14 @@ class Window:
     def _value(self, q: int, node: int) -> int:
         """Returns the partial trends of a query at a node."""
         columns = self.sets[self.set_of[q, node]].columns
-        self.operations += ADDITION + MULTIPLICATION * len(columns)
+        self.operations += ADDITIONS.value + ADDITIONS.product * len(columns)
         return sum(c.coefficients.get(node, 0) * c.values.get(q, 0) for c in columns)
 
     def _entering(self, q: int, before: Iterable[int]) -> int:
         """Returns the partial trends with which a query comes to a node."""
         total = 0
         for p in before:
-            self.operations += ADDITION if p == START else 0
+            self.operations += ADDITIONS.addition if p == START else 0
             total += 1 if p == START else self._value(q, p)
         return total
 
@@ -71,7 +71,7 @@ class Window:
             takers = [q for q in s.of.queries if self.template.queries[q].labels.get(node) in fulfilled]
             if node not in s.of.nodes or not takers:
                 continue
-            self.operations += EVENT
+            self.operations += ADDITIONS.event
             before = {q: self.template.queries[q].before(node) for q in takers}
             if len(takers) < len(s.of.queries):
                 values = {q: self._entering(q, before[q]) for q in takers}
@@ -81,15 +81,15 @@ class Window:
             added = []
             for c in s.columns:
                 added.append(sum(c.coefficients.get(p, 0) for p in common))
-                self.operations += ADDITION * len(common - {START})
+                self.operations += ADDITIONS.addition * len(common - {START})
             if START in common:
                 added[0] += 1
-                self.operations += ADDITION
+                self.operations += ADDITIONS.addition
             gate = s.gates.get(node)
             if len(s.of.queries) == 1:
                 for p in before[s.of.queries[0]] - common:
                     added[0] += self._value(s.of.queries[0], p)
-                    self.operations += ADDITION
+                    self.operations += ADDITIONS.addition
             elif gate is None and any(before[q] - common for q in takers):
                 gate = Column({}, {q: self._entering(q, before[q] - common) for q in takers})
                 s.gates[node] = gate
@@ -100,9 +100,9 @@ class Window:
             if gate is not None:
                 if not any(c is gate for c in s.columns):
                     s.columns.append(gate)
-                    self.operations += ADDITION * len(s.of.nodes)
+                    self.operations += ADDITIONS.addition * len(s.of.nodes)
                 gate.coefficients[node] = gate.coefficients.get(node, 0) + 1
-                self.operations += ADDITION
+                self.operations += ADDITIONS.addition
         for s, _, _ in changes:
             for reader in self.sets:
                 for n in list(reader.gates):

@@ -213,7 +213,7 @@ def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
             some, agreed = some_and_all(template.conditions, of, {path.labels[n] for path in paths.values()})
             common = frozenset.intersection(*(path.before(n) for path in paths.values())) & {START, *s.nodes}
             start = start or START in common
-            on_time += some * costs.EVENT + agreed * (START in common)
+            on_time += some * costs.ADDITIONS.event + agreed * (START in common)
             each += agreed * len(common - {START})
             users = sources(s.queries, template, n, common)
             beginning = START not in common and any(START in path.before(n) for path in paths.values())
@@ -255,9 +255,9 @@ def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
                     values += len(read) * events
         mean, final = max(1.0, start + made / 2), max(1.0, start + made)
         on_time += each * mean
-        snapshots += len(s.nodes) * final + begun + values * (1 + costs.MULTIPLICATION * mean)
+        snapshots += len(s.nodes) * final + begun + values * (1 + costs.ADDITIONS.product * mean)
         results += sum(len(template.queries[q].last & set(s.nodes)) for q in s.queries) * (
-            1 + costs.MULTIPLICATION * final
+            1 + costs.ADDITIONS.product * final
         )
     return Cost(on_time, snapshots, results)
 
