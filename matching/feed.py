@@ -162,6 +162,10 @@ class Feed:
         """Replaces `old` by a query of another plan, with the state of its rows, if the two differ only in measures and
         their output. Returns None, without any change, otherwise. read: returns the events of the stream with a time
         from the first to the second. purpose: as in `add`."""
+        for together in self._together():
+            if old in together.members:
+                self._scattered = True
+                return together.succeed(old, plan, purpose)
         for group in self._groups:
             if old in group.members and old.kernel is not None:
                 kernel = old.kernel.successor(plan, read, purpose)

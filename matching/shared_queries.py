@@ -44,7 +44,7 @@ def groups_of(plans: Mapping[str, Plan]) -> list[dict[str, Plan]]:
     groups: list[dict[str, Plan]] = []
     known: set[Expression] = set()
     for name, plan in plans.items():
-        more = conditions_of([plan])
+        more = conditions_of(plan)
         if not groups or len(known | more) > VARIABLES_MAX:
             groups.append({})
             known = set()
@@ -53,9 +53,9 @@ def groups_of(plans: Mapping[str, Plan]) -> list[dict[str, Plan]]:
     return groups
 
 
-def conditions_of(plans: Sequence[Plan]) -> set[Expression]:
-    """Returns the conditions of the variables of queries."""
-    return {plan.condition(v) for plan in plans for v in variables(plan.pattern)}
+def conditions_of(plan: Plan) -> set[Expression]:
+    """Returns the conditions of the variables of a query."""
+    return {plan.condition(v) for v in variables(plan.pattern)}
 
 
 class SharedQueries:
@@ -149,9 +149,9 @@ class SharedQueries:
         self._matcher.end_row()
 
     def change(self, plans: Mapping[str, Plan]) -> None:
-        """Goes on with other queries: those of the same name and plan continue, in open windows too; others begin with
-        the next event. In the modes that measure rates, each counts on its own until they are measured anew. The rows
-        of all must have been fetched. Raises NoKernel, and then nothing has changed."""
+        """Goes on with other queries: those of the same name continue if they count the same, in open windows too;
+        others begin with the next event. In the modes that measure rates, each counts on its own until they are
+        measured anew. The rows of all must have been fetched. Raises NoKernel, and then nothing has changed."""
         self._matcher.change(plans, None, self.mode.splitting)
         self._measure_anew()
 

@@ -14,20 +14,21 @@ from matching.shared_queries import SharedQueries, close_together, conditions_of
 from matching.spill import SpillStats
 from matching.workload.program import workload_key
 from matching.workload.sharing_mode import SharingMode
-from matching.workload_matcher import QueriesFailed
+from matching.workload_matcher import QueriesFailed, counts_the_same
 from query.errors import DataError
 from query.plan.plan import Plan
 
 
 class Counted(Member):
-    """A query that is counted together with others. name: unique in its feed."""
+    """A query that is counted together with others. name: unique in its feed. conditions: of its variables."""
 
-    __slots__ = ("name", "plan", "together")
+    __slots__ = ("conditions", "name", "plan", "together")
 
     def __init__(self, name: str, plan: Plan, together: Together) -> None:
         super().__init__(None)
         self.name = name
         self.plan = plan
+        self.conditions = frozenset(conditions_of(plan))
         self.together = together
 
     @property
@@ -64,12 +65,21 @@ class Together(Group):
         first = self.members[0].plan
         if (mode, purpose, workload_key(plan)) != (self.mode, self.purpose, workload_key(first)):
             return False
-        return len(conditions_of([plan, *(m.plan for m in self.members)])) <= VARIABLES_MAX
+        return len(conditions_of(plan).union(*(m.conditions for m in self.members))) <= VARIABLES_MAX
 
     def add(self, name: str, plan: Plan) -> Counted:
         """Adds a query that sees the events from the next `join` on."""
         member = Counted(name, plan, self)
         self.members.append(member)
+        return member
+
+    def succeed(self, old: Counted, plan: Plan, purpose: Purpose) -> Counted | None:
+        """Replaces one of its queries by one of another plan, with its open windows, if both count the same; returns
+        None otherwise."""
+        if purpose is not self.purpose or old.failure is not None or not counts_the_same(old.plan, plan):
+            return None
+        member = Counted(old.name, plan, self)
+        self.members[self.members.index(old)] = member
         return member
 
     @property
@@ -102,14 +112,13 @@ class Together(Group):
             self.queries = None
         elif self.queries is None:
             self.queries = SharedQueries(plans, self.mode, purpose=self.purpose)
-        elif list(plans) != list(self.queries.queries):
+        elif plans != self.queries.queries:
             self.queries.change(plans)
 
     def absorb(self, other: Together) -> bool:
         """Counts the queries of another group, too, which sees the same events from now on. Returns False, without any
         change, if they cannot be counted together. `join` was called for both."""
-        plans = [m.plan for m in (*self.members, *other.members)]
-        if len(conditions_of(plans)) > VARIABLES_MAX:
+        if len(frozenset().union(*(m.conditions for m in (*self.members, *other.members)))) > VARIABLES_MAX:
             return False
         mine, theirs = self.queries, other.queries
         if mine is not None and theirs is not None:

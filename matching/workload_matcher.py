@@ -72,12 +72,14 @@ class WorkloadMatcher:
     def change(
         self, plans: Mapping[str, Plan], sharing: SharingPlan | None, splitting: Splitting = Splitting.BY_SNAPSHOTS
     ) -> None:  # fmt: skip
-        """Goes on with other queries and another sharing plan; queries of the same name and plan continue, in open
-        windows too, others begin with the next event. All rows must have been fetched. Raises NoKernel, and then
-        nothing has changed."""
+        """Goes on with other queries and another sharing plan; those of the same name continue if they count the same,
+        in open windows too, others begin with the next event. All rows must have been fetched. Raises NoKernel, and
+        then nothing has changed."""
         old, was = self.matcher, self.plans
         number = {name: i for i, name in enumerate(was)}
-        continues = [number[name] if was.get(name) == plan else NONE for name, plan in plans.items()]
+        continues = [
+            number[name] if name in was and counts_the_same(was[name], plan) else NONE for name, plan in plans.items()
+        ]
         self._begin(plans, sharing, splitting, old.rows)
         self._go_on_from(old, continues)
 
@@ -200,6 +202,11 @@ class WorkloadMatcher:
     def restore(self, state: bytes) -> None:
         """Continues from a snapshot of a matcher of the same queries and plan."""
         self.matcher.restore(state)
+
+
+def counts_the_same(one: Plan, other: Plan) -> bool:
+    """True if two queries of trends differ at most in what their rows show of the same aggregates."""
+    return one is other or replace(one, measures=()) == replace(other, measures=())
 
 
 def close_together(matchers: Sequence[WorkloadMatcher]) -> list[dict[str, Matches]]:
