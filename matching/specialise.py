@@ -20,7 +20,8 @@ import numpy as np
 
 from matching.kernels import layout, skip_till
 from matching.program.program import Program
-from matching.written_conditions import IMPORTS, binding, condition, operands, passing
+from matching.written_conditions import IMPORTS, condition, operands, passing
+from matching.written_registers import binding
 
 #: The value of a name, if it is known.
 Known = Mapping[str, Any]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.program.program import Program, RegisterKind
+from matching.program.program import Program
 
 STACK = 256
 #: No row was negated so far.
@@ -162,11 +162,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         sum(1 << i for i, v in enumerate(program.variables) if v in r.variables) if r.variables else everything
         for r in program.registers
     ]
-    counts = sum(
-        1 << i
-        for i, r in enumerate(program.registers)
-        if r.kind in (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
-    )
+    counts = sum(1 << i for i, r in enumerate(program.registers) if r.kind.counts)
     degree = max(
         (program.edge_start[s + 1] - program.edge_start[s] for s in range(len(program.accept))), default=0
     )

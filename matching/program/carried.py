@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane
-from matching.program.program import REGISTERS_MAX, Program, Register, RegisterKind, register_of
+from matching.program.program import Program
+from matching.program.registers import REGISTERS_MAX, Register, RegisterKind, register_of
 from query.language.ast import RowsPerMatch
 from query.plan.expression import (
     Aggregate,

@@ -3,8 +3,6 @@
 A DEFINE condition is split at its top-level ANDs: what depends on the candidate row only is computed for whole batches
 beforehand and becomes one bit of the row's mask; the rest is bytecode over the run's registers (the V vector of [SASE]
 section 5.2.2: only the values that later conditions need, never the events).
-
-Long: Program and its printed form are one half, `assemble`, which fills its fields in one pass, is the other.
 """
 
 from __future__ import annotations
@@ -13,29 +11,16 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import assert_never
 
-from matching.program.lanes import (
-    Lane,
-    Leaf,
-    Literal,
-    Lowered,
-    NoLane,
-    Op,
-    Unit,
-    is_wide,
-    kept_lane,
-    lane_of,
-    lower,
-)
-from matching.program.opcodes import OPCODES, OpCode, constants_of
+from matching.program.conditions import ConditionCode
+from matching.program.lanes import Lane, NoLane, Unit
+from matching.program.opcodes import OPCODES, OpCode
+from matching.program.registers import REGISTERS_MAX, Assign, Register, RegisterKind
 from query.automaton.compile import by_labels, compile_plan, is_ambiguous
 from query.automaton.nfa import Automaton, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
-    Aggregate,
     Call,
-    Classifier,
-    Column,
     Constant,
     Expression,
     Logical,
@@ -62,44 +47,14 @@ from query.plan.pattern import (
 )
 from query.plan.plan import Plan
 
-#: Most labels of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
+#: Most labels of one pattern: bits of a row's mask.
 VARIABLES_MAX = 62
 #: A run keeps two bits for each in one number.
 GAPS_MAX = 30
-REGISTERS_MAX = 62
 
 
 class NoKernel(Exception):
     """The plan cannot run in the kernel; the message names the construct."""
-
-
-class RegisterKind(IntEnum):
-    COUNT_ROWS = 0
-    COUNT_VALUES = 1
-    SUM = 2
-    MIN = 3
-    MAX = 4
-    LAST = 5
-    FIRST = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A value kept per run, updated when a row is bound to one of `variables` (empty: to any).
-
-    feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
-    bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, or of the
-    aggregate whose value before its last row it keeps; for FIRST that of the COUNT_ROWS it reads, else -1. A register
-    comes after the one it links to, and updates go from the last register to the first, so that each reads the value
-    before.
-    """
-
-    kind: RegisterKind
-    feature: int
-    variables: tuple[str, ...]
-    depth: int
-    link: int
-    lane: Lane
 
 
 class Merge(Enum):
@@ -265,14 +220,14 @@ class Program:
         for i, (feature, lane) in enumerate(self.features):
             lines.append(f"{'features' if i == 0 else '':<12}f{i} {_lane(lane)} = {show(feature)}")
         for i, r in enumerate(self.registers):
-            if r.kind is RegisterKind.LAST and r.link >= 0 and self.registers[r.link].kind is not r.kind:
+            if r.kind is RegisterKind.BEFORE and not r.depth:
                 lines.append(f"{'':<12}r{i} {_lane(r.lane)} = r{r.link} before the last row")
                 continue
-            named = " classifier" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
-            reads = named if r.feature < 0 else f" f{r.feature}"
-            depth = f" {r.depth}" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
+            moves = isinstance(r.kind.does, Assign) and not r.kind.counts
+            reads = f" f{r.feature}" if r.feature >= 0 else " classifier" if moves else ""
+            depth = f" {r.depth}" if moves else ""
             over = "|".join(r.variables) or "all"
-            kind = r.kind.name.lower()
+            kind = "last" if r.kind is RegisterKind.BEFORE else r.kind.name.lower()
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
@@ -325,239 +280,6 @@ def _and(parts: list[Expression]) -> Expression:
     if not parts:
         return TRUE
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
-
-
-def register_of(
-    registers: list[Register], kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane
-) -> int:
-    """The index of a register among `registers`, to which it is added, with those it links to, if it is not there.
-
-    Raises NoKernel for a value that lies more than REGISTERS_MAX rows back."""
-    if kind is RegisterKind.LAST and depth >= REGISTERS_MAX:
-        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
-    names = tuple(sorted(variables))
-    for i, r in enumerate(registers):
-        aggregate = r.link >= 0 and kind is RegisterKind.LAST and registers[r.link].kind is not kind
-        if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth) and not aggregate:
-            return i
-    link = -1
-    if kind is RegisterKind.FIRST:
-        link = register_of(registers, RegisterKind.COUNT_ROWS, -1, names, 0, Lane(False))
-    if kind is RegisterKind.LAST and depth > 0:
-        link = register_of(registers, kind, feature, names, depth - 1, lane)
-    registers.append(Register(kind, feature, names, depth, link, lane))
-    return len(registers) - 1
-
-
-class _Assembler:
-    """Collects features, registers, constants and code while conditions are lowered."""
-
-    def __init__(self) -> None:
-        self.features: dict[Expression, int] = {}
-        self.lanes: list[Lane] = []
-        self.registers: list[Register] = []
-        self.constants: dict[tuple[type, int | float | str], int] = {}
-        self.values: list[int | float] = []
-        self.texts: dict[str, int] = {}
-
-    def feature(self, expression: Expression) -> int:
-        if expression not in self.features:
-            lane = kept_lane(expression.type)
-            storable_feature(expression)
-            self.features[expression] = len(self.features)
-            self.lanes.append(lane)
-        return self.features[expression]
-
-    def text(self, value: str) -> int:
-        """The code of a constant."""
-        return self.texts.setdefault(value, len(self.texts))
-
-    def constant(self, value: int | float) -> int:
-        key = (type(value), repr(value))
-        if key not in self.constants:
-            self.constants[key] = len(self.values)
-            self.values.append(value)
-        return self.constants[key]
-
-    def register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
-        return register_of(self.registers, kind, feature, variables, depth, lane)
-
-    def leaf(self, expression: Expression) -> Leaf | None:
-        match expression:
-            case Constant(value=str(text), type="VARCHAR"):
-                return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
-            case Constant():
-                try:
-                    lower(expression, lambda _: None)
-                except NoLane:  # DuckDB computes it, as a value of every row
-                    return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
-                return None
-            case Navigation(Classifier(), variables, logical, logical_offset, 0) if logical is not None:
-                kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
-                lane = kept_lane("VARCHAR")
-                return Leaf(self.register(kind, -1, variables, logical_offset, lane), lane)
-            case Navigation(argument, variables, logical, logical_offset, physical) if logical is not None:
-                if not is_row_local(argument):
-                    raise NoLane("CLASSIFIER in a navigation")
-                reads = argument
-                if physical:
-                    reads = Navigation(argument, (), None, 0, physical, False, expression.type)
-                lane = kept_lane(expression.type)
-                kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
-                return Leaf(self.register(kind, self.feature(reads), variables, logical_offset, lane), lane)
-            case Aggregate(before=True):
-                return self._before(self._aggregate(expression))
-            case Aggregate():
-                return self._aggregate(expression)
-            case _ if is_row_local(expression):
-                return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
-        return None
-
-    def _before(self, leaf: Leaf) -> Leaf:
-        """An aggregate without the row that is tried: what its registers held before they took it."""
-
-        def shifted(index: int) -> int:
-            r = self.registers[index]
-            register = Register(RegisterKind.LAST, r.feature, r.variables, 1, index, r.lane)
-            if register not in self.registers:
-                self.registers.append(register)
-            return self.registers.index(register)
-
-        match leaf.source:
-            case ("avg", int(total), int(count)):
-                return Leaf(("avg", shifted(total), shifted(count)), leaf.lane)
-            case int(index):
-                return Leaf(shifted(index), leaf.lane)
-            case _:
-                raise NoLane("an unknown leaf")
-
-    def _aggregate(self, e: Aggregate) -> Leaf:
-        whole = Lane(False)
-        if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
-        argument = e.argument
-        if e.where is not None:
-            # a value that is filtered out counts as little as a null; a row does too if something of it is counted
-            value = Constant(True, "BOOLEAN") if argument is None else argument
-            argument = Call("case", (e.where, value, Constant(None, value.type)), value.type)
-        if argument is None:
-            return Leaf(self.register(RegisterKind.COUNT_ROWS, -1, e.variables, 0, whole), whole)
-        if not is_row_local(argument):
-            raise NoLane(f"the argument of {e.function}")
-        if e.function == "count":
-            there = Call("is_not_null", (argument,), "BOOLEAN")
-            counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
-            feature = self.feature(argument if _has_lane(argument) else counted)
-            return Leaf(self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
-        lane = lane_of(argument.type)
-        adds = e.function not in ("min", "max")
-        if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}")
-        match e.function:
-            case "sum":
-                total = lane_of(e.type)
-                return Leaf(self.register(RegisterKind.SUM, self.feature(argument), e.variables, 0, total), total)
-            case "min" | "max":
-                kind = RegisterKind.MIN if e.function == "min" else RegisterKind.MAX
-                return Leaf(self.register(kind, self.feature(argument), e.variables, 0, lane), lane)
-            case "avg" | "mean" if e.type == "DOUBLE":
-                feature = self.feature(argument)
-                sums = lane if lane.floating else Lane(False, lane.scale)
-                added = self.register(RegisterKind.SUM, feature, e.variables, 0, sums)
-                count = self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
-                return Leaf(("avg", added, count), Lane(True))
-            case _:
-                raise NoLane(f"{e.function}()")
-
-    def code(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
-        """Appends the instructions that leave the value on the stack."""
-
-        def emit(op: OpCode, a: int = 0, b: int = 0) -> int:
-            out.append((int(op), a, b))
-            return len(out) - 1
-
-        def land(*places: int) -> None:
-            for place in places:
-                out[place] = (out[place][0], len(out), 0)
-
-        match lowered:
-            case Leaf(("feature", int(index))):
-                emit(OpCode.FEATURE, index)
-            case Leaf(("text", int(text))):
-                emit(OpCode.CONSTANT, self.constant(text))
-            case Leaf(("avg", int(total), int(count))):
-                emit(OpCode.REGISTER, total)
-                emit(OpCode.REGISTER, count)
-                lane = self.registers[total].lane
-                divisor = self.constant(1.0 if lane.floating else 10.0**lane.scale)
-                emit(OpCode.FAVG if lane.floating else OpCode.AVG, divisor)
-            case Leaf(int(register)):
-                emit(OpCode.REGISTER, register)
-            case Leaf():
-                raise NoLane("an unknown leaf")
-            case Literal(None):
-                emit(OpCode.NULL)
-            case Literal(constant):
-                assert constant is not None
-                emit(OpCode.CONSTANT, self.constant(constant))
-            case Op("and" | "or" as name, (a, b)):
-                self.code(a, out)
-                jump = emit(OpCode.JUMP_IF_FALSE if name == "and" else OpCode.JUMP_IF_TRUE)
-                self.code(b, out)
-                emit(OpCode.AND if name == "and" else OpCode.OR)
-                land(jump)
-            case Op("both" | "either" as name, (a, b)):
-                self.code(a, out)
-                self.code(b, out)
-                emit(OpCode.AND if name == "both" else OpCode.OR)
-            case Op("case", parts):
-                ends = []
-                for condition, value in zip(parts[:-1:2], parts[1::2], strict=True):
-                    self.code(condition, out)
-                    skip = emit(OpCode.POP_JUMP_UNLESS_TRUE)
-                    self.code(value, out)
-                    ends.append(emit(OpCode.JUMP))
-                    land(skip)
-                self.code(parts[-1], out)
-                land(*ends)
-            case Op("coalesce", parts):
-                ends = []
-                for part in parts[:-1]:
-                    self.code(part, out)
-                    ends.append(emit(OpCode.JUMP_IF_VALUE))
-                self.code(parts[-1], out)
-                land(*ends)
-            case Op(name, arguments):
-                for argument in arguments:
-                    self.code(argument, out)
-                emit(OpCode[name.upper()], *map(self.constant, constants_of(lowered)))
-
-
-def _has_lane(expression: Expression) -> bool:
-    """True if a row-local value is kept as a number."""
-    try:
-        lane_of(expression.type)
-        storable_feature(expression)
-    except NoLane:
-        return False
-    return True
-
-
-def storable_feature(feature: Expression) -> None:
-    """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
-    bits, and intervals that may have months."""
-    columns = [e for e in walk(feature) if isinstance(e, Column)]
-    if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
-        raise NoLane(f"values of type {feature.type}")
-
-    def fixed(e: Expression) -> Leaf | None:
-        match e:
-            case Column() | Navigation(Column()) if e.type != "INTERVAL":
-                return Leaf(e, lane_of(e.type))
-        return None
-
-    if feature.type == "INTERVAL":
-        lower(feature, fixed)
 
 
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
@@ -710,30 +432,28 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
-    assembler = _Assembler()
+    conditions = ConditionCode()
     local: dict[str, Expression] = {}
     codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
     for variable in dict.fromkeys(label.variable for label in labels):
         parts = conjuncts(plan.condition(variable))
         local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
-        code: list[tuple[int, int, int]] = []
-        if rest:
-            try:
-                assembler.code(lower(_and(rest), assembler.leaf), code)
-            except NoLane as why:
-                raise NoKernel(f"DEFINE {variable}: {why}") from None
-        codes[variable] = tuple(code)
-    labelled = (r for r in assembler.registers if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) and r.feature < 0)
-    if any(r.depth == 0 or r.kind is RegisterKind.FIRST for r in labelled):
-        label_text = tuple(assembler.text(label.variable) for label in labels)
+        if any(map(_is_far, rest)):
+            raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+        try:
+            codes[variable] = conditions.code(_and(rest)) if rest else ()
+        except NoLane as why:
+            raise NoKernel(f"DEFINE {variable}: {why}") from None
+    if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
+        label_text = tuple(conditions.text(label.variable) for label in labels)
     else:
         label_text = (-1,) * len(labels)
-    if len(assembler.registers) > REGISTERS_MAX:
+    if len(conditions.registers) > REGISTERS_MAX:
         raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
 
     # of all conditions: that of a variable no match can reach too, for `after` says when a row is matched
-    before, after = _reach([*(d.condition for d in plan.defines), *assembler.features])
+    before, after = _reach([*(d.condition for d in plan.defines), *conditions.features])
     if False in anchors(plan.pattern):
         after = max(after, 1)  # whether a row is the last one shows when the next one comes
     shown_before, ahead = _reach([m.expression for m in plan.measures])
@@ -767,9 +487,9 @@ def assemble(plan: Plan) -> Program:
         accept=tuple(accept),
         local=tuple(local[label.variable] for label in labels),
         code=tuple(codes[label.variable] for label in labels),
-        constants=tuple(assembler.values),
-        features=tuple(zip(assembler.features, assembler.lanes, strict=True)),
-        registers=tuple(assembler.registers),
+        constants=tuple(conditions.values),
+        features=tuple(zip(conditions.features, conditions.lanes, strict=True)),
+        registers=tuple(conditions.registers),
         merge=merge,
         ambiguous=merge is Merge.PATH and is_ambiguous(run),
         mode=mode,
@@ -787,7 +507,7 @@ def assemble(plan: Plan) -> Program:
         unmatched=plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
         timeouts=plan.timeout_rows,
         waiting=tuple(f"waiting for {names}" if names else "" for names in waiting),
-        texts=tuple(assembler.texts),
+        texts=tuple(conditions.texts),
         label_text=label_text,
         absent_before=tuple(taken + absent.index(name) for name in absence.before),
         absent_behind=tuple(taken + absent.index(name) for name in absence.behind),
@@ -797,6 +517,12 @@ def assemble(plan: Plan) -> Program:
         edge_gap=tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
         gaps=tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
     )
+
+
+def _is_far(condition: Expression) -> bool:
+    """True if a condition reads a row of the match so far back that no run keeps its value."""
+    found = (e for e in walk(condition) if isinstance(e, Navigation) and e.logical is Logical.LAST)
+    return any(e.logical_offset >= REGISTERS_MAX for e in found)
 
 
 def _plain_first(label: Label) -> tuple[bool, bool, bool]:

@@ -24,7 +24,8 @@ from matching.kernels.layout import new_scratch, program_arrays
 from matching.kernels.predicate import holds
 from matching.program.lanes import INT64_MAX, INT64_MIN, Lane, Leaf, Literal, Lowered, Op
 from matching.program.opcodes import PRIMITIVES, Compute, Jump, Kind, OpCode, Push, constants_of, written
-from matching.program.program import Program, Register, RegisterKind, assemble
+from matching.program.program import Program, assemble
+from matching.program.registers import Register, RegisterKind
 from matching.written_conditions import IMPORTS, condition, interpreter
 from query.plan.expression import TRUE
 from tests.matching.program.test_lanes import plan_of
