@@ -99,7 +99,7 @@ def make_matcher(
     if shared is not None:
         rows = next((r for r in shared if _may_share(plan, chosen.program, r, spill)), None)
     if rows is None:
-        rows = Rows(plan.partition_by, chosen.program.after, spill)
+        rows = Rows(plan.partition_by, chosen.program.reach.after, spill)
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
@@ -109,11 +109,11 @@ def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) ->
     """True if the matcher of a plan may share rows with others. A later matcher does not see earlier rows; but
     held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
     memory and come back after later ones."""
-    if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.before):
+    if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.reach.before):
         return False
-    if rows.partition_by != plan.partition_by or rows.after != program.after:
+    if rows.partition_by != plan.partition_by or rows.after != program.reach.after:
         return False
-    return not rows.began or not (program.after or any(program.first_row))
+    return not rows.began or not (program.reach.after or any(program.first_row))
 
 
 #: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
@@ -162,11 +162,12 @@ class KernelMatcher:
         self._rows = 0
         # measures of trends read their aggregates, not events
         of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
-        self.measures = Measures(of_events, program.variables, program.shown, program.waiting)
+        shown = [label.shown for label in program.labels]
+        self.measures = Measures(of_events, program.variables, shown, program.extras.waiting)
         self._planned = chosen
         self._bare = chosen.purpose.bare
         self._run_by(chosen)
-        self.codes = Codes(program.texts)
+        self.codes = Codes(program.texts.values)
         self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
@@ -178,14 +179,14 @@ class KernelMatcher:
             else:
                 numeric[name] = lane.floating
         schema = pa.schema([(name, plain_type(fields[name].type)) for name in wanted])
-        reach = program.before + program.after + program.ahead
-        linked = reach > 0 or program.unmatched or any(program.first_row)
-        behind = max(program.after, program.ahead)
-        self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
+        reach = program.reach.before + program.reach.after + program.reach.ahead
+        linked = reach > 0 or program.extras.unmatched or any(program.first_row)
+        behind = max(program.reach.after, program.reach.ahead)
+        self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach)
         self.floor = self.serial = 0
         self._looked: _Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
-        self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
+        self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
@@ -220,13 +221,13 @@ class KernelMatcher:
             if program.local[v] != TRUE:
                 at = local.setdefault(program.local[v], len(local))
             bits = tuple(places[w] for w in same if w in places)
-            self._tests.append((at, program.first_row[v], program.last_row[v], bits))
+            self._tests.append((at, program.labels[v].first_row, program.labels[v].last_row, bits))
         self._local = tuple(local)
         self._tested = len(program.tested) == len(program.variables)
         self._hot = np.zeros(0, np.bool_)  # per partition, True if it may have runs
         self._all_hot = True  # all partitions may have runs
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
-        self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
+        self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
     def successor(
         self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
@@ -517,7 +518,7 @@ class KernelMatcher:
             raise self._first_failure(positions)
         self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
-        if self.program.after:
+        if self.program.reach.after:
             taken = store.released[: store.count].copy()
         else:
             taken[positions] = False
@@ -721,7 +722,7 @@ class KernelMatcher:
             attempts = ordered(self.engine)
             assert attempts is not None
             frontier = attempts.frontier(len(self.keys))
-            out = self._unsettled.settle(self.store, frontier, self.program.after > 0, out)
+            out = self._unsettled.settle(self.store, frontier, self.program.reach.after > 0, out)
             if not out.count and self._held is None:
                 return self._none()
         if self.measures.ahead:
@@ -764,7 +765,7 @@ class KernelMatcher:
             last_us[some] = out.ts[bounds[some + 1] - 1]
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
-            out.seq, self.program.variables, self.sources, out.outcome,
+            out.seq, self.measures.variables, self.sources, out.outcome,
         )  # fmt: skip
 
     @property
@@ -776,7 +777,7 @@ class KernelMatcher:
         """Returns the match ids of decoded matches, int64 (n, 2). out: has all rows of each match."""
         store = self.store
         return id_lanes(
-            self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.program.variables,
+            self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.measures.variables,
             self.sources, out.rows,
         )  # fmt: skip
 
@@ -819,7 +820,7 @@ class KernelMatcher:
         n = np.zeros(0, np.int64)
         small, codes = np.zeros(0, np.int16), np.zeros(0, np.int32)
         return Matches(
-            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.program.variables, self.sources
+            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.measures.variables, self.sources
         )
 
     # ---- state
@@ -916,8 +917,8 @@ def _any(tests: list[np.ndarray]) -> np.ndarray:
 def _is_new_when_idle(plan: Plan, program: Program) -> bool:
     """True if a partition without runs is equivalent to one without rows: no condition reads earlier rows, and no row
     waits to be settled. Rows that PREV and NEXT read are not considered."""
-    remembers = program.strict or program.unmatched or program.absent_before
-    anchored = any(program.first_row) or any(program.last_row)
+    remembers = program.strict or program.extras.unmatched or program.absence.before
+    anchored = program.anchored
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
     return not (remembers or anchored or numbered)

@@ -41,7 +41,7 @@ def source_of(kernel: ModuleType, program: Program, runs_max: int) -> str:
         f"{IMPORTS}\nfrom {kernel.__name__} import {names}",
         *(condition(program, v) for v in writer.conditions),
         *(binding(program, v) for v in writer.bindings),
-        *([passing(program)] if program.gaps else []),
+        *([passing(program)] if program.absence.gaps else []),
         f"@kernel\ndef step({', '.join(a.arg for a in function.args.args)}):\n" + textwrap.indent(_text(body), "    "),
     ]
     return "\n\n\n".join(parts) + "\n"

@@ -311,7 +311,7 @@ def _literal(value: float) -> str:
 def passing(program: Program) -> str:
     """Returns the function that computes the bits of a row that is passed over; see skip_till.passed_over."""
     lines = []
-    for g, labels in enumerate(program.gaps):
+    for g, labels in enumerate(program.absence.gaps):
         mask = sum(1 << v for v in set(labels))  # a negation may be there twice
         lines += [f"if mask & {mask} != 0:", f"    passed |= {1 << g}"]
     return "\n".join([

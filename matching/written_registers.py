@@ -79,7 +79,7 @@ def binding(program: Program, v: int) -> str:
         named = register.feature < 0
         names = {
             "x": f"o{r}",
-            "y": str(program.label_text[v]) if named else f"f{register.feature}",
+            "y": str(program.texts.of_label[v]) if named else f"f{register.feature}",
             "yv": "True" if named else f"k{register.feature}",
             "z": f"o{register.link}",
             "zv": f"(valid >> {register.link}) & 1",

@@ -44,7 +44,7 @@ class RunBlocks(BufferedRuns):
     def _start(self) -> None:
         """Sets up empty blocks."""
         line = np.zeros((ROOM, self._width), np.int64)
-        behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
+        behind = np.zeros(len(self._buffer.row) if self.program.absence.behind else 0, np.int64)
         self._runs = skip_till.Runs(
             line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind
         )
@@ -73,7 +73,7 @@ class RunBlocks(BufferedRuns):
     def _grow(self, partition: int) -> None:
         """See BufferedRuns."""
         super()._grow(partition)
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             self._runs = self._runs._replace(behind=layout.grown(self._runs.behind, len(self._buffer.row)))
             self._room_to_decide(partition)
 
@@ -93,7 +93,7 @@ class RunBlocks(BufferedRuns):
 
     def finish(self, partitions: int) -> None:
         """Ends all runs at the end of the input."""
-        at = 0 if self.program.absent_behind else partitions
+        at = 0 if self.program.absence.behind else partitions
         state = self._tables, self._runs, self._blocks
         while (at := skip_till.finish(at, partitions, *state, self._decided, self._counters)) < partitions:
             self._room_to_decide(at)
@@ -126,7 +126,7 @@ class RunBlocks(BufferedRuns):
         times, at most twice as much stays, as a run is as long as WITHIN."""
         size = self.size
         self._cut = -1
-        if self.program.absent_before:
+        if self.program.absence.before:
             skip_till.keep_negated(ids, self._runs, self._blocks, keep)
         if self.program.carries is not None:
             skip_till.mark_positions(ids, self._runs, self._blocks, self._positions, keep)
@@ -151,15 +151,15 @@ class RunBlocks(BufferedRuns):
         if self._cut >= 0:
             match_buffer.cut_nodes(self.size, self._cut, self._buffer, row_moved)
             skip_till.cut_runs(ids, self._runs, self._blocks, self._cut, row_moved)
-            if self.program.absent_behind:
+            if self.program.absence.behind:
                 skip_till.cut_waiting(self.size, self._cut, self._runs)
         else:
             match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
             skip_till.move_runs(ids, self._runs, self._blocks, self._moved, row_moved)
             skip_till.move_positions(ids, self._runs, self._blocks, self._positions, row_moved)
-            if self.program.absent_behind:
+            if self.program.absence.behind:
                 skip_till.move_waiting(self.size, self._runs, self._moved)
-        if self.program.absent_before:
+        if self.program.absence.before:
             skip_till.move_negated(ids, self._runs, self._blocks, row_moved)
         self._counters[Counters.NODES] = self._live
 
@@ -198,7 +198,7 @@ class RunBlocks(BufferedRuns):
     @property
     def due_yields(self) -> bool:
         """True if WITHIN, or the end of the input, decides matches."""
-        return bool(self.program.absent_behind)
+        return bool(self.program.absence.behind)
 
     @property
     def used_bytes(self) -> int:
@@ -229,10 +229,10 @@ class RunBlocks(BufferedRuns):
         line[:, Run.ROW] = rows.places(line[:, Run.ROW], of)
         line[:, Run.NODE] = nodes.places(line[:, Run.NODE], of)
         line[:, Run.BAD_NODE] = nodes.places(line[:, Run.BAD_NODE] - 1, of) + 1
-        if self.program.absent_before:
+        if self.program.absence.before:
             line[:, -1] = _said(line[:, -1], lambda at: rows.places(at, of))
             one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: rows.places(at, np.arange(n)))
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             behind = nodes.places(self._runs.behind[nodes.items], owners(nodes.bounds))
             kept = Part(kept.bounds, {**kept.columns, "behind": behind.astype(np.int32)})
         return {"one": Part(one_each(n), {"block": one}), "runs": Part(bounds, {"line": line}), "nodes": kept}
@@ -251,10 +251,10 @@ class RunBlocks(BufferedRuns):
         line[:, Run.ROW] = anew(line[:, Run.ROW], coming.rows, of)
         line[:, Run.NODE] = anew(line[:, Run.NODE], base, of)
         line[:, Run.BAD_NODE] = anew(line[:, Run.BAD_NODE] - 1, base, of) + 1
-        if self.program.absent_before:
+        if self.program.absence.before:
             line[:, -1] = _said(line[:, -1], lambda at: at + coming.rows[of])
             one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: at + coming.rows[np.arange(n)])
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             behind = layout.grown(self._runs.behind, len(self._buffer.row))
             of_nodes = owners(blocks["nodes"].bounds)
             came = anew(blocks["nodes"].columns["behind"].astype(np.int64), base, of_nodes)

@@ -152,12 +152,12 @@ class Runs(NamedTuple):
 
 def width_of(program: Program) -> int:
     """Columns of a line."""
-    return REGISTERS + len(program.registers) + (2 if program.absent_before else 0)
+    return REGISTERS + len(program.registers) + (2 if program.absence.before else 0)
 
 
 def block_columns(program: Program) -> int:
     """Columns of a partition."""
-    return len(Block) if program.absent_before or program.absent_behind else NEAREST
+    return len(Block) if program.absence.before or program.absence.behind else NEAREST
 
 
 #: What matching.specialise knows of a program when it writes `step` out for it, and where registers stand.

@@ -93,34 +93,83 @@ class Skip(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsRead:
+    """The rows of the partition that expressions read around a row. before: how many before it. after: how many after
+    it conditions read: a row is matched when they are there. ahead: how many after it measures read: a match comes out
+    with them."""
+
+    before: int
+    after: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipTo:
+    """What AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. counts: of SKIP TO FIRST / LAST,
+    per label whether its rows count."""
+
+    row: Skip = Skip.NEXT_ROW
+    counts: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What comes out beside matches. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS. waiting: per state what a
+    partial match there waits for, as the column `timeout` shows it."""
+
+    unmatched: bool = False
+    timeouts: bool = False
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextCodes:
+    """values: the VARCHAR values that have the codes 0, 1, ... from the start, for the constants of the bytecode.
+    of_label: the code of the name of each label's variable; -1: never read."""
+
+    values: tuple[str, ...] = ()
+    of_label: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """The negations: labels on no edge, whose conditions are row-local.
+
+    before, behind: those before the first row of a match, and after its last one. With any, a match may turn out to be
+    none, so nothing is left out after an accepting state's end: where no row is passed over, `lesser` is per state the
+    one with its edges that are less preferred than ending (-1: none), on no edge itself.
+    gaps: labels whose conditions no row passed over may meet; of_edge: per edge the one of them for the rows since the
+    last row bound (-1: none), if rows may be passed over."""
+
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    lesser: tuple[int, ...] = ()
+    gaps: tuple[tuple[int, ...], ...] = ()
+    of_edge: tuple[int, ...] = ()
+
+    def of(self, edge: int) -> tuple[int, ...]:
+        """Returns the labels that no row before that of an edge may meet."""
+        return self.gaps[self.of_edge[edge]] if self.of_edge and self.of_edge[edge] >= 0 else ()
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A plan as engines run it.
 
-    Edges of state s are [edge_start[s], edge_start[s + 1]) of edge_variable (index into `variables`) and edge_target,
-    in order of preference; in the modes with one match per start those less preferred than ending are left out.
-    local: per variable the row-local part of its condition (TRUE if none). code: per variable the instructions
-    (opcode, a, b) of the rest, empty if none; `constants` are its operands. features: row-local expressions the
-    bytecode and the registers read, each with its lane. texts: the VARCHAR values that have the codes 0, 1, ... from
-    the start, for the constants of the bytecode; label_text: the code of each variable's name (-1: never read).
-    A variable occurs several times in `variables` where labels of it differ (query.automaton.nfa.Label), and only if
-    an edge has it: shown: false inside {- -}; first_row, last_row: after `^` and before `$`, the row has to be the
-    first or last one of its partition (last_row needs the row after it, so `after` is 1 at least).
-    skip: what AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. skip_to: of SKIP TO FIRST /
-    LAST, per entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS.
-    waiting: per state what a partial match there waits for, as the column `timeout` shows it.
-    absent_before, absent_behind: entries of `variables` on no edge: the negations before the first row of a match, and
-    after its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
-    out after an accepting state's end: where no row is passed over, `lesser` is per state the one with its edges that
-    are less preferred than ending (-1: none), on no edge itself.
+    Edges of state s are [edge_start[s], edge_start[s + 1]) of edge_variable (index into `labels`) and edge_target, in
+    order of preference; in the modes with one match per start those less preferred than ending are left out. accept:
+    per state whether a match may end there.
+    labels: several of a variable where they differ, and only if an edge has them, or they are absent. Where one has to
+    be of the last row of its partition, the row after it is read (`reach.after` is 1 at least). local: per label the
+    row-local part of its condition (TRUE if none). code: per label the instructions (opcode, a, b) of the rest, empty
+    if none; `constants` are its operands. features: row-local expressions that the code and the registers read, each
+    with its lane.
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
-    of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
-    ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
+    of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
-    before: how many rows of the partition before a row any expression reads. after: how many after it conditions
-    read: a row is matched when they are there. ahead: how many after it measures read: a match comes out with them.
     """
 
-    variables: tuple[str, ...]
+    labels: tuple[Label, ...]
     edge_start: tuple[int, ...]
     edge_variable: tuple[int, ...]
     edge_target: tuple[int, ...]
@@ -130,45 +179,60 @@ class Program:
     constants: tuple[int | float, ...]
     features: tuple[tuple[Expression, Lane], ...]
     registers: tuple[Register, ...]
+    texts: TextCodes
     merge: Merge
     ambiguous: bool
     mode: Mode
     strict: bool
     within_us: int | None
     within_rows: int | None
-    before: int
-    after: int
-    ahead: int
-    shown: tuple[bool, ...] = ()
-    first_row: tuple[bool, ...] = ()
-    last_row: tuple[bool, ...] = ()
-    skip: Skip = Skip.NEXT_ROW
-    skip_to: tuple[bool, ...] = ()
-    unmatched: bool = False
-    timeouts: bool = False
-    waiting: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    label_text: tuple[int, ...] = ()
-    absent_before: tuple[int, ...] = ()
-    absent_behind: tuple[int, ...] = ()
-    lesser: tuple[int, ...] = ()
+    reach: RowsRead
+    skip: SkipTo
+    extras: Extras
+    absence: Absences
     ignore: Ignore = Ignore.NONE
     edge_waits: tuple[bool, ...] = ()
-    edge_gap: tuple[int, ...] = ()
-    gaps: tuple[tuple[int, ...], ...] = ()
     carries: tuple[int, ...] | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the labels."""
+        return tuple(label.variable for label in self.labels)
+
+    @property
+    def first_row(self) -> tuple[bool, ...]:
+        """Per label, whether its row has to be the first of its partition."""
+        return tuple(label.first_row for label in self.labels)
+
+    @property
+    def anchored(self) -> bool:
+        """True if a row has to be the first or last one of its partition somewhere."""
+        return any(label.first_row or label.last_row for label in self.labels)
 
     @property
     def absent(self) -> frozenset[int]:
         """The labels that no row of a match has."""
-        return frozenset((*self.absent_before, *self.absent_behind, *(v for gap in self.gaps for v in gap)))
+        absence = self.absence
+        return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
+
+    @property
+    def before(self) -> int:
+        return self.reach.before
+
+    @property
+    def after(self) -> int:
+        return self.reach.after
+
+    @property
+    def unmatched(self) -> bool:
+        return self.extras.unmatched
 
     @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(
-            v for v, c in enumerate(self.local)
-            if self.first_row[v] or self.last_row[v] or not (isinstance(c, Constant) and c.value is True)
+            v for v, (label, c) in enumerate(zip(self.labels, self.local, strict=True))
+            if label.first_row or label.last_row or not (isinstance(c, Constant) and c.value is True)
         )  # fmt: skip
 
     @property
@@ -176,15 +240,9 @@ class Program:
         """The tested labels, those with the same condition and the same anchors together."""
         together: dict[tuple[Expression, bool, bool], list[int]] = {}
         for v in self.tested:
-            together.setdefault((self.local[v], self.first_row[v], self.last_row[v]), []).append(v)
+            label = self.labels[v]
+            together.setdefault((self.local[v], label.first_row, label.last_row), []).append(v)
         return tuple(map(tuple, together.values()))
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """Returns the entries of `variables`, distinguished if they are of one variable."""
-        return tuple(
-            Label(*of) for of in zip(self.variables, self.shown, self.first_row, self.last_row, strict=True)
-        )  # fmt: skip
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -196,21 +254,22 @@ class Program:
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",
             f"runs merge  {self.merge.value}",
-            f"reads       {self.before} rows before, {self.after} after" + (
-                f", {self.ahead} after for measures" if self.ahead else ""
+            f"reads       {self.reach.before} rows before, {self.reach.after} after" + (
+                f", {self.reach.ahead} after for measures" if self.reach.ahead else ""
             ),
         ]
         if self.within_us is not None:
             lines.append(f"within      {self.within_us} us")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
-        if self.skip in (Skip.TO_FIRST, Skip.TO_LAST):
-            to = "|".join(dict.fromkeys(v for v, counts in zip(self.variables, self.skip_to, strict=True) if counts))
-            lines.append(f"skip        {self.skip.name.lower().replace('_', ' ')} {to or '(no row)'}")
-        for asked, what in ((self.unmatched, "unmatched rows"), (self.timeouts, "timeout rows")):
+        if self.skip.row in (Skip.TO_FIRST, Skip.TO_LAST):
+            counted = zip(self.variables, self.skip.counts, strict=True)
+            to = "|".join(dict.fromkeys(v for v, counts in counted if counts))
+            lines.append(f"skip        {self.skip.row.name.lower().replace('_', ' ')} {to or '(no row)'}")
+        for asked, what in ((self.extras.unmatched, "unmatched rows"), (self.extras.timeouts, "timeout rows")):
             if asked:
                 lines.append(f"gives       {what}")
-        for where, absent in (("before", self.absent_before), ("behind", self.absent_behind)):
+        for where, absent in (("before", self.absence.before), ("behind", self.absence.behind)):
             if absent:
                 lines.append(f"absent      {where} a match: {', '.join(names[v] for v in absent)}")
         if self.ignore is not Ignore.NONE:
@@ -231,8 +290,8 @@ class Program:
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
-        if self.texts:
-            lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts))}")
+        if self.texts.values:
+            lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
         for v, code in zip(names, self.code, strict=True):
             for j, (op, a, _) in enumerate(code):
@@ -243,7 +302,8 @@ class Program:
             edges = range(self.edge_start[s], self.edge_start[s + 1])
             shown = ", ".join(self._edge(e) for e in edges)
             tail = "accept" if self.accept[s] else ""
-            then = f"then {self.lesser[s]}" if self.lesser and self.lesser[s] >= 0 else ""
+            lesser = self.absence.lesser[s] if self.absence.lesser else -1
+            then = f"then {lesser}" if lesser >= 0 else ""
             lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail, then) if x)}")
         return "\n".join(lines)
 
@@ -252,8 +312,8 @@ class Program:
         shown = f"{names[self.edge_variable[edge]]} -> {self.edge_target[edge]}"
         if self.ignore is Ignore.NOT_WAITED_FOR and not self.edge_waits[edge]:
             shown += " or passed over"
-        if self.edge_gap and self.edge_gap[edge] >= 0:
-            shown += " after no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
+        if gap := self.absence.of(edge):
+            shown += " after no " + ", ".join(names[v] for v in gap)
         return shown
 
     def _operand(self, op: OpCode, a: int) -> str:
@@ -480,7 +540,7 @@ def assemble(plan: Plan) -> Program:
     waiting = [", ".join(dict.fromkeys(e.variable for e in s.edges)) for s in run.states]
     waiting += [""] * (len(cut) - len(waiting))
     return Program(
-        variables=tuple(label.variable for label in labels),
+        labels=tuple(labels),
         edge_start=tuple(edge_start),
         edge_variable=tuple(edge_variable),
         edge_target=tuple(edge_target),
@@ -490,32 +550,29 @@ def assemble(plan: Plan) -> Program:
         constants=tuple(conditions.values),
         features=tuple(zip(conditions.features, conditions.lanes, strict=True)),
         registers=tuple(conditions.registers),
+        texts=TextCodes(tuple(conditions.texts), label_text),
         merge=merge,
         ambiguous=merge is Merge.PATH and is_ambiguous(run),
         mode=mode,
         strict=strict,
         within_us=plan.within.interval_us if plan.within else None,
         within_rows=plan.within.rows if plan.within else None,
-        before=max(before, shown_before),
-        after=after,
-        ahead=ahead,
-        shown=tuple(label.shown for label in labels),
-        first_row=tuple(label.first_row for label in labels),
-        last_row=tuple(label.last_row for label in labels),
-        skip=skip,
-        skip_to=tuple(label.variable in plan.after.variables for label in labels),
-        unmatched=plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
-        timeouts=plan.timeout_rows,
-        waiting=tuple(f"waiting for {names}" if names else "" for names in waiting),
-        texts=tuple(conditions.texts),
-        label_text=label_text,
-        absent_before=tuple(taken + absent.index(name) for name in absence.before),
-        absent_behind=tuple(taken + absent.index(name) for name in absence.behind),
-        lesser=tuple(lesser),
+        reach=RowsRead(max(before, shown_before), after, ahead),
+        skip=SkipTo(skip, tuple(label.variable in plan.after.variables for label in labels)),
+        extras=Extras(
+            plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
+            plan.timeout_rows,
+            tuple(f"waiting for {names}" if names else "" for names in waiting),
+        ),
+        absence=Absences(
+            tuple(taken + absent.index(name) for name in absence.before),
+            tuple(taken + absent.index(name) for name in absence.behind),
+            tuple(lesser),
+            tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
+            tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
+        ),
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
-        edge_gap=tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
-        gaps=tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
     )
 
 

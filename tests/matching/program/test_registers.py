@@ -18,10 +18,11 @@ from matching.kernels.predicate import update_registers
 from matching.program.lanes import INT64_MAX, INT64_MIN, Lane
 from matching.program.live import live_registers
 from matching.program.opcodes import PRIMITIVES, OpCode
-from matching.program.program import Program, assemble
+from matching.program.program import Program, SkipTo, TextCodes, assemble
 from matching.program.registers import Accumulate, Register, RegisterKind, before_last_row, register_of
 from matching.written_conditions import IMPORTS
 from matching.written_registers import binding
+from query.automaton.nfa import Label
 from query.plan.expression import TRUE
 from tests.matching.program.test_lanes import plan_of
 from tests.matching.program.test_opcodes import DOUBLES, NUMBERS, Value, rank, shown
@@ -59,11 +60,10 @@ def registers() -> list[Register]:
 
 @cache
 def program_of_all() -> Program:
-    twice: dict[str, tuple[object, ...]] = {"local": (TRUE,) * 2, "shown": (True,) * 2}
-    twice |= dict.fromkeys(("first_row", "last_row", "skip_to"), (False,) * 2)
     return replace(
-        assemble(plan_of("TRUE")), variables=LABELS, code=((), ()), label_text=TEXTS, registers=tuple(registers()),
-        features=tuple((TRUE, lane) for lane in LANES), **twice,  # type: ignore[arg-type]
+        assemble(plan_of("TRUE")), labels=tuple(map(Label, LABELS)), local=(TRUE, TRUE), code=((), ()),
+        texts=TextCodes(of_label=TEXTS), skip=SkipTo(counts=(False, False)), registers=tuple(registers()),
+        features=tuple((TRUE, lane) for lane in LANES),
     )  # fmt: skip
 
 
