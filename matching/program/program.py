@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import assert_never
 
 from matching.program.conditions import ConditionCode
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
+from matching.program.refused import NoKernel, automaton_to_run, negated_ends, refuse
 from matching.program.registers import REGISTERS_MAX, Assign, Register, RegisterKind
-from query.automaton.compile import by_labels, compile_plan, is_ambiguous
-from query.automaton.nfa import Automaton, Label
+from query.automaton.compile import is_ambiguous
+from query.automaton.nfa import Automaton, Edge, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
@@ -31,19 +31,7 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.pattern import (
-    Alternation,
-    Anchor,
-    Conjunction,
-    Empty,
-    Exclusion,
-    Negation,
-    Repeat,
-    RowPattern,
-    Sequence,
-    Variable,
     anchors,
-    excludes,
-    min_rows,
 )
 from query.plan.plan import Plan
 
@@ -51,10 +39,6 @@ from query.plan.plan import Plan
 VARIABLES_MAX = 62
 #: A run keeps two bits for each in one number.
 GAPS_MAX = 30
-
-
-class NoKernel(Exception):
-    """The plan cannot run in the kernel; the message names the construct."""
 
 
 class Merge(Enum):
@@ -348,50 +332,6 @@ def _reach(expressions: list[Expression]) -> tuple[int, int]:
     return max([0, *(-o for o in offsets)]), max([0, *offsets])
 
 
-def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | None:
-    """Returns a negated variable that may come before the first or after the last row of a match. before, behind: True
-    if rows of the match always come there."""
-    match pattern:
-        case Negation(name):
-            return None if before and behind else name
-        case Sequence(parts):
-            for i, part in enumerate(parts):
-                rows_before = before or any(map(min_rows, parts[:i]))
-                rows_behind = behind or any(map(min_rows, parts[i + 1 :]))
-                if (found := _edge_negation(part, rows_before, rows_behind)) is not None:
-                    return found
-            return None
-        case Alternation(choices) | Conjunction(choices):
-            return next((n for c in choices if (n := _edge_negation(c, before, behind)) is not None), None)
-        case Repeat(body) | Exclusion(body):
-            return _edge_negation(body, before, behind)
-        case Variable() | Empty() | Anchor():
-            return None
-        case _:
-            assert_never(pattern)
-
-
-@dataclass(frozen=True, slots=True)
-class _Absence:
-    """Negated variables before the first row of every match and after the last one, in order; `middle`: the pattern
-    between them."""
-
-    before: tuple[str, ...]
-    middle: RowPattern
-    behind: tuple[str, ...]
-
-
-def _absence(pattern: RowPattern) -> _Absence:
-    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
-    takes = [i for i, part in enumerate(parts) if not isinstance(part, Negation | Anchor | Empty)]
-    if not takes:
-        return _Absence((), pattern, ())
-    first, last = takes[0], takes[-1] + 1
-    before = tuple(part.name for part in parts[:first] if isinstance(part, Negation))
-    behind = tuple(part.name for part in parts[last:] if isinstance(part, Negation))
-    return _Absence(before, Sequence(parts[first:last]), behind)
-
-
 _IGNORE = {Selection.SKIP_TILL_NEXT: Ignore.NOT_WAITED_FOR, Selection.SKIP_TILL_ANY: Ignore.ANY}
 
 _AFTER = {
@@ -403,85 +343,63 @@ _AFTER = {
 }
 
 
-def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
-    """Raises NoKernel for clauses that only the reference can run."""
-    absence = _absence(plan.pattern)
-    if plan.selection in _IGNORE:
-        if anchors(plan.pattern):
-            raise NoKernel(f"anchors under SELECTION {plan.selection.value}")
-    # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
-    if (name := _edge_negation(absence.middle, False, False)) is not None:
-        raise NoKernel(f"the negation ~{name}, at the start or end of some matches only,")
-    if absence.before or absence.behind:
-        negation = f"the negation ~{(*absence.before, *absence.behind)[0]} at the start or end of a match"
-        if plan.within is None:
-            raise NoKernel(f"{negation} without WITHIN")
-        if mode is Mode.ALL and plan.selection not in _IGNORE:
-            raise NoKernel(f"{negation} with NO SKIP")
-        if plan.timeout_rows:
-            raise NoKernel(f"{negation} with TIMEOUT ROWS")
-        for absent in (*absence.before, *absence.behind):
-            if not is_row_local(plan.condition(absent)):
-                raise NoKernel(f"{negation}: its condition depends on the match,")
-    if strict and False in anchors(plan.pattern):
-        raise NoKernel("$ under SELECTION STRICT")
-    if plan.timeout_rows and strict:
-        raise NoKernel("TIMEOUT ROWS under SELECTION STRICT")
-    if plan.timeout_rows and False in anchors(plan.pattern):
-        raise NoKernel("TIMEOUT ROWS of a pattern with $")
-    if mode is Mode.ALL and (plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED):
-        raise NoKernel("TIMEOUT ROWS or WITH UNMATCHED ROWS with NO SKIP")
+def _edges(
+    run: Automaton, whole: bool, waits: bool
+) -> tuple[list[tuple[Edge[Label], ...]], list[bool], list[int]]:
+    """Returns, per state, its edges and whether a match may end there; and `Absences.lesser`. whole: with the edges
+    that are less preferred than ending; waits: a match may turn out to be none."""
+    cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
+    accept = [s.accept_at is not None for s in run.states]
+    if whole or not waits:
+        return cut, accept, []
+    lesser = [-1] * len(cut)
+    for index, state in enumerate(run.states):
+        # nothing forbids an empty match, so nothing is read after one
+        if index and state.accept_at is not None and state.accept_at < len(state.edges):
+            lesser[index] = len(cut)
+            cut.append(state.edges[state.accept_at :])
+    more = len(cut) - len(accept)
+    return cut, accept + [False] * more, lesser + [-1] * more
 
 
-def _run_by(plan: Plan, mode: Mode) -> Automaton:
-    """The automaton that is run. NoKernel where it cannot be."""
-    automaton = compile_plan(plan)
-    start = automaton.states[0]
-    all_matches = mode is Mode.ALL or plan.selection in _IGNORE
-    if not all_matches:
-        first, at = start.first_accept_at, start.accept_at
-        if first is not None and (at is None or first < at):
-            raise NoKernel("an empty match after ^")
-        return automaton
-    if not is_ambiguous(automaton, by_name=True):
-        return automaton
-    if anchors(plan.pattern) or (excludes(plan.pattern) and plan.rows is not RowsPerMatch.ONE):
-        raise NoKernel("all matches of a pattern with anchors or {- -} and several ways to read one sequence")
-    if any(edge.negated for state in automaton.states for edge in state.edges) and plan.selection in _IGNORE:
-        raise NoKernel("a negation in a pattern with several ways to read one sequence")
-    labelled = by_labels(automaton)
-    if labelled is None:
-        raise NoKernel("a pattern with very many ways to read one sequence")
-    return labelled
+def _conditions(
+    plan: Plan, variables: tuple[str, ...], conditions: ConditionCode
+) -> tuple[dict[str, Expression], dict[str, tuple[tuple[int, int, int], ...]]]:
+    """Returns, by variable, the row-local part of its condition and the code of the rest. Raises NoKernel."""
+    local: dict[str, Expression] = {}
+    codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    for variable in variables:
+        parts = conjuncts(plan.condition(variable))
+        local[variable] = _and([c for c in parts if is_row_local(c)])
+        rest = [c for c in parts if not is_row_local(c)]
+        if any(map(_is_far, rest)):
+            raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+        try:
+            codes[variable] = conditions.code(_and(rest)) if rest else ()
+        except NoLane as why:
+            raise NoKernel(f"DEFINE {variable}: {why}") from None
+    if len(conditions.registers) > REGISTERS_MAX:
+        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+    return local, codes
 
 
 def assemble(plan: Plan) -> Program:
     """Returns the program of a plan. Raises NoKernel, naming the construct, if only the reference can run it.
 
-    Cost: linear in the automaton and the conditions."""
+    Cost: linear in the automaton and the conditions. Long: each field of the program is computed once, and from others.
+    """
     mode, skip = _AFTER[plan.after.kind]
     # where all rows are of one partition, a row of another cannot come between
     strict = plan.selection is Selection.STRICT and bool(plan.partition_by)
-    _refuse(plan, mode, strict)
-    run = _run_by(plan, mode)
-    absence = _absence(plan.pattern)
+    refuse(plan, mode is Mode.ALL, strict)
+    run = automaton_to_run(plan, mode is Mode.ALL)
+    absence = negated_ends(plan.pattern)
     ignore = _IGNORE.get(plan.selection, Ignore.NONE)
     if (absence.before or absence.behind) and ignore is Ignore.NONE:
         mode = Mode.TO_NEXT_ROW  # one per start, for a match that is none cuts nothing
 
     whole = mode is Mode.ALL or ignore is not Ignore.NONE
-    cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
-    accept = [s.accept_at is not None for s in run.states]
-    lesser: list[int] = []
-    if (absence.before or absence.behind) and not whole:
-        lesser = [-1] * len(cut)
-        for index, state in enumerate(run.states):
-            # nothing forbids an empty match, so nothing is read after one
-            if index and state.accept_at is not None and state.accept_at < len(state.edges):
-                lesser[index] = len(cut)
-                cut.append(state.edges[state.accept_at :])
-        accept += [False] * (len(cut) - len(accept))
-        lesser += [-1] * (len(cut) - len(lesser))
+    cut, accept, lesser = _edges(run, whole, bool(absence.before or absence.behind))
     occur = {e.label for edges in cut for e in edges}
     labels = [label for d in plan.defines for label in sorted(occur, key=_plain_first) if label.variable == d.variable]
     absent = tuple(dict.fromkeys((*absence.before, *absence.behind)))
@@ -493,24 +411,10 @@ def assemble(plan: Plan) -> Program:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
     conditions = ConditionCode()
-    local: dict[str, Expression] = {}
-    codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
-    for variable in dict.fromkeys(label.variable for label in labels):
-        parts = conjuncts(plan.condition(variable))
-        local[variable] = _and([c for c in parts if is_row_local(c)])
-        rest = [c for c in parts if not is_row_local(c)]
-        if any(map(_is_far, rest)):
-            raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
-        try:
-            codes[variable] = conditions.code(_and(rest)) if rest else ()
-        except NoLane as why:
-            raise NoKernel(f"DEFINE {variable}: {why}") from None
+    local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
+    label_text = (-1,) * len(labels)
     if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
         label_text = tuple(conditions.text(label.variable) for label in labels)
-    else:
-        label_text = (-1,) * len(labels)
-    if len(conditions.registers) > REGISTERS_MAX:
-        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
 
     # of all conditions: that of a variable no match can reach too, for `after` says when a row is matched
     before, after = _reach([*(d.condition for d in plan.defines), *conditions.features])
