@@ -25,7 +25,7 @@ from archive.place import place_of
 from archive.recent import FILES
 from hybrid.database import streams
 from hybrid.database.opened import Opened
-from hybrid.database.parts import Parts
+from hybrid.database.parts import DatabaseParts
 from hybrid.database.queries import why_late
 from hybrid.database.reading import backtests, input_of, inputs_of
 from hybrid.join.spark_ranges import large_ranges
@@ -99,7 +99,7 @@ class Database:
         large = large_ranges(spark, spark_events, path is not None)
         self._flow = Flow()
         self._opened = Opened(place, log, read_only, access, large, self._flow.streams)
-        self._parts = Parts(self._opened, self._flow, memory_limit, ticking, every_us)
+        self._parts = DatabaseParts(self._opened, self._flow, memory_limit, ticking, every_us)
         self._parts.open(str(path), maintenance, columns or {}, beside and not read_only)
         self._memory, self._clocks = self._parts.memory, self._parts.clocks
         self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries

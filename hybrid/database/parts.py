@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from archive.keeper import Keeper
 
 
-class Parts:
+class DatabaseParts:
     """An open database without its public face. Alerts refer to it, so that it lives as long as its Database and any of
     them; then its events are written (hybrid.database.leaving).
 
