@@ -390,14 +390,14 @@ def _write_file(rows: pa.Table, directory: Place, period: str, mark: str, bounde
         writer.add_key_value_metadata({SUMS: sums_text(sink.getvalue(), ends, groups, bounded)})
     data = sink.getbuffer()
     path = folder / f"{mark}{uuid.uuid4().hex}.{digest_of(data[ends[-1] :])}.parquet"
-    _put(path, data)
+    put_file(path, data)
     folder.sync()
     if created:
         directory.sync()
     return DataFile(f"{period}/{path.name}", len(data), rows.num_rows, file_statistics(rows))
 
 
-def _put(path: Place, data: memoryview) -> None:
+def put_file(path: Place, data: memoryview) -> None:
     with path.filesystem.open_output_stream(path.key) as out:
         out.write(data)
     path.sync()

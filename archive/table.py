@@ -220,7 +220,7 @@ class Table:
                     Transaction(self._application(name), expected - 1) for name, expected in next_offsets(batch).items()
                 ]
                 sequence = Transaction(_SEQ, max(before.boundary_sequence, int(batch.seq.max())))
-                self._commit([_added(file) for file in files], [*transactions, sequence, *self._claimed()])
+                self.commit([_added(file) for file in files], [*transactions, sequence, *self._claimed()])
             except CommitFailedError:
                 continue
             except (DeltaError, OSError) as error:
@@ -242,7 +242,7 @@ class Table:
                 self._check_epoch(claiming=True)
                 # with the sequence, to conflict with a concurrent append
                 sequence = [Transaction(_SEQ, self.last_seq)] if self.last_seq >= 0 else []
-                self._commit([], [*sequence, *self._claimed()])
+                self.commit([], [*sequence, *self._claimed()])
                 return
             except CommitFailedError:
                 continue
@@ -280,7 +280,7 @@ class Table:
                     return self.snapshot()  # committed before; only the response was lost
                 if now != before:
                     return None
-                self._commit(actions, [Transaction(_INGEST, mark)])
+                self.commit(actions, [Transaction(_INGEST, mark)])
             except CommitFailedError:
                 continue
             except (DeltaError, OSError) as error:
@@ -351,7 +351,7 @@ class Table:
                     last[name] = max(top, -1 if last[name] is None else last[name])
                 transactions = [Transaction(self._application(name), int(top or 0)) for name, top in last.items()]
                 sequence = Transaction(_SEQ, max(self.last_seq, pc.max(rows.column(SEQ)).as_py()))
-                self._commit([_added(file) for file in files], [*transactions, sequence] if names else [])
+                self.commit([_added(file) for file in files], [*transactions, sequence] if names else [])
                 return
             except CommitFailedError:
                 continue
@@ -435,7 +435,7 @@ class Table:
         if now.maintenance != before.maintenance:
             return None
         try:
-            self._commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1), *also])
+            self.commit(actions, [Transaction(_MAINTENANCE, now.maintenance + 1), *also])
         except CommitFailedError:
             now = self.snapshot()
             added = {action.path for action in actions if isinstance(action, AddAction)}
@@ -445,7 +445,7 @@ class Table:
             raise self._not_written(error) from error
         return self.snapshot()
 
-    def _commit(self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
+    def commit(self, actions: list[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
         """Writes one entry of the log; raises CommitFailedError on a conflict.
 
         deltalake writes the entry with the next free version, which is safe as long as the entries of others exist.

@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from matching.array_lanes import Values, truth
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
+from matching.emitted import ends_of, found_by, found_of, matches_of_windows
 from matching.engines.buffered_runs import group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
 from matching.engines.engine import (
@@ -36,28 +36,22 @@ from matching.engines.engine import (
     windowed,
 )
 from matching.features import Codes, RowValues, columns_read, storable
-from matching.identity import id_lanes, window_ids
-from matching.kernels.layout import grown
-from matching.kernels.select import rows_that_matter
-from matching.keys import Keys
+from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
-from matching.measures import FoundMatches, Measures
-from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
-from matching.program.opcodes import OpCode
-from matching.program.program import Ignore, Program
-from matching.program.trends import TrendTable
+from matching.measures import Measures
+from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
-from matching.rows import Attempt, Rows
+from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, first_failure, length
+from matching.rows import Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.tenant import Needs
-from matching.trend_rows import trend_rows
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
 from query.errors import DataError, HybridWarning
 from query.language.ast import RowsPerMatch
-from query.plan.expression import TRUE, Aggregate, Expression, MatchNumber, walk
+from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -65,8 +59,6 @@ from query.schema import Schema
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
 STATE_VERSION = 6
-#: A block of this many rows, many of them wanted, is taken whole.
-DENSE_ROWS_MIN = 256
 
 
 def make_matcher(
@@ -99,7 +91,7 @@ def make_matcher(
     if shared is not None:
         rows = next((r for r in shared if _may_share(plan, chosen.program, r, spill)), None)
     if rows is None:
-        rows = Rows(plan.partition_by, chosen.program.after, spill)
+        rows = Rows(plan.partition_by, chosen.program.reach.after, spill)
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
@@ -109,16 +101,11 @@ def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) ->
     """True if the matcher of a plan may share rows with others. A later matcher does not see earlier rows; but
     held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
     memory and come back after later ones."""
-    if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.before):
+    if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.reach.before):
         return False
-    if rows.partition_by != plan.partition_by or rows.after != program.after:
+    if rows.partition_by != plan.partition_by or rows.after != program.reach.after:
         return False
-    return not rows.began or not (program.after or any(program.first_row))
-
-
-#: One kind of condition that rows are tested for: index of its row value (-1: always true), first row, last row of the
-#: partition; and its bits of the mask.
-_Test = tuple[int, bool, bool, tuple[int, ...]]
+    return not rows.began or not (program.reach.after or any(program.first_row))
 
 
 #: By attribute of Decode, its tag in a state.
@@ -127,17 +114,6 @@ HELD_TAGS = {
     "waiting": "waiting", "rows": "rows", "variables": "variables", "ts": "ts", "source": "source",
     "offset": "offset", "seq": "seq",
 }  # fmt: skip
-
-
-class _Looked(NamedTuple):
-    """The conditions on some rows. wanted: indices of the rows that the engine needs, None: all; of these, tests: for
-    each kind of condition whether a row meets it; features: values for registers. failing: positions whose values
-    cannot be computed, None: none."""
-
-    tests: list[np.ndarray]
-    features: list[Values]
-    failing: list[np.ndarray | None] | None
-    wanted: Int64Array | None
 
 
 class KernelMatcher:
@@ -162,12 +138,13 @@ class KernelMatcher:
         self._rows = 0
         # measures of trends read their aggregates, not events
         of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
-        self.measures = Measures(of_events, program.variables, program.shown, program.waiting)
+        shown = [label.shown for label in program.labels]
+        self.measures = Measures(of_events, program.variables, shown, program.extras.waiting)
         self._planned = chosen
         self._bare = chosen.purpose.bare
         self._run_by(chosen)
-        self.codes = Codes(program.texts)
-        self.values = RowValues([*self._local, *(f for f, _ in program.features)], self.codes, plan.settings)
+        self.codes = Codes(program.texts.values)
+        self.values = RowValues([*self._tests.local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []
@@ -178,14 +155,14 @@ class KernelMatcher:
             else:
                 numeric[name] = lane.floating
         schema = pa.schema([(name, plain_type(fields[name].type)) for name in wanted])
-        reach = program.before + program.after + program.ahead
-        linked = reach > 0 or program.unmatched or any(program.first_row)
-        behind = max(program.after, program.ahead)
-        self.needs = Needs(numeric, tuple(other), schema, linked, program.before, behind, reach)
+        reach = program.reach.before + program.reach.after + program.reach.ahead
+        linked = reach > 0 or program.extras.unmatched or any(program.first_row)
+        behind = max(program.reach.after, program.reach.ahead)
+        self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach)
         self.floor = self.serial = 0
-        self._looked: _Looked | None = None  # between `wants` and `take`
+        self._looked: Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
-        self.rows = Rows(plan.partition_by, program.after) if rows is None else rows
+        self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
@@ -203,30 +180,9 @@ class KernelMatcher:
         self.engine = engine = chosen.make() if engine is None else engine
         self._spillable: Spillable | None = spillable(engine)
         self._carries = chosen.runs.carries is not None  # its runs get the positions of rows
-        self._wants_all = chosen.wanted is WantedRows.ALL
-        self._always = 0
-        places = {v: v for v in range(len(program.variables))}
-        if engine.by_test:
-            places = {v: i for i, same in enumerate(program.tests) for v in same[:1]}
-        else:
-            self._always = sum(1 << v for v in places if v not in program.tested)
-        local: dict[Expression, int] = {}
-        self._tests: list[_Test] = []
-        first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
-        self._first_tests = [i for i, same in enumerate(program.tests) if first.intersection(same)]
-        for same in program.tests:
-            v = same[0]
-            at = -1
-            if program.local[v] != TRUE:
-                at = local.setdefault(program.local[v], len(local))
-            bits = tuple(places[w] for w in same if w in places)
-            self._tests.append((at, program.first_row[v], program.last_row[v], bits))
-        self._local = tuple(local)
-        self._tested = len(program.tested) == len(program.variables)
-        self._hot = np.zeros(0, np.bool_)  # per partition, True if it may have runs
-        self._all_hot = True  # all partitions may have runs
+        self._tests = RowTests(program, engine.by_test, chosen.wanted is WantedRows.ALL)
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
-        self._unsettled = Unsettled() if program.unmatched and not engine.settles else None
+        self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
     def successor(
         self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
@@ -258,7 +214,7 @@ class KernelMatcher:
         # another engine than chosen, after conditions have failed
         new._run_by(replace(self.chosen, carried=chosen.carried, chain=chosen.chain), self.engine)
         new._unsettled, new._held, new.stuck = self._unsettled, self._held, self.stuck
-        new.codes, new.values, new._hot, new._all_hot = self.codes, self.values, self._hot, self._all_hot
+        new.codes, new.values, new._tests.hot = self.codes, self.values, self._tests.hot
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
         self.rows.remove(self)
@@ -309,8 +265,10 @@ class KernelMatcher:
         self.sources = sources
         self.store.floor = self.floor
         block = self.rows.block
-        self._looked = self._look(block, self.rows.attempt(self)) if _length(block) else None
-        return _NO_ROWS if self._looked is None else self._looked.wanted
+        self._looked = None
+        if length(block):
+            self._looked = self._tests.look(self.store, block, self.rows.attempt(self), len(self.keys))
+        return NO_ROWS if self._looked is None else self._looked.wanted
 
     def take(self, retained: Int64Array | None) -> None:
         """Takes the needed rows of the block; raises the errors of `push`. retained: the indices of the rows that are
@@ -319,7 +277,7 @@ class KernelMatcher:
         self.store.floor = self.floor
         self._reserve(self.rows.begin)
         self._specialise(self.rows.came)
-        if looked is None or looked is _NOTHING:
+        if looked is None or looked is NOTHING:
             return
         wanted, block = looked.wanted, self.rows.block
         if wanted is None or (retained is not None and len(wanted) == len(retained)):
@@ -365,52 +323,21 @@ class KernelMatcher:
         try:
             act()
         except ConditionFailed as failed:
-            raise self._why(*failed.args) from None
-
-    def _look(self, positions: Int64Array | slice, attempt: Attempt) -> _Looked:
-        """Evaluates the conditions on the rows at `positions`, at least one, given the values that they read."""
-        values, failing = attempt
-        tests: list[np.ndarray] = []
-        for at, first, last, _ in self._tests:
-            met = truth(values[at]) if at >= 0 else np.ones(_length(positions), np.bool_)
-            if first:
-                met = met & self.store.first[positions]
-            if last:
-                met = met & (self.store.next[positions] < 0)
-            tests.append(met)
-        features = values[len(self._local) :]
-        if any(failed is not None for failed in failing):
-            self._all_hot = True
-            return _Looked(tests, features, failing, None)
-        if self._wants_all:
-            self._all_hot = True
-            return _Looked(tests, features, None, None)
-        wanted = self._wanted(positions, tests)
-        if wanted is None or len(wanted) == _length(positions):
-            return _Looked(tests, features, None, None)
-        if not len(wanted):
-            return _NOTHING
-        features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
-        return _Looked([met[wanted] for met in tests], features, None, wanted)
+            raise self._tests.why(self.values, self.store, *failed.args) from None
 
     def _run_all(self, positions: Int64Array) -> None:
         """Takes the rows at `positions`, at least one, outside of a block."""
-        looked = self._look(positions, self.values.attempt(self.store, positions))
-        if looked is not _NOTHING:
+        attempt = self.values.attempt(self.store, positions)
+        looked = self._tests.look(self.store, positions, attempt, len(self.keys))
+        if looked is not NOTHING:
             self._run(positions if looked.wanted is None else positions[looked.wanted], looked)
 
-    def _run(self, positions: Int64Array | slice, looked: _Looked) -> None:
+    def _run(self, positions: Int64Array | slice, looked: Looked) -> None:
         """Takes the wanted rows, which are at `positions`, through the engine."""
-        count, tests, features, failing = _length(positions), looked.tests, looked.features, looked.failing
+        count, features, failing = length(positions), looked.features, looked.failing
         if failing is not None:
             self._leave_tables(positions)
-        # one byte a row if that is enough: this dominates the time of simple queries
-        narrow = len(self.program.variables) < 8
-        bits_of: np.ndarray = np.full(count, self._always, np.uint8 if narrow else np.int64)
-        for met, (_, _, _, bits) in zip(tests, self._tests, strict=True):
-            for bit in bits:
-                bits_of |= met.view(np.uint8) << bit if narrow else np.left_shift(met, bit, dtype=np.int64)
-        mask: Int64Array = bits_of.astype(np.int64, copy=False)
+        mask = self._tests.mask(count, looked.tests)
         height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
         feature_valid = np.ones(feature.shape, np.bool_)
@@ -423,89 +350,16 @@ class KernelMatcher:
         try:
             bad = NONE_BAD
             if failing is not None:
-                bad = self._bad(failing, mask)
-                feature_valid = self._with_failing(failing, feature_valid)
+                bad = self._tests.bad(failing, mask)
+                feature_valid = self._tests.with_failing(failing, feature_valid)
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except ConditionFailed as failed:
-            raise self._why(*failed.args) from None
+            raise self._tests.why(self.values, self.store, *failed.args) from None
         except OverBudget:
             raise over_budget(self.plan, self.program, self.chosen.runs_max) from None
-        if looked.wanted is not None and not (self._tested and self.program.ignore is Ignore.NONE):
+        if looked.wanted is not None and self._tests.looks_at_runs:
             touched = self.store.partition[positions]
-            self._hot[touched] = self.engine.busy(touched)
-
-    def _wanted(self, positions: Int64Array | slice, tests: list[np.ndarray]) -> Int64Array | None:
-        """Returns the indices of the rows at `positions` that can change the state of partitions; None: take all.
-        tests: for each kind of condition whether a row meets it."""
-        begins = _any([tests[i] for i in self._first_tests])
-        if len(begins) >= DENSE_ROWS_MIN and 16 * int(np.count_nonzero(begins)) > len(begins):
-            self._all_hot = True
-            return None
-        if self._all_hot:
-            self._hot = np.ones(max(len(self.keys), len(self._hot)), np.bool_)
-            self._all_hot = False
-        elif len(self._hot) < len(self.keys):
-            self._hot = grown(self._hot, max(len(self.keys), 2 * len(self._hot)))
-        if len(begins) >= DENSE_ROWS_MIN and not begins.any() and not self._hot.any():
-            return _NO_ROWS
-        out = np.empty(len(begins), np.int64)
-        passes = self.program.ignore is not Ignore.NONE
-        some = _any(tests) if self._tested else np.ones(len(begins), np.bool_)
-        count = rows_that_matter(self.store.partition[positions], begins, some, self._hot, passes, out)
-        return out[:count]
-
-    def _bad(self, failing: list[np.ndarray | None], mask: Int64Array) -> Int64Array:
-        """Like the mask, the labels whose conditions cannot be computed whatever the match so far is."""
-        bad = np.zeros(len(mask), np.int64)
-        for label in range(len(self.program.variables)):
-            local, *registers = self._reads(label)
-            if local >= 0 and (failed := failing[local]) is not None:
-                bad |= failed.astype(np.int64) << label
-            for index in registers:
-                if (failed := failing[index]) is not None:  # read only if the row-local part holds
-                    bad |= (failed.astype(np.int64) << label) & mask
-        return bad
-
-    def _with_failing(self, failing: list[np.ndarray | None], feature_valid: np.ndarray) -> np.ndarray:
-        """Returns which features are not null, followed by which of them cannot be computed: an error if a condition
-        reads them."""
-        wider = np.concatenate([feature_valid, np.zeros_like(feature_valid)])
-        for f, failed in enumerate(failing[len(self._local) :]):
-            if failed is not None:
-                wider[len(feature_valid) + f] = failed
-        return wider
-
-    def _reads(self, label: int) -> tuple[int, ...]:
-        """Returns indices of row values: the row-local condition of a label (-1: always true), then the values of its
-        row that its registers read."""
-        program = self.program
-        local, variable = program.local[label], program.variables[label]
-        registers = () if label in program.absent else program.registers
-        features = {r.feature for r in registers if not r.variables or variable in r.variables} - {-1}
-        return (
-            self._local.index(local) if local in self._local else -1,
-            *(len(self._local) + f for f in sorted(features)),
-        )
-
-    def _why(self, position: int, label: int) -> DataError:
-        """Returns the error of a condition at a row of the store."""
-        _, failing = self.values.attempt(self.store, np.array([position], np.int64))
-        code = {len(self._local) + a for op, a, _ in self.program.code[label] if op == OpCode.FEATURE}
-        for index in (*self._reads(label), *sorted(code)):
-            if index >= 0 and failing[index] is not None:
-                return self.values.why(self.store, position, index)
-        return DataError(
-            f"the condition of {self.program.variables[label]} overflows or divides by zero at "
-            f"{self.store.ts[position]} us",
-            "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
-        )
-
-    def _first_failure(self, positions: Int64Array | slice) -> DataError:
-        """Returns the error of the first condition that cannot be computed for one of the rows at `positions`."""
-        rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        _, failing = self.values.attempt(self.store, positions)
-        at, index = min((int(failed.argmax()), i) for i, failed in enumerate(failing) if failed is not None)
-        return self.values.why(self.store, int(rows[at]), index)
+            self._tests.hot.put(touched, self.engine.busy(touched), len(self.keys))
 
     def _leave_tables(self, positions: Int64Array | slice) -> None:
         """Switches to run lists, in which a condition that cannot be computed fails only when it is read. The undecided
@@ -514,10 +368,10 @@ class KernelMatcher:
             return
         old, store, partitions = ordered(self.engine), self.store, len(self.keys)
         if old is None:
-            raise self._first_failure(positions)
+            raise first_failure(self.values, self.store, positions)
         self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
-        if self.program.after:
+        if self.program.reach.after:
             taken = store.released[: store.count].copy()
         else:
             taken[positions] = False
@@ -569,10 +423,8 @@ class KernelMatcher:
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
         """See matching.tenant.Tenant. Drops the nodes that `mark` did not reach."""
         self.engine.move(ids, moved)
-        if not self._all_hot:  # otherwise rows come densely, and the value is not needed
-            if len(self._hot) < len(self.keys):
-                self._hot = grown(self._hot, max(len(self.keys), 2 * len(self._hot)))
-            self._hot[ids] = self.engine.busy(ids)
+        if not self._tests.hot.everywhere:  # otherwise rows come densely, and the value is not needed
+            self._tests.hot.put(ids, self.engine.busy(ids), len(self.keys))
         if self._unsettled is not None:
             self._unsettled.move(moved)
         if self._held is not None:
@@ -588,7 +440,7 @@ class KernelMatcher:
     def forget(self, ids: Int64Array) -> None:
         """Resets these partitions, whose ids now belong to other keys."""
         self.engine.forget(ids)
-        self._hot[ids[ids < len(self._hot)]] = False
+        self._tests.hot.forget(ids)
 
     # ---- partitions that leave memory: see matching.tenant.Tenant
 
@@ -697,10 +549,8 @@ class KernelMatcher:
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         self.engine.reserve(int(coming.ids.max()) + 1)
         self._leaving.put_in(coming, blocks)
-        if not self._all_hot:
-            if (need := int(coming.ids.max()) + 1) > len(self._hot):
-                self._hot = grown(self._hot, need)
-            self._hot[coming.ids] = True
+        if not self._tests.hot.everywhere:
+            self._tests.hot.put(coming.ids, True, int(coming.ids.max()) + 1)
 
     @property
     def settled(self) -> bool:
@@ -721,7 +571,7 @@ class KernelMatcher:
             attempts = ordered(self.engine)
             assert attempts is not None
             frontier = attempts.frontier(len(self.keys))
-            out = self._unsettled.settle(self.store, frontier, self.program.after > 0, out)
+            out = self._unsettled.settle(self.store, frontier, self.program.reach.after > 0, out)
             if not out.count and self._held is None:
                 return self._none()
         if self.measures.ahead:
@@ -739,11 +589,7 @@ class KernelMatcher:
     def matches_of(self, out: Decode) -> Matches:
         """Decoded matches, at least one, with their output rows and evidence."""
         bounds = out.bounds
-        found = found_of(out)
-        if self.chosen.carried is not None:
-            found = replace(found, carried=_carried(self.chosen.carried, out))
-        elif self.chosen.chain is not None:
-            found = _of_chain(self.chosen.chain, found)
+        found = found_by(self.chosen, out)
         keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
         table, row_match = self.measures.table(self.store, found, keys)
         if self._bare:
@@ -764,7 +610,7 @@ class KernelMatcher:
             last_us[some] = out.ts[bounds[some + 1] - 1]
         return Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
-            out.seq, self.program.variables, self.sources, out.outcome,
+            out.seq, self.measures.variables, self.sources, out.outcome,
         )  # fmt: skip
 
     @property
@@ -776,25 +622,13 @@ class KernelMatcher:
         """Returns the match ids of decoded matches, int64 (n, 2). out: has all rows of each match."""
         store = self.store
         return id_lanes(
-            self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.program.variables,
+            self._fingerprint, out.bounds, out.variables, store.source, store.offset, self.measures.variables,
             self.sources, out.rows,
         )  # fmt: skip
 
     def _ends(self, out: Decode) -> Ends:
         """Returns the ends of at least one decoded match."""
-        store, carried, chain = self.store, self.chosen.carried, self.chosen.chain
-        if carried is not None:
-            first, last = out.start, out.rows
-        elif chain is not None:
-            rows = out.rows.reshape(out.count, len(chain.variables))
-            first, last = rows[:, 0], rows[:, -1]
-        else:
-            first, last = out.rows[out.bounds[:-1]], out.rows[out.bounds[1:] - 1]
-        if self.rows.spilled is None:  # rows are in the total order
-            low_us, high_us = int(store.ts[first.min()]), int(store.ts[last.max()])
-        else:
-            low_us, high_us = int(store.ts[first].min()), int(store.ts[last].max())
-        return Ends(store.seq[first], store.seq[last], low_us, high_us)
+        return ends_of(self.chosen, self.store, out, self.rows.spilled is None)
 
     def _hold(self, out: Decode, ended: bool) -> Decode:
         """Returns the matches that may be emitted now. A match whose measures read a future row waits, and the later
@@ -819,7 +653,7 @@ class KernelMatcher:
         n = np.zeros(0, np.int64)
         small, codes = np.zeros(0, np.int16), np.zeros(0, np.int32)
         return Matches(
-            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.program.variables, self.sources
+            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.measures.variables, self.sources
         )
 
     # ---- state
@@ -892,74 +726,20 @@ class KernelMatcher:
             for name, tag in HELD_TAGS.items():
                 setattr(self._held, name, held[tag])
         self.sources = tuple(head["sources"])
-        self._all_hot = True
+        self._tests.hot.everywhere = True
         self.floor = head["floor"]
         self.serial = head.get("serial", self.serial)
 
 
-_NO_ROWS = np.zeros(0, np.int64)
 _NO_VARIABLES = np.zeros(0, np.int16)
-#: No row of a block is wanted.
-_NOTHING = _Looked([], [], None, _NO_ROWS)
 _START_ANEW = "start the query again, or run the version that wrote the state"
-
-
-def _length(positions: Int64Array | slice) -> int:
-    return positions.stop - positions.start if isinstance(positions, slice) else len(positions)
-
-
-def _any(tests: list[np.ndarray]) -> np.ndarray:
-    """Returns where one of the tests holds; there is at least one."""
-    return tests[0] if len(tests) == 1 else np.asarray(np.logical_or.reduce(tests))
 
 
 def _is_new_when_idle(plan: Plan, program: Program) -> bool:
     """True if a partition without runs is equivalent to one without rows: no condition reads earlier rows, and no row
     waits to be settled. Rows that PREV and NEXT read are not considered."""
-    remembers = program.strict or program.unmatched or program.absent_before
-    anchored = any(program.first_row) or any(program.last_row)
+    remembers = program.strict or program.extras.unmatched or program.absence.before
+    anchored = program.anchored
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
     return not (remembers or anchored or numbered)
-
-
-def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
-    """Returns the values that measures read of matches that come as registers."""
-    outside = {FIRST_ROW: out.start, LAST_ROW: out.rows}
-    return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
-
-
-def _of_chain(chain: Chain, found: FoundMatches) -> FoundMatches:
-    """Returns the matches as their last rows, with the other values that measures read."""
-    n = len(found)
-    rows = found.rows.reshape(n, len(chain.variables))
-    carried = {
-        key: np.full(n, at) if isinstance(key, Aggregate) or at < 0 else rows[:, at] for key, at in chain.places
-    }
-    variables = np.zeros(n, np.int16)
-    return replace(found, rows=rows[:, -1], variables=variables, bounds=np.arange(n + 1), carried=carried)
-
-
-def found_of(out: Decode) -> FoundMatches:
-    return FoundMatches(
-        out.rows, out.variables, out.bounds, out.start, out.partition, out.number, out.outcome, out.waiting
-    )
-
-
-def matches_of_windows(
-    plan: Plan, table: TrendTable, windows: ClosedWindows, partitions: Keys, fingerprint: str | None, none: Matches
-) -> Matches:
-    """Returns the rows of closed windows, each as a match without events. fingerprint: of the plan, for ids; None:
-    without ids. none: no matches, with the sources."""
-    assert plan.trends is not None
-    partition_by = [c.name for c in plan.partition_by]
-    keys = [partitions.values(partition_by.index(c.name), windows.partition) for c in plan.trends.group_by]
-    rows = trend_rows(plan, table, windows, keys)
-    n, ids = rows.num_rows, None
-    if fingerprint is not None:
-        start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(keys))))
-        ids = window_ids(fingerprint, np.asarray(start.cast(pa.int64())), groups)
-    return replace(
-        none, rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64), event_bounds=np.zeros(n + 1, np.int64),
-        ids=ids,
-    )  # fmt: skip

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from matching.kernels import layout, skip_till
+from matching.kernels import layout, runs_in_blocks
 from matching.program.program import Program
-from matching.written_conditions import IMPORTS, binding, condition, operands, passing
+from matching.written_conditions import IMPORTS, condition, operands, passing
+from matching.written_registers import binding
 
 #: The value of a name, if it is known.
 Known = Mapping[str, Any]
@@ -40,7 +41,7 @@ def source_of(kernel: ModuleType, program: Program, runs_max: int) -> str:
         f"{IMPORTS}\nfrom {kernel.__name__} import {names}",
         *(condition(program, v) for v in writer.conditions),
         *(binding(program, v) for v in writer.bindings),
-        *([passing(program)] if program.gaps else []),
+        *([passing(program)] if program.absence.gaps else []),
         f"@kernel\ndef step({', '.join(a.arg for a in function.args.args)}):\n" + textwrap.indent(_text(body), "    "),
     ]
     return "\n\n\n".join(parts) + "\n"
@@ -217,7 +218,8 @@ class _Writer:
     def register(self, r: int, at: str) -> str:
         """Returns the place of register r of the run at `at`."""
         f = "_f" if self.program.registers[r].lane.floating else ""
-        return self.place.format(line=f"line{f}", registers=f"registers{f}", at=at, r=r, column=skip_till.REGISTERS + r)
+        column = runs_in_blocks.REGISTERS + r
+        return self.place.format(line=f"line{f}", registers=f"registers{f}", at=at, r=r, column=column)
 
     def _write_fresh(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         return self._written("n", args)
@@ -238,7 +240,7 @@ class _Writer:
 
     def _copy_line(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         of, to = map(ast.unparse, args[:2])
-        width = skip_till.width_of(self.program)
+        width = runs_in_blocks.width_of(self.program)
         return _parsed(f"for c in range({width}):\n    line[{to}, c] = line[{of}, c]")
 
     # ---- expressions

@@ -1,8 +1,8 @@
-"""Conditions and registers as source: the interpreter of all conditions, and those of one program written out.
+"""Conditions as source: the interpreter of all conditions, and those of one program written out.
 
 matching.program.opcodes defines what an operation computes; here it gets its operands: places on a stack, or local
-variables. Written out, a condition of label v becomes `meets_v`, the registers of a row bound to it `bind_v`, over
-local variables: n{r} is register r (o{r} before the row), f{f} and k{f} the value of feature f and whether it is there.
+variables. Written out, a condition of label v becomes `meets_v`, over local variables: n{r} is register r (o{r} before
+the row; matching.written_registers), f{f} and k{f} the value of feature f and whether it is there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import groupby
 
 from matching.program.lanes import INT64_MAX, INT64_MIN
 from matching.program.opcodes import OPCODES, Compute, Jump, Kind, OpCode, Push, written
-from matching.program.program import Program, RegisterKind
+from matching.program.program import Program
 
 #: The head of a module of kernels: matching.program.opcodes.PRIMITIVES, beside what all kernels need.
 IMPORTS = """import numpy as np
@@ -308,74 +308,10 @@ def _literal(value: float) -> str:
     return repr(value)
 
 
-def binding(program: Program, v: int) -> str:
-    """The function that updates the registers for a row bound to label v."""
-    n = len(program.registers)
-    olds = [f"o{r}" for r in range(n)]
-    given = [*olds, *operands(program)[n:], "valid"]
-    lines = [f"n{r} = o{r}" for r in range(n)]
-    variable = program.variables[v]
-    everything = not program.registers
-    failed = f"return -1{''.join(f', n{r}' for r in range(n))}"
-    for r in range(n - 1, -1, -1):
-        register = program.registers[r]
-        if register.variables and variable not in register.variables:
-            continue
-        named = register.feature < 0
-        value = str(program.label_text[v]) if named else f"f{register.feature}"
-        has = "" if named else f"k{register.feature}"
-        bit = 1 << r
-        set_bit = f"valid = valid | {bit}"
-        if has:
-            set_bit = f"valid = valid | {bit} if {has} else valid & {~bit}"
-        match register.kind:
-            case RegisterKind.COUNT_ROWS:
-                lines.append(f"n{r} = o{r} + 1")
-            case RegisterKind.COUNT_VALUES:
-                lines += [f"if {has}:", f"    n{r} = o{r} + 1"] if has else [f"n{r} = o{r} + 1"]
-            case RegisterKind.LAST if register.depth > 0:
-                link = register.link
-                lines.append(f"n{r} = o{link}")
-                lines.append(f"valid = valid | {bit} if (valid >> {link}) & 1 else valid & {~bit}")
-            case RegisterKind.LAST:
-                lines += [f"n{r} = {value}", set_bit]
-            case RegisterKind.FIRST:
-                lines += [f"if o{register.link} == {register.depth}:", f"    n{r} = {value}", f"    {set_bit}"]
-            case RegisterKind.SUM | RegisterKind.MIN | RegisterKind.MAX:
-                lines += _accumulated(r, register.kind, register.lane.floating, value, has or "True", failed)
-    if everything:
-        lines.append("pass")
-    return "\n".join([
-        "@inlined",
-        f"def bind_{v}({', '.join(given)}):",
-        f'    """Binds a row to {program.names[v]}: the validity bits (-1: overflow) and the registers."""',
-        *("    " + line for line in lines),
-        f"    return valid{''.join(f', n{r}' for r in range(n))}",
-    ])  # fmt: skip
-
-
-def _accumulated(r: int, kind: RegisterKind, floating: bool, value: str, has: str, failed: str) -> list[str]:
-    bit = 1 << r
-    first = f"{value} + 0.0" if kind is RegisterKind.SUM and floating else value
-    if kind is RegisterKind.SUM:
-        more = [f"n{r} = o{r} + {value}"]
-        if not floating:
-            more = [f"if add_overflows(o{r}, {value}):", f"    {failed}", *more]
-    elif floating:
-        less = f"float_less({value}, o{r})" if kind is RegisterKind.MIN else f"float_less(o{r}, {value})"
-        more = [f"if {less}:", f"    n{r} = {value}"]
-    else:
-        more = [f"if {value} {'<' if kind is RegisterKind.MIN else '>'} o{r}:", f"    n{r} = {value}"]
-    return [
-        f"if {has}:", f"    if valid & {bit} == 0:", f"        n{r} = {first}", f"        valid = valid | {bit}",
-        "    else:", *(f"        {line}" for line in more),
-    ]  # fmt: skip
-
-
 def passing(program: Program) -> str:
     """Returns the function that computes the bits of a row that is passed over; see skip_till.passed_over."""
     lines = []
-    for g, labels in enumerate(program.gaps):
+    for g, labels in enumerate(program.absence.gaps):
         mask = sum(1 << v for v in set(labels))  # a negation may be there twice
         lines += [f"if mask & {mask} != 0:", f"    passed |= {1 << g}"]
     return "\n".join([

@@ -142,7 +142,7 @@ def unsound(plan: Plan) -> str | None:
         program = assemble(plan)
     except NoKernel as none:
         return f"{none} has no kernel"
-    if program.absent_before or program.absent_behind:
+    if program.absence.before or program.absence.behind:
         return "a negation depends on rows before or after a match"
     return None
 

@@ -33,6 +33,7 @@ from benchmarks.hybrid.history import COLUMNS, VALLEY, filled, scratch
 from hybrid.database.database import Database
 from hybrid.rows.inputs import SORTED_MAX
 from query.errors import HybridWarning
+from tests.hybrid.inside import flow_of
 
 START = "2024-01-01"
 CRASH = (
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def scanned(db: Database) -> int:
-    snapshot = db._flow.streams["ticks"].kept.snapshot()
+    snapshot = flow_of(db).streams["ticks"].kept.snapshot()
     columns = ("ts", "symbol", "price")
     return sum(map(len, snapshot.batches(RangeRequest(columns=columns), sorted_max=SORTED_MAX)))
 
@@ -103,7 +104,7 @@ def same_as_live(db: Database, query: str, events: int) -> int:
     all of them and the backtest give, in one order."""
     tables: list[pa.Table] = []
     left = events
-    for batch in db._flow.streams["ticks"].kept.snapshot().batches():
+    for batch in flow_of(db).streams["ticks"].kept.snapshot().batches():
         part = batch.columns.slice(0, left)
         tables += [pa.table(part.slice(at, 50_000)) for at in range(0, part.num_rows, 50_000)]
         left -= part.num_rows

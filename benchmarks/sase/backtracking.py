@@ -147,7 +147,9 @@ def search(
     """Follows runs until all events are read (DONE), or until there is no room for matches (FOUND_ROOM).
 
     begin: (partitions + 1,), events [begin[p], begin[p + 1]) of the other arrays are those of partition p, in order.
-    construct: whether matches are written, or only counted with their rows."""
+    construct: whether matches are written, or only counted with their rows.
+
+    Long: the search goes forward and back over one stack."""
     everything = program.parameters[P_MODE] == ALL
     ignore = program.parameters[P_IGNORE]
     within_rows = program.parameters[P_WITHIN_ROWS]

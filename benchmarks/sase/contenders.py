@@ -142,6 +142,40 @@ class Answer:
         self.rows += rows
 
 
+class _Lists(RunLists):
+    """Counts matches and forgets them."""
+
+    def forgotten(self) -> int:
+        matches = self.decided
+        self._counters[Counters.DECIDED] = 0
+        return matches
+
+
+class _Blocks(RunBlocks):
+    """Counts matches and forgets them."""
+
+    def forgotten(self) -> int:
+        matches = self.decided
+        self._counters[Counters.DECIDED] = 0
+        return matches
+
+
+class _Graph(RunGraph):
+    """No state ends a match, and so no match is walked: the cells are all there, and nobody asks for paths."""
+
+    def __init__(self, planned: EnginePlan) -> None:
+        super().__init__(planned)
+        self._tables = self._tables._replace(accept=np.zeros_like(self._tables.accept))
+
+
+class _Merged(RunMerged):
+    """Like _Graph."""
+
+    def __init__(self, planned: EnginePlan) -> None:
+        super().__init__(planned)
+        self._tables = self._tables._replace(accept=np.zeros_like(self._tables.accept))
+
+
 def can(contender: str, program: Program) -> bool:
     """Whether a contender knows the query."""
     return contender != "merged" or shares_paths(program) or merges_runs(program)
@@ -157,13 +191,13 @@ def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
     program = rows.program
     match contender:
         case "basic":
-            lists = RunBlocks(_planned(program)) if program.ignore else RunLists(_planned(program))
+            lists = _Blocks(_planned(program)) if program.ignore else _Lists(_planned(program))
             return _in_batches(lists, rows, construct)
         case "merged":
-            graph = RunGraph(_planned(program)) if shares_paths(program) else RunMerged(_planned(program))
-            if not construct:
-                # no state ends a match, and so no match is walked: the cells are all there, and nobody asks for paths
-                graph._tables = graph._tables._replace(accept=np.zeros_like(graph._tables.accept))
+            if construct:
+                graph = RunGraph(_planned(program)) if shares_paths(program) else RunMerged(_planned(program))
+            else:
+                graph = _Graph(_planned(program)) if shares_paths(program) else _Merged(_planned(program))
             return _in_batches(graph, rows, construct)
         case "unshared":
             return _in_batches(Unshared(program, construct), rows, construct)
@@ -173,15 +207,13 @@ def answer(contender: str, rows: Prepared, construct: bool) -> Answer:
             raise ValueError(contender)
 
 
-def _counted(engine: RunLists | RunBlocks | RunGraph | Unshared) -> tuple[int, int]:
+def _counted(engine: _Lists | _Blocks | RunGraph | Unshared) -> tuple[int, int]:
     """Matches found since the last call, which are forgotten, and their rows; 0 where it is not known."""
     if isinstance(engine, Unshared):
         return engine.counted()
     if isinstance(engine, RunGraph):
         return 0, 0
-    matches = engine.decided
-    engine._counters[Counters.DECIDED] = 0
-    return matches, 0
+    return engine.forgotten(), 0
 
 
 def _in_batches(engine: RunLists | RunBlocks | RunGraph | Unshared, rows: Prepared, construct: bool) -> Answer:

@@ -49,7 +49,7 @@ def larger_found(found: Found) -> Found:
 
 def refuse(program: Program) -> None:
     """ValueError for what the matchers of the experiments do not know."""
-    if program.gaps or program.absent_before or program.absent_behind or program.strict or program.within_rows is None:
+    if program.absent or program.strict or program.within_rows is None:
         raise ValueError("chains without negation, WITHIN rows, not under STRICT")
     if program.mode not in (Mode.ALL, Mode.PAST_LAST_ROW) or program.ambiguous:
         raise ValueError("all matches, or those that do not overlap")

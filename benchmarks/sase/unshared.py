@@ -95,7 +95,9 @@ def step(
 ):  # fmt: skip
     """Takes rows [begin, end) of the arrays; returns (next row, status), and is to be called again with more room if
     that was short. construct: whether matches are written, or only counted with their rows. O(runs of the partition *
-    edges) a row, and O(its rows) a copy."""
+    edges) a row, and O(its rows) a copy.
+
+    Long: as matching.kernels.skip_till.step, every edge reads and writes the runs."""
     everything = program.parameters[P_MODE] == ALL
     ignore = program.parameters[P_IGNORE]
     within_rows = program.parameters[P_WITHIN_ROWS]

@@ -11,33 +11,27 @@ import os
 import threading
 import time as clock
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from archive.interrupts import Deferred
-from archive.place import Place, place_of
+from archive.place import place_of
 from archive.recent import FILES
 from hybrid.database import streams
-from hybrid.database.checkpoints import Checkpoints
-from hybrid.database.clocks import Clocks
-from hybrid.database.leaving import Left, watch_over, weakly, writer_of
 from hybrid.database.opened import Opened
-from hybrid.database.queries import Queries, why_late
+from hybrid.database.parts import DatabaseParts
+from hybrid.database.queries import why_late
 from hybrid.database.reading import backtests, input_of, inputs_of
-from hybrid.database.resume import resume
-from hybrid.database.threads import may_push
 from hybrid.join.spark_ranges import large_ranges
 from hybrid.join.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.rows.compare import Difference, difference
-from hybrid.rows.duck import ANYTHING, Access, check_memory_limit, interruptible
+from hybrid.rows.duck import ANYTHING, Access, interruptible
 from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
 from hybrid.rows.result import Result
@@ -51,13 +45,9 @@ from hybrid.watch.declaration import (
     check_query_name,
     declared,
     pace_of,
-    with_columns,
 )  # fmt: skip
-from hybrid.watch.derived_stream import DerivedDeclaration
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
-from hybrid.watch.live_query import LiveQuery
-from hybrid.watch.memory import Memory
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
 from hybrid.watch.shedding import Shed
@@ -69,7 +59,6 @@ from query.schema import Schema
 
 if TYPE_CHECKING:
     from archive.ingest import IngestReport, Progress
-    from archive.keeper import Keeper
     from archive.log import Policy
     from hybrid.database.backup import Copied
 
@@ -110,76 +99,14 @@ class Database:
         large = large_ranges(spark, spark_events, path is not None)
         self._flow = Flow()
         self._opened = Opened(place, log, read_only, access, large, self._flow.streams)
-        self._lock = self._opened.lock
-        self._left = Left(self._flow.streams)
-        self._when_left: weakref.finalize[..., Any] | None = None
-        self._keeper: Keeper | None = None
-        self._pushers: set[int] = set()
-        self._memory_limit = memory_limit
-        self._memory = Memory(None, None)
-        if memory_limit is not None:
-            check_memory_limit(memory_limit)
-            self._memory = Memory(memory_limit, None)
-        if place is None and read_only:
-            raise DataError("a database in memory cannot be read-only", "hybrid.connect(path, read_only=True)")
-        self._clocks = Clocks(self._flow, weakly(self.tick) if ticking else None, every_us is not None)
-        try:
-            if place is None:
-                self._set_up(every_us)
-            else:
-                self._open(place, str(path), every_us, maintenance, columns or {}, beside and not read_only)
-        except BaseException:
-            self._clocks.stop()
-            self._release()
-            raise
+        self._parts = DatabaseParts(self._opened, self._flow, memory_limit, ticking, every_us)
+        self._parts.open(str(path), maintenance, columns or {}, beside and not read_only)
+        self._memory, self._clocks = self._parts.memory, self._parts.clocks
+        self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries
 
-    def _set_up(self, every_us: int | None) -> None:
-        """Creates the checkpoints and the live queries. every_us: the interval between checkpoints."""
-        opened, flow = self._opened, self._flow
-        self._checkpoints = Checkpoints(opened, flow, self._memory, every_us)
-        self._queries = Queries(
-            opened, flow, self._memory, self._may_wait, self._catch_up, self._keep_names, self._declare_rows
-        )
-
-    def _open(
-        self, place: Place, path: str, every_us: int | None, maintenance: bool,
-        columns: Mapping[str, Mapping[str, str]], beside: bool,
-    ) -> None:  # fmt: skip
-        """Opens an existing database and resumes its queries. path: as the user gave it."""
-        opened, flow = self._opened, self._flow
-        names = opened.find(path)
-        if opened.log is not None and (opened.log not in ("fsync", "os") or not place.on_disk):
-            message = f"a log {opened.log!r} cannot be kept in {path}"
-            raise DataError(message, "open a database on disk with log='fsync' or 'os'")
-        if not opened.read_only:
-            opened.writer = self._left.writer = writer_of(place, [place / name / TABLE for name in names])
-        opened.reopen(path)  # other processes may have created streams
-        if opened.read_only:
-            self._set_up(every_us)
-            return
-        self._memory = Memory(self._memory_limit, place)
-        self._set_up(every_us)
-        wider = False
-        for name, types in columns.items():
-            state = flow.streams.get(name.lower())
-            more = None if state is None else with_columns(state.schema, types)
-            if state is not None and more is not None:
-                streams.add_columns(flow, state, more)
-                wider = True
-        with self._lock:  # queries read history in other threads as soon as they start
-            resume(opened, flow, self._queries, self._checkpoints, wider)
-        self._wind()
-        if maintenance:
-            from archive.keeper import Keeper
-
-            kept = flow.streams
-            self._keeper = self._left.keeper = Keeper(lambda: [s.kept for s in list(kept.values())])
-            if beside:
-                opened.wake = self._keeper.wake
-                for state in kept.values():
-                    state.kept.beside = opened.wake
-            self._keeper.start()
-        self._when_left = watch_over(self, self._left)
+    @property
+    def _lock(self) -> threading.RLock:
+        return self._opened.lock
 
     @property
     def names_kept(self) -> bool:
@@ -227,28 +154,12 @@ class Database:
         with interruptible():
             schema = declared(name, columns, time, key, order, 0 if lateness is None else lateness, retention)
         pace = pace_of(idle, heartbeat, max_ahead)
-        with self._lock, Deferred():
-            self._opened.check_writes("create a stream")
-            existing = self._flow.streams.get(name.lower())
-            if existing is None:
-                streams.create(self._opened, schema, pace)
-                self._wind()
-                return
-            was = existing.schema
-            again = replace(schema, lateness_us=was.lateness_us, retention_us=was.retention_us)
-            streams.declare_again(self._flow, existing, again)
-            values = {
-                "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat,
-                "max_ahead": max_ahead,
-            }  # fmt: skip
-            given = {key: value for key, value in values.items() if value is not None}
-            for message in self.alter_stream(name, **given):
-                warnings.warn(f"stream {was.name}: {message}", HybridWarning, stacklevel=2)
-
-    def _declare_rows(
-        self, name: str, rows: DerivedDeclaration, keys: Sequence[str], retention: timedelta | None
-    ) -> None:
-        self.create_stream(name, rows.columns, rows.time, keys, rows.order, rows.lateness, retention)
+        values = {
+            "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead,
+        }  # fmt: skip
+        given = {key: value for key, value in values.items() if value is not None}
+        for message in self._parts.create_stream(schema, pace, given):
+            warnings.warn(message, HybridWarning, stacklevel=2)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
         """Changes settings of a stream: `lateness`, `retention`, `idle`, `heartbeat`, `max_ahead`, as in create_stream
@@ -258,13 +169,7 @@ class Database:
         With a longer lateness the watermark waits until the newest event is that far ahead; with a shorter one it
         advances at the next event. With a shorter retention, older events are removed at the next push. Raises
         DataError."""
-        with self._lock, Deferred():
-            self._opened.check_writes("change a stream")
-            said = streams.alter(self._flow, self._opened.stream(name), changed)
-            self._wind()
-        if said and self._flow.named:  # a replay from a checkpoint uses the lateness stored in it
-            self._checkpoints.keep_names()
-        return said
+        return self._parts.alter_stream(name, changed)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """Returns for each stream: its columns, its watermark, the next offset of each source, the expected sources
@@ -291,10 +196,10 @@ class Database:
             state = self._opened.fed_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
-            self._pushers.add(threading.get_ident())
+            self._parts.pushers.add(threading.get_ident())
             ceiling_us, said = self._clocks.ceiling(state)
             taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
-            trouble += said + self._beside() + self._checkpoints.take_if_due()
+            trouble += said + self._parts.warned_beside() + self._checkpoints.take_if_due()
             for message in trouble:
                 warnings.warn(message, HybridWarning, stacklevel=2)
             return taken
@@ -360,7 +265,7 @@ class Database:
         events before it are late. None ends the stream. Raises DataError."""
         with self._lock, Deferred():
             state = self._opened.fed_stream(stream)
-            self._pushers.add(threading.get_ident())
+            self._parts.pushers.add(threading.get_ident())
             t_us = None if time is None else instant_us(time, "the time to advance to")
             if t_us is not None:
                 state.kept.reach(t_us)
@@ -382,7 +287,7 @@ class Database:
             to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
             streams.check_rewind(self._flow, state)
             for query in self._flow.queries:
-                self._catch_up(query)
+                self._parts.catch_up(query)
             trouble: list[str] = []
             done = streams.rewind(self._flow, state, to_us, self._memory.spill(), trouble)
             self._queries.share_memory()
@@ -417,13 +322,7 @@ class Database:
         A thread of the database calls it four times a second; call it yourself to use your own clock.
 
         now_s: of time.monotonic; wall_us: microseconds since 1970, UTC. A jump of the latter moves no watermark."""
-        with self._lock, Deferred():
-            if self._opened.closed:
-                return
-            trouble = self._clocks.look(now_s, wall_us)
-            trouble += self._beside() + self._checkpoints.take_if_due()
-        for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+        self._parts.tick(now_s, wall_us)
 
     # ---- overload
 
@@ -432,10 +331,7 @@ class Database:
         if that needs events that are no longer kept, and QueryError."""
         with self._lock, Deferred():
             self._queries.shed(alerts, shed)
-            self._wind()
-
-    def _wind(self) -> None:
-        self._left.ticker = self._clocks.wind()
+            self._parts.wind()
 
     def late(self, stream: str) -> LateEvents:
         """Returns the late events of a stream from now on (the same object at each call). Raises DataError."""
@@ -444,24 +340,6 @@ class Database:
             if state.late is None:
                 state.late = LateEvents(state.live.columns)
             return state.late
-
-    def _catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
-        """Waits until no history is being read for a query, at most `seconds`."""
-        self._queries.catch_up(query, seconds)
-        self._say_beside()
-
-    def _may_wait(self) -> bool:
-        """Returns whether an iteration over alerts should wait for another thread."""
-        return not self._opened.closed and may_push(self._pushers, self._clocks.paced)
-
-    def _beside(self) -> list[str]:
-        """Returns new warnings of the background threads: table maintenance and Spark searches."""
-        found = [] if self._keeper is None else self._keeper.take_trouble()
-        return found if self._opened.large is None else found + self._opened.large.take_trouble()
-
-    def _say_beside(self) -> None:
-        for message in self._beside():
-            warnings.warn(message, HybridWarning, stacklevel=3)
 
     # ---- queries
 
@@ -538,7 +416,7 @@ class Database:
                     query = self._queries.go_on(past)
                 else:
                     query = self._queries.start(text, chosen, given, evidence, into, time, shed, sharing)
-                self._wind()
+                self._parts.wind()
                 query.asked = asked
                 if unread_max is not None:
                     query.alerts.unread_max = unread_max
@@ -581,10 +459,6 @@ class Database:
         events that are only in memory, while others push. Waits for an earlier checkpoint still being written."""
         return self._checkpoints.begin(notes)
 
-    def _keep_names(self) -> None:
-        if not self._opened.closed:
-            self._checkpoints.keep_names()
-
     def replace(
         self,
         alerts: Alerts,
@@ -605,7 +479,7 @@ class Database:
         """
         with self._lock, Deferred():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh)
-            self._wind()
+            self._parts.wind()
             if query.asked is not None:
                 self._checkpoints.keep_names()
             self._queries.retire(old)
@@ -656,12 +530,12 @@ class Database:
         on_spark = OnSpark(spark) if engine == "spark" else None
         with interruptible():
             relations = Relations(
-                text, tables, inputs, memory_limit=self._memory_limit, spark=on_spark, large=opened.large,
+                text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                 access=opened.access,
             )
             with relations.open():
                 found = answer(text, relations)
-        self._say_beside()
+        self._parts.say_beside()
         return found
 
     def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
@@ -671,7 +545,8 @@ class Database:
         watermark at `end`; matches still pending are not emitted. end None: all kept events, then the end of the
         stream, as by advance(stream, None). Raises QueryError, DataError.
         """
-        (result,) = self._backtests((text,), start, end, tables)
+        (result,) = backtests(self._opened, (text,), start, end, tables or {})
+        self._parts.say_beside()
         return result
 
     def compare(
@@ -681,20 +556,9 @@ class Database:
 
         Rows are compared by the values of the columns that both versions have. start, end, tables: as in `backtest`.
         Raises QueryError, DataError."""
-        was, now = self._backtests((old, new), start, end, tables)
+        was, now = backtests(self._opened, (old, new), start, end, tables or {})
+        self._parts.say_beside()
         return difference(was.arrow(), now.arrow())
-
-    def _backtests(
-        self, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any] | None
-    ) -> list[Result]:
-        """Returns the results of several queries over the same events."""
-        start_us = instant_us(start, "the start of a backtest")
-        end_us = None if end is None else instant_us(end, "the end of a backtest")
-        if end_us is not None and start_us > end_us:
-            raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
-        found = backtests(self._opened, texts, start_us, end_us, tables or {})
-        self._say_beside()
-        return found
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """Returns the stages of planning of a statement over streams and named tables. Reads no events."""
@@ -707,11 +571,7 @@ class Database:
 
     def flush(self) -> None:
         """Writes all events that are only in memory to the archive."""
-        with self._lock, Deferred():
-            self._opened.check_writes("flush")
-            for stream in self._flow.streams.values():
-                stream.kept.flush()
-                stream.save()
+        self._parts.flush()
 
     def snapshot(self, target: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> Copied:
         """Copies the current archive, log and last checkpoint to a directory or an `s3://` address. Updates an existing
@@ -740,69 +600,12 @@ class Database:
         wait: wait for pending history reads, at most this many seconds. Matches that still wait for history afterwards
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
-        self._clocks.stop()  # before taking the lock, for which its thread may wait
-        with self._lock:
-            if self._opened.closed:
-                return
-            try:
-                if self._keeper is not None:
-                    self._keeper.stop()
-                for query in self._flow.queries if wait else ():
-                    self._catch_up(query, None if wait is True else wait)
-            finally:  # an interrupt ends only the wait
-                with Deferred():
-                    self._finish(checkpoint)
-
-    def _finish(self, checkpoint: bool) -> None:
-        """Writes events and a last checkpoint, and closes."""
-        try:
-            self._checkpoints.wait()
-            if not self._opened.read_only:
-                self.flush()
-            if checkpoint and self._flow.named and not self._flow.interrupted():
-                self.checkpoint()
-        finally:
-            self._opened.closed = True
-            for query in self._flow.queries:
-                query.alerts.finish()
-            self._release()
-
-    def _release(self) -> None:
-        """Closes files and releases the write lock."""
-        try:
-            if self._keeper is not None:
-                self._keeper.stop()
-            self._memory.close()
-        finally:
-            if self._when_left is not None:
-                self._when_left.detach()
-            self._opened.release()
-
-    def end_with_process(self, patience_s: float) -> None:
-        """Writes events in memory to files at the end of the process (hybrid.database.leaving). Raises DataError if
-        another thread holds the database for longer than patience_s."""
-        if not self._lock.acquire(timeout=patience_s):
-            raise DataError(f"another thread uses {self._opened.path}", "close databases before the process ends")
-        closed, self._opened.closed = self._opened.closed, True
-        self._lock.release()
-        if not closed and self._when_left is not None:
-            self._when_left.detach()
-            self._left.finish()  # without the lock, so that threads waiting for it can end
+        self._parts.close(wait, checkpoint)
 
     def abandon(self) -> None:
         """Leaves the database as a crash would: writes nothing more, not even at the end of the process. Use it if the
         disk or store does not answer."""
-        self._opened.closed = True
-        if self._when_left is not None:
-            self._when_left.detach()
-
-    def disown(self) -> None:
-        """Closes the database in a child after a fork without writing: the parent owns it (hybrid.database.leaving)."""
-        self._lock = self._opened.lock = threading.RLock()
-        self._opened.closed = True
-        if self._when_left is not None:
-            self._when_left.detach()
-        self._opened.release()  # else the child would keep the parent's write lock after the parent's end
+        self._parts.abandon()
 
     def __enter__(self) -> Database:
         return self

@@ -10,9 +10,11 @@ from hybrid.database.opened import Opened
 from hybrid.database.planned import planned
 from hybrid.rows.duck import interruptible
 from hybrid.rows.result import Result
+from hybrid.rows.times import instant_us
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backtest import backtest
 from hybrid.watch.stream import Stream
+from query.errors import DataError
 from query.language.cut import lacks_input
 
 
@@ -38,9 +40,14 @@ def _may_be_large(opened: Opened, stream: Stream) -> bool:
 
 
 def backtests(
-    opened: Opened, texts: Sequence[str], start_us: int, end_us: int | None, tables: Mapping[str, Any]
+    opened: Opened, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any]
 ) -> list[Result]:
-    """Returns the results of several queries over the same events. Call it without the lock."""
+    """Returns the results of several queries over the same events. start, end: see Database.backtest. Call it without
+    the lock. Raises DataError and QueryError."""
+    start_us = instant_us(start, "the start of a backtest")
+    end_us = None if end is None else instant_us(end, "the end of a backtest")
+    if end_us is not None and start_us > end_us:
+        raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
     with opened.lock:
         opened.check()
         opened.refresh()

@@ -50,7 +50,7 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
         if len(anew) == sum(not query.alerts.done for query in flow.named.values()):
             queries.memory.begins_anew()
         for message in _make_anew(anew, state["version"], wider):
-            warnings.warn(message, HybridWarning, stacklevel=5)
+            warnings.warn(message, HybridWarning, stacklevel=6)  # of the call of hybrid.connect
         queries.share_memory()
     for name in state["streams"]:
         _give_since(flow, opened.streams[name])

@@ -83,7 +83,7 @@ class Outer:
         if len(plan.factors) == 1 and plan.kind is StatementKind.SELECT and not self._shows_complete:
             columns = {factor_name(0): output_schema(plan.factors[0].plan).names}
             columns |= {side_name(0, k): side.rows.column_names for k, side in enumerate(_nothing(plan.factors[0]))}
-            self._projection = _projection(plan.select_sql, columns)
+            self._projection = projection(plan.select_sql, columns)
 
     @property
     def access(self) -> duck.Access:
@@ -212,7 +212,7 @@ def select_tree(select_sql: str) -> Any:
     return tree
 
 
-def _projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
+def projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
     """Returns the picked columns and their names if the SELECT only picks columns of factor 0 and its history joins,
     with unique output names; else None. columns: by table, in the order of the row-by-row join."""
     tree = select_tree(select_sql)

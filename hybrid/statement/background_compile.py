@@ -50,10 +50,10 @@ def builder() -> Builder | None:
 
 def _at_once(engine: Specialisable, rows: int) -> ModuleType | None:
     with _lock:
-        return _built(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
+        return built_kernel(engine) if len(engine.program.edge_target) <= EDGES_MAX else None
 
 
-def _built(engine: Specialisable) -> ModuleType:
+def built_kernel(engine: Specialisable) -> ModuleType:
     """Returns the kernel module of an engine. Compiles it in this process unless it is in the cache."""
     module = built(engine.key)
     if module is None:
@@ -123,5 +123,5 @@ def build() -> None:
     chosen: EnginePlan = pickle.loads(sys.stdin.buffer.read())
     engine = specialisable(chosen.make())
     assert engine is not None
-    _built(engine)
+    built_kernel(engine)
     os._exit(0)  # at once: the parent may be waiting

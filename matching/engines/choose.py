@@ -100,9 +100,10 @@ def found_again(plan: Plan, program: Program) -> bool:
     """True if a second search from the first to the last row of a match finds the same match: the pattern may skip
     rows, no condition or measure reads rows outside of the match, no condition reads MATCH_NUMBER, and AFTER MATCH
     skips to the next row or past the last one."""
-    outside = program.before or program.after or program.ahead or any(program.first_row) or any(program.last_row)
-    kept = program.absent_before or program.absent_behind or program.unmatched or program.timeouts or program.strict
-    skips_within = program.mode is Mode.TO_NEXT_ROW and program.skip is not Skip.NEXT_ROW
+    reach, extras, absence = program.reach, program.extras, program.absence
+    outside = reach.before or reach.after or reach.ahead or program.anchored
+    kept = absence.before or absence.behind or extras.unmatched or extras.timeouts or program.strict
+    skips_within = program.mode is Mode.TO_NEXT_ROW and program.skip.row is not Skip.NEXT_ROW
     numbered = any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition))
     return bool(program.ignore) and not (outside or kept or skips_within or numbered or program.accept[0])
 
@@ -110,7 +111,7 @@ def found_again(plan: Plan, program: Program) -> bool:
 def contiguous(program: Program) -> bool:
     """True if a match consists of all rows of its partition from its first to its last one, whatever decides its
     end."""
-    some = program.absent or program.unmatched or program.timeouts or program.strict
+    some = program.absent or program.extras.unmatched or program.extras.timeouts or program.strict
     return not (program.ignore or some or program.accept[0])
 
 
@@ -126,7 +127,7 @@ def rows_wanted(program: Program) -> WantedRows:
     otherwise a row that meets no condition can only end runs."""
     first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
     counted = program.strict or program.within_rows is not None
-    every = program.accept[0] or program.unmatched or program.absent or counted
+    every = program.accept[0] or program.extras.unmatched or program.absent or counted
     tests = any(first.intersection(same) for same in program.tests)
     return WantedRows.RUNS if first <= set(program.tested) and tests and not every else WantedRows.ALL
 
@@ -141,9 +142,9 @@ def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | No
         return "without PARTITION BY every event touches the only partition"
     if program.strict:
         return "under STRICT an event also touches the previous event's partition"
-    if program.after or program.ahead:
+    if program.reach.after or program.reach.ahead:
         return "NEXT reads future rows"
-    if program.unmatched:
+    if program.extras.unmatched:
         return "with UNMATCHED ROWS each row waits for earlier ones"
     return None
 

@@ -10,9 +10,9 @@ from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.engines.buffered_runs import BufferedRuns
 from matching.engines.engine import ROOM, Arrays, EnginePlan
-from matching.kernels import layout, match_buffer, skip_till, step
+from matching.kernels import layout, match_buffer, runs_in_blocks, skip_till, step
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.skip_till import Block, Run
+from matching.kernels.runs_in_blocks import Block, Run
 from matching.program.carried import POSITION
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
 from matching.records import RecordBlock as Part
@@ -29,9 +29,9 @@ class RunBlocks(BufferedRuns):
     def __init__(self, chosen: EnginePlan) -> None:
         super().__init__(chosen)
         program = self.program
-        self._width = skip_till.width_of(program)
+        self._width = runs_in_blocks.width_of(program)
         self._start()
-        self._blocks = np.zeros((0, skip_till.block_columns(program)), np.int64)
+        self._blocks = np.zeros((0, runs_in_blocks.block_columns(program)), np.int64)
         #: registers with positions of rows
         features = [feature for feature, _ in program.features]
         position = features.index(POSITION) if POSITION in features else None
@@ -44,8 +44,8 @@ class RunBlocks(BufferedRuns):
     def _start(self) -> None:
         """Sets up empty blocks."""
         line = np.zeros((ROOM, self._width), np.int64)
-        behind = np.zeros(len(self._buffer.row) if self.program.absent_behind else 0, np.int64)
-        self._runs = skip_till.Runs(
+        behind = np.zeros(len(self._buffer.row) if self.program.absence.behind else 0, np.int64)
+        self._runs = runs_in_blocks.Runs(
             line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind
         )
 
@@ -73,7 +73,7 @@ class RunBlocks(BufferedRuns):
     def _grow(self, partition: int) -> None:
         """See BufferedRuns."""
         super()._grow(partition)
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             self._runs = self._runs._replace(behind=layout.grown(self._runs.behind, len(self._buffer.row)))
             self._room_to_decide(partition)
 
@@ -93,7 +93,7 @@ class RunBlocks(BufferedRuns):
 
     def finish(self, partitions: int) -> None:
         """Ends all runs at the end of the input."""
-        at = 0 if self.program.absent_behind else partitions
+        at = 0 if self.program.absence.behind else partitions
         state = self._tables, self._runs, self._blocks
         while (at := skip_till.finish(at, partitions, *state, self._decided, self._counters)) < partitions:
             self._room_to_decide(at)
@@ -126,19 +126,19 @@ class RunBlocks(BufferedRuns):
         times, at most twice as much stays, as a run is as long as WITHIN."""
         size = self.size
         self._cut = -1
-        if self.program.absent_before:
-            skip_till.keep_negated(ids, self._runs, self._blocks, keep)
+        if self.program.absence.before:
+            runs_in_blocks.keep_negated(ids, self._runs, self._blocks, keep)
         if self.program.carries is not None:
-            skip_till.mark_positions(ids, self._runs, self._blocks, self._positions, keep)
+            runs_in_blocks.mark_positions(ids, self._runs, self._blocks, self._positions, keep)
         elif not exact and self._mark_behind(store, ids, size, keep):
             return
         self._moved = np.full(size, -1, np.int64)
-        skip_till.mark_runs(ids, self._runs, self._blocks, self._buffer, self._moved, keep)
+        runs_in_blocks.mark_runs(ids, self._runs, self._blocks, self._buffer, self._moved, keep)
         self._live = match_buffer.number(size, self._moved)
 
     def _mark_behind(self, store: RowStore, ids: Int64Array, size: int, keep: np.ndarray) -> bool:
         """Marks all nodes from the oldest run's first row on, if that is worthwhile."""
-        oldest = skip_till.oldest_row(ids, self._runs, self._blocks, store.count)
+        oldest = runs_in_blocks.oldest_row(ids, self._runs, self._blocks, store.count)
         cut = match_buffer.first_behind(oldest, self._buffer, size)
         if 8 * cut < size:
             return False
@@ -150,17 +150,17 @@ class RunBlocks(BufferedRuns):
         """Drops the nodes without marks and renumbers rows."""
         if self._cut >= 0:
             match_buffer.cut_nodes(self.size, self._cut, self._buffer, row_moved)
-            skip_till.cut_runs(ids, self._runs, self._blocks, self._cut, row_moved)
-            if self.program.absent_behind:
-                skip_till.cut_waiting(self.size, self._cut, self._runs)
+            runs_in_blocks.cut_runs(ids, self._runs, self._blocks, self._cut, row_moved)
+            if self.program.absence.behind:
+                runs_in_blocks.cut_waiting(self.size, self._cut, self._runs)
         else:
             match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
-            skip_till.move_runs(ids, self._runs, self._blocks, self._moved, row_moved)
-            skip_till.move_positions(ids, self._runs, self._blocks, self._positions, row_moved)
-            if self.program.absent_behind:
-                skip_till.move_waiting(self.size, self._runs, self._moved)
-        if self.program.absent_before:
-            skip_till.move_negated(ids, self._runs, self._blocks, row_moved)
+            runs_in_blocks.move_runs(ids, self._runs, self._blocks, self._moved, row_moved)
+            runs_in_blocks.move_positions(ids, self._runs, self._blocks, self._positions, row_moved)
+            if self.program.absence.behind:
+                runs_in_blocks.move_waiting(self.size, self._runs, self._moved)
+        if self.program.absence.before:
+            runs_in_blocks.move_negated(ids, self._runs, self._blocks, row_moved)
         self._counters[Counters.NODES] = self._live
 
     def numbers(self, partitions: int) -> Int64Array:
@@ -190,7 +190,7 @@ class RunBlocks(BufferedRuns):
         line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + ROOM)
         sizes = arrays["blocks"][:, Block.SIZE]
         top = np.array([len(arrays["line"]), len(arrays["line"]) - int((1 << sizes[sizes >= 0]).sum())])
-        self._runs = skip_till.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
+        self._runs = runs_in_blocks.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
         self._blocks = arrays["blocks"]
 
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
@@ -198,7 +198,7 @@ class RunBlocks(BufferedRuns):
     @property
     def due_yields(self) -> bool:
         """True if WITHIN, or the end of the input, decides matches."""
-        return bool(self.program.absent_behind)
+        return bool(self.program.absence.behind)
 
     @property
     def used_bytes(self) -> int:
@@ -229,17 +229,17 @@ class RunBlocks(BufferedRuns):
         line[:, Run.ROW] = rows.places(line[:, Run.ROW], of)
         line[:, Run.NODE] = nodes.places(line[:, Run.NODE], of)
         line[:, Run.BAD_NODE] = nodes.places(line[:, Run.BAD_NODE] - 1, of) + 1
-        if self.program.absent_before:
+        if self.program.absence.before:
             line[:, -1] = _said(line[:, -1], lambda at: rows.places(at, of))
             one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: rows.places(at, np.arange(n)))
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             behind = nodes.places(self._runs.behind[nodes.items], owners(nodes.bounds))
             kept = Part(kept.bounds, {**kept.columns, "behind": behind.astype(np.int32)})
         return {"one": Part(one_each(n), {"block": one}), "runs": Part(bounds, {"line": line}), "nodes": kept}
 
     def leave(self, ids: Int64Array) -> None:
         queued = self._blocks[ids, Block.QUEUED]
-        skip_till.leave_blocks(ids, self._blocks, self._runs)
+        runs_in_blocks.leave_blocks(ids, self._blocks, self._runs)
         self.forget(ids)
         self._blocks[ids, Block.QUEUED] = queued
 
@@ -251,17 +251,17 @@ class RunBlocks(BufferedRuns):
         line[:, Run.ROW] = anew(line[:, Run.ROW], coming.rows, of)
         line[:, Run.NODE] = anew(line[:, Run.NODE], base, of)
         line[:, Run.BAD_NODE] = anew(line[:, Run.BAD_NODE] - 1, base, of) + 1
-        if self.program.absent_before:
+        if self.program.absence.before:
             line[:, -1] = _said(line[:, -1], lambda at: at + coming.rows[of])
             one[:, Block.SAID] = _said(one[:, Block.SAID], lambda at: at + coming.rows[np.arange(n)])
-        if self.program.absent_behind:
+        if self.program.absence.behind:
             behind = layout.grown(self._runs.behind, len(self._buffer.row))
             of_nodes = owners(blocks["nodes"].bounds)
             came = anew(blocks["nodes"].columns["behind"].astype(np.int64), base, of_nodes)
             behind[self.size - len(came) : self.size] = came
             self._runs = self._runs._replace(behind=behind)
         lengths = np.diff(bounds)
-        top, more = int(self._runs.top[0]), int(skip_till.lines_for(lengths))
+        top, more = int(self._runs.top[0]), int(runs_in_blocks.lines_for(lengths))
         if top + more > len(self._runs.line):
             self._more_lines(top + more)
         queued = self._blocks[ids, Block.QUEUED]
@@ -270,7 +270,7 @@ class RunBlocks(BufferedRuns):
         one[:, Block.SIZE] = -1
         one[:, Block.QUEUED] = queued
         self._blocks[ids] = one
-        skip_till.place_blocks(ids, lengths, self._runs, self._blocks)
+        runs_in_blocks.place_blocks(ids, lengths, self._runs, self._blocks)
         self._runs.line[spread(self._blocks[ids, Block.BASE], bounds)] = line
         if self.program.within_us is not None:
             unqueued = np.flatnonzero((lengths > 0) & (queued == 0))
@@ -285,5 +285,5 @@ class RunBlocks(BufferedRuns):
 
 def _said(said: Int64Array, place: Callable[[Int64Array], Int64Array]) -> Int64Array:
     """Returns SAID with other positions of rows. place: returns the new one of each."""
-    at = place((said - 1) >> skip_till.LABEL_BITS)
-    return np.where(said > 0, 1 + (at << skip_till.LABEL_BITS | (said - 1) & skip_till.LABELS), said)
+    at = place((said - 1) >> runs_in_blocks.LABEL_BITS)
+    return np.where(said > 0, 1 + (at << runs_in_blocks.LABEL_BITS | (said - 1) & runs_in_blocks.LABELS), said)

@@ -89,7 +89,7 @@ class RunGraph:
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`; see matching.engines.engine.Engine.run."""
         partition, ts = store.partition[positions], store.ts[positions]
-        if self.program.within_us is not None and not self.program.after:  # no earlier row can come
+        if self.program.within_us is not None and not self.program.reach.after:  # no earlier row can come
             self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)

@@ -11,16 +11,15 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
 from matching.kernels import trends as kernels
 from matching.kernels.layout import grown
+from matching.kernels.trend_records import Shape, TrendSums
 from matching.kernels.trends import (
     Counter,
     Entry,
     Pairs,
     PassedOver,
     Pool,
-    Shape,
     TrendMoves,
     TrendNode,
-    TrendSums,
 )
 from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable, values_before
 from matching.store import RowStore

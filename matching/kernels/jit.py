@@ -35,7 +35,7 @@ def cache_directory() -> Path:
     matching, query = Path(__file__).parents[1], Path(__file__).parents[2] / "query"
     # kernels bake in numbers that these name, and these write kernels out
     named = [*(matching / "program").glob("*.py"), *(query / "automaton").glob("*.py"), query / "plan" / "output.py"]
-    writers = [matching / name for name in ("specialise.py", "written_conditions.py")]
+    writers = [matching / "specialise.py", *matching.glob("written_*.py")]
     sources = [*Path(__file__).parent.glob("*.py"), *named, *writers]
     for source in sorted(sources):
         digest.update(source.read_bytes())

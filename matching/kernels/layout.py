@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.program.program import Program, RegisterKind
+from matching.program.program import Program
 
 STACK = 256
 #: No row was negated so far.
@@ -162,15 +162,12 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         sum(1 << i for i, v in enumerate(program.variables) if v in r.variables) if r.variables else everything
         for r in program.registers
     ]
-    counts = sum(
-        1 << i
-        for i, r in enumerate(program.registers)
-        if r.kind in (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
-    )
+    counts = sum(1 << i for i, r in enumerate(program.registers) if r.kind.counts)
     degree = max(
         (program.edge_start[s + 1] - program.edge_start[s] for s in range(len(program.accept))), default=0
     )
-    absent = bool(program.absent_before) + 2 * bool(program.absent_behind)
+    absence = program.absence
+    absent = bool(absence.before) + 2 * bool(absence.behind)
     if absent:
         degree *= 3  # an edge may make a run, a match and a run that is less preferred
     merge = {"STATE": 0, "START": 1, "PATH": 2}[program.merge.name]
@@ -179,7 +176,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             int(program.mode), merge, program.ambiguous, program.strict,
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
-            max(1, degree), counts, runs_max, int(program.skip), program.timeouts,
+            max(1, degree), counts, runs_max, int(program.skip.row), program.extras.timeouts,
             absent, int(program.ignore), program.carries is not None,
         ],
         np.int64,
@@ -197,10 +194,10 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         np.array(program.accept, np.bool_), code_start, ints(flat).reshape(-1, 3), bits, bits.view(np.float64),
         ints([int(r.kind) for r in program.registers]), ints([r.feature for r in program.registers]), ints(masks),
         ints([r.depth for r in program.registers]), ints([r.link for r in program.registers]),
-        np.array([r.lane.floating for r in program.registers], np.bool_), np.array(program.skip_to, np.bool_),
-        ints(program.label_text), ints(program.absent_before), ints(program.absent_behind), ints(program.lesser),
-        np.array(program.edge_waits, np.bool_), ints(program.edge_gap),
-        ints(np.cumsum([0, *map(len, program.gaps)])), ints([v for gap in program.gaps for v in gap]),
+        np.array([r.lane.floating for r in program.registers], np.bool_), np.array(program.skip.counts, np.bool_),
+        ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
+        np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
+        ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
         ints(state_masks), ints(program.carries or ()), parameters,
     )  # fmt: skip
 

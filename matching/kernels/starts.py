@@ -130,13 +130,14 @@ def table_arrays(table: StartTable, program: Program) -> StartTableArrays:
     goes[1:, 2] = np.cumsum([len(t.items) for t in table.transitions])
     settings = [
         table.masks, program.strict, -1 if program.within_us is None else program.within_us,
-        -1 if program.within_rows is None else program.within_rows, table.skip, program.unmatched, program.timeouts,
+        -1 if program.within_rows is None else program.within_rows, table.skip, program.extras.unmatched,
+        program.extras.timeouts,
     ]  # fmt: skip
     return StartTableArrays(
         np.array([int(s) for s in settings], np.int64), goes,
         np.array([item for t in table.transitions for item in t.items], np.int64).reshape(-1, 2),
         np.array([(WAITING in c, c[0] if c else -1) for c in table.configs], np.int64),
-        np.array(program.skip_to, np.bool_),
+        np.array(program.skip.counts, np.bool_),
     )  # fmt: skip
 
 

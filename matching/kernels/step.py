@@ -17,7 +17,7 @@ comes within WITHIN ends it. When WITHIN is over, the most preferred pending mat
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
 Where rows are negated before a match, a run knows the nearest one before its start.
 
-The file is long because timeouts and negated rows change what becomes of an item at every step of one pass.
+Long: timeouts and negated rows change what becomes of an item at every step of one pass.
 """
 
 from __future__ import annotations

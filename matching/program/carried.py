@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane
-from matching.program.program import REGISTERS_MAX, Program, Register, RegisterKind, register_of
+from matching.program.program import Program
+from matching.program.registers import REGISTERS_MAX, Register, RegisterKind, register_of
 from query.language.ast import RowsPerMatch
 from query.plan.expression import (
     Aggregate,
@@ -57,7 +58,7 @@ def chain_of(plan: Plan, program: Program) -> Chain | None:
     """Returns the matches of a plan as a chain; None unless they have the same variables and measures read only counts
     and single rows."""
     expressions = [e for m in plan.measures for e in walk(m.expression)]
-    if plan.rows is not RowsPerMatch.ONE or program.timeouts or not all(map(_is_carried, expressions)):
+    if plan.rows is not RowsPerMatch.ONE or program.extras.timeouts or not all(map(_is_carried, expressions)):
         return None
     variables: list[str] = []
     state = 0
@@ -85,7 +86,7 @@ def carry(plan: Plan, program: Program) -> Carried | None:
     match: ALL ROWS PER MATCH, other aggregates than counts of rows, CLASSIFIER, PREV and NEXT. Cost: linear in the
     measures and edges."""
     expressions = [e for m in plan.measures for e in walk(m.expression)]
-    if plan.rows is not RowsPerMatch.ONE or program.timeouts or program.absent_behind or program.accept[0]:
+    if plan.rows is not RowsPerMatch.ONE or program.extras.timeouts or program.absence.behind or program.accept[0]:
         return None
     if not all(map(_is_carried, expressions)):
         return None

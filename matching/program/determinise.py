@@ -115,7 +115,7 @@ def determinise(program: Program) -> ListTable | None:
     tests = program.tests
     if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tests) > TESTED_MAX:
         return None
-    if program.unmatched:
+    if program.extras.unmatched:
         return None
     masks, hold = 1 << len(tests), holding(program)
     number: dict[tuple[int, ...], int] = {(): 0}

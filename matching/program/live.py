@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from matching.program.opcodes import OpCode
-from matching.program.program import Program, RegisterKind
-
-_COUNTS = (RegisterKind.COUNT_ROWS, RegisterKind.COUNT_VALUES)
+from matching.program.program import Program
+from matching.program.registers import RegisterKind
 
 
 def live_registers(program: Program) -> tuple[frozenset[int], ...]:
@@ -36,19 +35,18 @@ def _before(program: Program, label: int, registers: frozenset[int]) -> frozense
         register = program.registers[r]
         if register.variables and program.variables[label] not in register.variables:
             needed.add(r)
-        elif register.kind is RegisterKind.LAST:
-            needed |= {register.link} if register.depth else set()
-        elif register.kind is RegisterKind.FIRST:
-            needed |= {r, register.link}
-        else:
+            continue
+        if register.kind.reads_itself:
             needed.add(r)
+        if register.kind.reads_link:
+            needed.add(register.link)
     return frozenset(needed)
 
 
 def count_caps(program: Program) -> tuple[int, ...]:
     """Returns, per register, the number from which on conditions do not distinguish its values; -1: there is none.
     Counts that are only compared with constants have one."""
-    caps = [0 if r.kind in _COUNTS else -1 for r in program.registers]
+    caps = [0 if r.kind.counts else -1 for r in program.registers]
     for code in program.code:
         for at, (op, r, _) in enumerate(code):
             if op != OpCode.REGISTER or caps[r] < 0:

@@ -3,39 +3,24 @@
 A DEFINE condition is split at its top-level ANDs: what depends on the candidate row only is computed for whole batches
 beforehand and becomes one bit of the row's mask; the rest is bytecode over the run's registers (the V vector of [SASE]
 section 5.2.2: only the values that later conditions need, never the events).
-
-Long: Program and its printed form are one half, `assemble`, which fills its fields in one pass, is the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import assert_never
 
-from matching.program.lanes import (
-    Lane,
-    Leaf,
-    Literal,
-    Lowered,
-    NoLane,
-    Op,
-    Unit,
-    is_wide,
-    kept_lane,
-    lane_of,
-    lower,
-)
-from matching.program.opcodes import OPCODES, OpCode, constants_of
-from query.automaton.compile import by_labels, compile_plan, is_ambiguous
-from query.automaton.nfa import Automaton, Label
+from matching.program.conditions import ConditionCode
+from matching.program.lanes import Lane, NoLane, Unit
+from matching.program.opcodes import OPCODES, OpCode
+from matching.program.refused import NoKernel, automaton_to_run, negated_ends, refuse
+from matching.program.registers import REGISTERS_MAX, Assign, Register, RegisterKind
+from query.automaton.compile import is_ambiguous
+from query.automaton.nfa import Automaton, Edge, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
-    Aggregate,
     Call,
-    Classifier,
-    Column,
     Constant,
     Expression,
     Logical,
@@ -46,60 +31,14 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.pattern import (
-    Alternation,
-    Anchor,
-    Conjunction,
-    Empty,
-    Exclusion,
-    Negation,
-    Repeat,
-    RowPattern,
-    Sequence,
-    Variable,
     anchors,
-    excludes,
-    min_rows,
 )
 from query.plan.plan import Plan
 
-#: Most labels of one pattern (bits of a row's mask) and most registers of a run (bits of its validity).
+#: Most labels of one pattern: bits of a row's mask.
 VARIABLES_MAX = 62
 #: A run keeps two bits for each in one number.
 GAPS_MAX = 30
-REGISTERS_MAX = 62
-
-
-class NoKernel(Exception):
-    """The plan cannot run in the kernel; the message names the construct."""
-
-
-class RegisterKind(IntEnum):
-    COUNT_ROWS = 0
-    COUNT_VALUES = 1
-    SUM = 2
-    MIN = 3
-    MAX = 4
-    LAST = 5
-    FIRST = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A value kept per run, updated when a row is bound to one of `variables` (empty: to any).
-
-    feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
-    bound. depth: offset of LAST / FIRST. link: for LAST of depth d > 0 the index of LAST of depth d - 1, or of the
-    aggregate whose value before its last row it keeps; for FIRST that of the COUNT_ROWS it reads, else -1. A register
-    comes after the one it links to, and updates go from the last register to the first, so that each reads the value
-    before.
-    """
-
-    kind: RegisterKind
-    feature: int
-    variables: tuple[str, ...]
-    depth: int
-    link: int
-    lane: Lane
 
 
 class Merge(Enum):
@@ -138,34 +77,83 @@ class Skip(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsRead:
+    """The rows of the partition that expressions read around a row. before: how many before it. after: how many after
+    it conditions read: a row is matched when they are there. ahead: how many after it measures read: a match comes out
+    with them."""
+
+    before: int
+    after: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipTo:
+    """What AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. counts: of SKIP TO FIRST / LAST,
+    per label whether its rows count."""
+
+    row: Skip = Skip.NEXT_ROW
+    counts: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What comes out beside matches. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS. waiting: per state what a
+    partial match there waits for, as the column `timeout` shows it."""
+
+    unmatched: bool = False
+    timeouts: bool = False
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextCodes:
+    """values: the VARCHAR values that have the codes 0, 1, ... from the start, for the constants of the bytecode.
+    of_label: the code of the name of each label's variable; -1: never read."""
+
+    values: tuple[str, ...] = ()
+    of_label: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """The negations: labels on no edge, whose conditions are row-local.
+
+    before, behind: those before the first row of a match, and after its last one. With any, a match may turn out to be
+    none, so nothing is left out after an accepting state's end: where no row is passed over, `lesser` is per state the
+    one with its edges that are less preferred than ending (-1: none), on no edge itself.
+    gaps: labels whose conditions no row passed over may meet; of_edge: per edge the one of them for the rows since the
+    last row bound (-1: none), if rows may be passed over."""
+
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    lesser: tuple[int, ...] = ()
+    gaps: tuple[tuple[int, ...], ...] = ()
+    of_edge: tuple[int, ...] = ()
+
+    def of(self, edge: int) -> tuple[int, ...]:
+        """Returns the labels that no row before that of an edge may meet."""
+        return self.gaps[self.of_edge[edge]] if self.of_edge and self.of_edge[edge] >= 0 else ()
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A plan as engines run it.
 
-    Edges of state s are [edge_start[s], edge_start[s + 1]) of edge_variable (index into `variables`) and edge_target,
-    in order of preference; in the modes with one match per start those less preferred than ending are left out.
-    local: per variable the row-local part of its condition (TRUE if none). code: per variable the instructions
-    (opcode, a, b) of the rest, empty if none; `constants` are its operands. features: row-local expressions the
-    bytecode and the registers read, each with its lane. texts: the VARCHAR values that have the codes 0, 1, ... from
-    the start, for the constants of the bytecode; label_text: the code of each variable's name (-1: never read).
-    A variable occurs several times in `variables` where labels of it differ (query.automaton.nfa.Label), and only if
-    an edge has it: shown: false inside {- -}; first_row, last_row: after `^` and before `$`, the row has to be the
-    first or last one of its partition (last_row needs the row after it, so `after` is 1 at least).
-    skip: what AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. skip_to: of SKIP TO FIRST /
-    LAST, per entry of `variables` whether its rows count. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS.
-    waiting: per state what a partial match there waits for, as the column `timeout` shows it.
-    absent_before, absent_behind: entries of `variables` on no edge: the negations before the first row of a match, and
-    after its last one. Their conditions are row-local. With any, a match may turn out to be none, so nothing is left
-    out after an accepting state's end: where no row is passed over, `lesser` is per state the one with its edges that
-    are less preferred than ending (-1: none), on no edge itself.
+    Edges of state s are [edge_start[s], edge_start[s + 1]) of edge_variable (index into `labels`) and edge_target, in
+    order of preference; in the modes with one match per start those less preferred than ending are left out. accept:
+    per state whether a match may end there.
+    labels: several of a variable where they differ, and only if an edge has them, or they are absent. Where one has to
+    be of the last row of its partition, the row after it is read (`reach.after` is 1 at least). local: per label the
+    row-local part of its condition (TRUE if none). code: per label the instructions (opcode, a, b) of the rest, empty
+    if none; `constants` are its operands. features: row-local expressions that the code and the registers read, each
+    with its lane.
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
-    of these under SKIP TILL NEXT MATCH; gaps, tuples of entries of `variables` on no edge whose conditions, row-local
-    ones, no row passed over may meet; edge_gap, per edge the one for the rows since the last row bound (-1: none).
+    of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
-    before: how many rows of the partition before a row any expression reads. after: how many after it conditions
-    read: a row is matched when they are there. ahead: how many after it measures read: a match comes out with them.
     """
 
-    variables: tuple[str, ...]
+    labels: tuple[Label, ...]
     edge_start: tuple[int, ...]
     edge_variable: tuple[int, ...]
     edge_target: tuple[int, ...]
@@ -175,45 +163,60 @@ class Program:
     constants: tuple[int | float, ...]
     features: tuple[tuple[Expression, Lane], ...]
     registers: tuple[Register, ...]
+    texts: TextCodes
     merge: Merge
     ambiguous: bool
     mode: Mode
     strict: bool
     within_us: int | None
     within_rows: int | None
-    before: int
-    after: int
-    ahead: int
-    shown: tuple[bool, ...] = ()
-    first_row: tuple[bool, ...] = ()
-    last_row: tuple[bool, ...] = ()
-    skip: Skip = Skip.NEXT_ROW
-    skip_to: tuple[bool, ...] = ()
-    unmatched: bool = False
-    timeouts: bool = False
-    waiting: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    label_text: tuple[int, ...] = ()
-    absent_before: tuple[int, ...] = ()
-    absent_behind: tuple[int, ...] = ()
-    lesser: tuple[int, ...] = ()
+    reach: RowsRead
+    skip: SkipTo
+    extras: Extras
+    absence: Absences
     ignore: Ignore = Ignore.NONE
     edge_waits: tuple[bool, ...] = ()
-    edge_gap: tuple[int, ...] = ()
-    gaps: tuple[tuple[int, ...], ...] = ()
     carries: tuple[int, ...] | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the labels."""
+        return tuple(label.variable for label in self.labels)
+
+    @property
+    def first_row(self) -> tuple[bool, ...]:
+        """Per label, whether its row has to be the first of its partition."""
+        return tuple(label.first_row for label in self.labels)
+
+    @property
+    def anchored(self) -> bool:
+        """True if a row has to be the first or last one of its partition somewhere."""
+        return any(label.first_row or label.last_row for label in self.labels)
 
     @property
     def absent(self) -> frozenset[int]:
         """The labels that no row of a match has."""
-        return frozenset((*self.absent_before, *self.absent_behind, *(v for gap in self.gaps for v in gap)))
+        absence = self.absence
+        return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
+
+    @property
+    def before(self) -> int:
+        return self.reach.before
+
+    @property
+    def after(self) -> int:
+        return self.reach.after
+
+    @property
+    def unmatched(self) -> bool:
+        return self.extras.unmatched
 
     @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(
-            v for v, c in enumerate(self.local)
-            if self.first_row[v] or self.last_row[v] or not (isinstance(c, Constant) and c.value is True)
+            v for v, (label, c) in enumerate(zip(self.labels, self.local, strict=True))
+            if label.first_row or label.last_row or not (isinstance(c, Constant) and c.value is True)
         )  # fmt: skip
 
     @property
@@ -221,15 +224,9 @@ class Program:
         """The tested labels, those with the same condition and the same anchors together."""
         together: dict[tuple[Expression, bool, bool], list[int]] = {}
         for v in self.tested:
-            together.setdefault((self.local[v], self.first_row[v], self.last_row[v]), []).append(v)
+            label = self.labels[v]
+            together.setdefault((self.local[v], label.first_row, label.last_row), []).append(v)
         return tuple(map(tuple, together.values()))
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """Returns the entries of `variables`, distinguished if they are of one variable."""
-        return tuple(
-            Label(*of) for of in zip(self.variables, self.shown, self.first_row, self.last_row, strict=True)
-        )  # fmt: skip
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,21 +238,22 @@ class Program:
         lines = [
             f"mode        {self.mode.name.lower().replace('_', ' ')}, {'strict' if self.strict else 'partition'}",
             f"runs merge  {self.merge.value}",
-            f"reads       {self.before} rows before, {self.after} after" + (
-                f", {self.ahead} after for measures" if self.ahead else ""
+            f"reads       {self.reach.before} rows before, {self.reach.after} after" + (
+                f", {self.reach.ahead} after for measures" if self.reach.ahead else ""
             ),
         ]
         if self.within_us is not None:
             lines.append(f"within      {self.within_us} us")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
-        if self.skip in (Skip.TO_FIRST, Skip.TO_LAST):
-            to = "|".join(dict.fromkeys(v for v, counts in zip(self.variables, self.skip_to, strict=True) if counts))
-            lines.append(f"skip        {self.skip.name.lower().replace('_', ' ')} {to or '(no row)'}")
-        for asked, what in ((self.unmatched, "unmatched rows"), (self.timeouts, "timeout rows")):
+        if self.skip.row in (Skip.TO_FIRST, Skip.TO_LAST):
+            counted = zip(self.variables, self.skip.counts, strict=True)
+            to = "|".join(dict.fromkeys(v for v, counts in counted if counts))
+            lines.append(f"skip        {self.skip.row.name.lower().replace('_', ' ')} {to or '(no row)'}")
+        for asked, what in ((self.extras.unmatched, "unmatched rows"), (self.extras.timeouts, "timeout rows")):
             if asked:
                 lines.append(f"gives       {what}")
-        for where, absent in (("before", self.absent_before), ("behind", self.absent_behind)):
+        for where, absent in (("before", self.absence.before), ("behind", self.absence.behind)):
             if absent:
                 lines.append(f"absent      {where} a match: {', '.join(names[v] for v in absent)}")
         if self.ignore is not Ignore.NONE:
@@ -265,19 +263,19 @@ class Program:
         for i, (feature, lane) in enumerate(self.features):
             lines.append(f"{'features' if i == 0 else '':<12}f{i} {_lane(lane)} = {show(feature)}")
         for i, r in enumerate(self.registers):
-            if r.kind is RegisterKind.LAST and r.link >= 0 and self.registers[r.link].kind is not r.kind:
+            if r.kind is RegisterKind.BEFORE and not r.depth:
                 lines.append(f"{'':<12}r{i} {_lane(r.lane)} = r{r.link} before the last row")
                 continue
-            named = " classifier" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
-            reads = named if r.feature < 0 else f" f{r.feature}"
-            depth = f" {r.depth}" if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) else ""
+            moves = isinstance(r.kind.does, Assign) and not r.kind.counts
+            reads = f" f{r.feature}" if r.feature >= 0 else " classifier" if moves else ""
+            depth = f" {r.depth}" if moves else ""
             over = "|".join(r.variables) or "all"
-            kind = r.kind.name.lower()
+            kind = "last" if r.kind is RegisterKind.BEFORE else r.kind.name.lower()
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
-        if self.texts:
-            lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts))}")
+        if self.texts.values:
+            lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
         for v, code in zip(names, self.code, strict=True):
             for j, (op, a, _) in enumerate(code):
@@ -288,7 +286,8 @@ class Program:
             edges = range(self.edge_start[s], self.edge_start[s + 1])
             shown = ", ".join(self._edge(e) for e in edges)
             tail = "accept" if self.accept[s] else ""
-            then = f"then {self.lesser[s]}" if self.lesser and self.lesser[s] >= 0 else ""
+            lesser = self.absence.lesser[s] if self.absence.lesser else -1
+            then = f"then {lesser}" if lesser >= 0 else ""
             lines.append(f"{'states' if s == 0 else '':<12}{s}: {', '.join(x for x in (shown, tail, then) if x)}")
         return "\n".join(lines)
 
@@ -297,8 +296,8 @@ class Program:
         shown = f"{names[self.edge_variable[edge]]} -> {self.edge_target[edge]}"
         if self.ignore is Ignore.NOT_WAITED_FOR and not self.edge_waits[edge]:
             shown += " or passed over"
-        if self.edge_gap and self.edge_gap[edge] >= 0:
-            shown += " after no " + ", ".join(names[v] for v in self.gaps[self.edge_gap[edge]])
+        if gap := self.absence.of(edge):
+            shown += " after no " + ", ".join(names[v] for v in gap)
         return shown
 
     def _operand(self, op: OpCode, a: int) -> str:
@@ -327,287 +326,10 @@ def _and(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
-def register_of(
-    registers: list[Register], kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane
-) -> int:
-    """The index of a register among `registers`, to which it is added, with those it links to, if it is not there.
-
-    Raises NoKernel for a value that lies more than REGISTERS_MAX rows back."""
-    if kind is RegisterKind.LAST and depth >= REGISTERS_MAX:
-        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
-    names = tuple(sorted(variables))
-    for i, r in enumerate(registers):
-        aggregate = r.link >= 0 and kind is RegisterKind.LAST and registers[r.link].kind is not kind
-        if (r.kind, r.feature, r.variables, r.depth) == (kind, feature, names, depth) and not aggregate:
-            return i
-    link = -1
-    if kind is RegisterKind.FIRST:
-        link = register_of(registers, RegisterKind.COUNT_ROWS, -1, names, 0, Lane(False))
-    if kind is RegisterKind.LAST and depth > 0:
-        link = register_of(registers, kind, feature, names, depth - 1, lane)
-    registers.append(Register(kind, feature, names, depth, link, lane))
-    return len(registers) - 1
-
-
-class _Assembler:
-    """Collects features, registers, constants and code while conditions are lowered."""
-
-    def __init__(self) -> None:
-        self.features: dict[Expression, int] = {}
-        self.lanes: list[Lane] = []
-        self.registers: list[Register] = []
-        self.constants: dict[tuple[type, int | float | str], int] = {}
-        self.values: list[int | float] = []
-        self.texts: dict[str, int] = {}
-
-    def feature(self, expression: Expression) -> int:
-        if expression not in self.features:
-            lane = kept_lane(expression.type)
-            storable_feature(expression)
-            self.features[expression] = len(self.features)
-            self.lanes.append(lane)
-        return self.features[expression]
-
-    def text(self, value: str) -> int:
-        """The code of a constant."""
-        return self.texts.setdefault(value, len(self.texts))
-
-    def constant(self, value: int | float) -> int:
-        key = (type(value), repr(value))
-        if key not in self.constants:
-            self.constants[key] = len(self.values)
-            self.values.append(value)
-        return self.constants[key]
-
-    def register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
-        return register_of(self.registers, kind, feature, variables, depth, lane)
-
-    def leaf(self, expression: Expression) -> Leaf | None:
-        match expression:
-            case Constant(value=str(text), type="VARCHAR"):
-                return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
-            case Constant():
-                try:
-                    lower(expression, lambda _: None)
-                except NoLane:  # DuckDB computes it, as a value of every row
-                    return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
-                return None
-            case Navigation(Classifier(), variables, logical, logical_offset, 0) if logical is not None:
-                kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
-                lane = kept_lane("VARCHAR")
-                return Leaf(self.register(kind, -1, variables, logical_offset, lane), lane)
-            case Navigation(argument, variables, logical, logical_offset, physical) if logical is not None:
-                if not is_row_local(argument):
-                    raise NoLane("CLASSIFIER in a navigation")
-                reads = argument
-                if physical:
-                    reads = Navigation(argument, (), None, 0, physical, False, expression.type)
-                lane = kept_lane(expression.type)
-                kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
-                return Leaf(self.register(kind, self.feature(reads), variables, logical_offset, lane), lane)
-            case Aggregate(before=True):
-                return self._before(self._aggregate(expression))
-            case Aggregate():
-                return self._aggregate(expression)
-            case _ if is_row_local(expression):
-                return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
-        return None
-
-    def _before(self, leaf: Leaf) -> Leaf:
-        """An aggregate without the row that is tried: what its registers held before they took it."""
-
-        def shifted(index: int) -> int:
-            r = self.registers[index]
-            register = Register(RegisterKind.LAST, r.feature, r.variables, 1, index, r.lane)
-            if register not in self.registers:
-                self.registers.append(register)
-            return self.registers.index(register)
-
-        match leaf.source:
-            case ("avg", int(total), int(count)):
-                return Leaf(("avg", shifted(total), shifted(count)), leaf.lane)
-            case int(index):
-                return Leaf(shifted(index), leaf.lane)
-            case _:
-                raise NoLane("an unknown leaf")
-
-    def _aggregate(self, e: Aggregate) -> Leaf:
-        whole = Lane(False)
-        if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
-        argument = e.argument
-        if e.where is not None:
-            # a value that is filtered out counts as little as a null; a row does too if something of it is counted
-            value = Constant(True, "BOOLEAN") if argument is None else argument
-            argument = Call("case", (e.where, value, Constant(None, value.type)), value.type)
-        if argument is None:
-            return Leaf(self.register(RegisterKind.COUNT_ROWS, -1, e.variables, 0, whole), whole)
-        if not is_row_local(argument):
-            raise NoLane(f"the argument of {e.function}")
-        if e.function == "count":
-            there = Call("is_not_null", (argument,), "BOOLEAN")
-            counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
-            feature = self.feature(argument if _has_lane(argument) else counted)
-            return Leaf(self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
-        lane = lane_of(argument.type)
-        adds = e.function not in ("min", "max")
-        if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}")
-        match e.function:
-            case "sum":
-                total = lane_of(e.type)
-                return Leaf(self.register(RegisterKind.SUM, self.feature(argument), e.variables, 0, total), total)
-            case "min" | "max":
-                kind = RegisterKind.MIN if e.function == "min" else RegisterKind.MAX
-                return Leaf(self.register(kind, self.feature(argument), e.variables, 0, lane), lane)
-            case "avg" | "mean" if e.type == "DOUBLE":
-                feature = self.feature(argument)
-                sums = lane if lane.floating else Lane(False, lane.scale)
-                added = self.register(RegisterKind.SUM, feature, e.variables, 0, sums)
-                count = self.register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
-                return Leaf(("avg", added, count), Lane(True))
-            case _:
-                raise NoLane(f"{e.function}()")
-
-    def code(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
-        """Appends the instructions that leave the value on the stack."""
-
-        def emit(op: OpCode, a: int = 0, b: int = 0) -> int:
-            out.append((int(op), a, b))
-            return len(out) - 1
-
-        def land(*places: int) -> None:
-            for place in places:
-                out[place] = (out[place][0], len(out), 0)
-
-        match lowered:
-            case Leaf(("feature", int(index))):
-                emit(OpCode.FEATURE, index)
-            case Leaf(("text", int(text))):
-                emit(OpCode.CONSTANT, self.constant(text))
-            case Leaf(("avg", int(total), int(count))):
-                emit(OpCode.REGISTER, total)
-                emit(OpCode.REGISTER, count)
-                lane = self.registers[total].lane
-                divisor = self.constant(1.0 if lane.floating else 10.0**lane.scale)
-                emit(OpCode.FAVG if lane.floating else OpCode.AVG, divisor)
-            case Leaf(int(register)):
-                emit(OpCode.REGISTER, register)
-            case Leaf():
-                raise NoLane("an unknown leaf")
-            case Literal(None):
-                emit(OpCode.NULL)
-            case Literal(constant):
-                assert constant is not None
-                emit(OpCode.CONSTANT, self.constant(constant))
-            case Op("and" | "or" as name, (a, b)):
-                self.code(a, out)
-                jump = emit(OpCode.JUMP_IF_FALSE if name == "and" else OpCode.JUMP_IF_TRUE)
-                self.code(b, out)
-                emit(OpCode.AND if name == "and" else OpCode.OR)
-                land(jump)
-            case Op("both" | "either" as name, (a, b)):
-                self.code(a, out)
-                self.code(b, out)
-                emit(OpCode.AND if name == "both" else OpCode.OR)
-            case Op("case", parts):
-                ends = []
-                for condition, value in zip(parts[:-1:2], parts[1::2], strict=True):
-                    self.code(condition, out)
-                    skip = emit(OpCode.POP_JUMP_UNLESS_TRUE)
-                    self.code(value, out)
-                    ends.append(emit(OpCode.JUMP))
-                    land(skip)
-                self.code(parts[-1], out)
-                land(*ends)
-            case Op("coalesce", parts):
-                ends = []
-                for part in parts[:-1]:
-                    self.code(part, out)
-                    ends.append(emit(OpCode.JUMP_IF_VALUE))
-                self.code(parts[-1], out)
-                land(*ends)
-            case Op(name, arguments):
-                for argument in arguments:
-                    self.code(argument, out)
-                emit(OpCode[name.upper()], *map(self.constant, constants_of(lowered)))
-
-
-def _has_lane(expression: Expression) -> bool:
-    """True if a row-local value is kept as a number."""
-    try:
-        lane_of(expression.type)
-        storable_feature(expression)
-    except NoLane:
-        return False
-    return True
-
-
-def storable_feature(feature: Expression) -> None:
-    """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
-    bits, and intervals that may have months."""
-    columns = [e for e in walk(feature) if isinstance(e, Column)]
-    if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
-        raise NoLane(f"values of type {feature.type}")
-
-    def fixed(e: Expression) -> Leaf | None:
-        match e:
-            case Column() | Navigation(Column()) if e.type != "INTERVAL":
-                return Leaf(e, lane_of(e.type))
-        return None
-
-    if feature.type == "INTERVAL":
-        lower(feature, fixed)
-
-
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
     """Returns the numbers of rows before and after a row that any physical navigation reads."""
     offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
     return max([0, *(-o for o in offsets)]), max([0, *offsets])
-
-
-def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | None:
-    """Returns a negated variable that may come before the first or after the last row of a match. before, behind: True
-    if rows of the match always come there."""
-    match pattern:
-        case Negation(name):
-            return None if before and behind else name
-        case Sequence(parts):
-            for i, part in enumerate(parts):
-                rows_before = before or any(map(min_rows, parts[:i]))
-                rows_behind = behind or any(map(min_rows, parts[i + 1 :]))
-                if (found := _edge_negation(part, rows_before, rows_behind)) is not None:
-                    return found
-            return None
-        case Alternation(choices) | Conjunction(choices):
-            return next((n for c in choices if (n := _edge_negation(c, before, behind)) is not None), None)
-        case Repeat(body) | Exclusion(body):
-            return _edge_negation(body, before, behind)
-        case Variable() | Empty() | Anchor():
-            return None
-        case _:
-            assert_never(pattern)
-
-
-@dataclass(frozen=True, slots=True)
-class _Absence:
-    """Negated variables before the first row of every match and after the last one, in order; `middle`: the pattern
-    between them."""
-
-    before: tuple[str, ...]
-    middle: RowPattern
-    behind: tuple[str, ...]
-
-
-def _absence(pattern: RowPattern) -> _Absence:
-    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
-    takes = [i for i, part in enumerate(parts) if not isinstance(part, Negation | Anchor | Empty)]
-    if not takes:
-        return _Absence((), pattern, ())
-    first, last = takes[0], takes[-1] + 1
-    before = tuple(part.name for part in parts[:first] if isinstance(part, Negation))
-    behind = tuple(part.name for part in parts[last:] if isinstance(part, Negation))
-    return _Absence(before, Sequence(parts[first:last]), behind)
 
 
 _IGNORE = {Selection.SKIP_TILL_NEXT: Ignore.NOT_WAITED_FOR, Selection.SKIP_TILL_ANY: Ignore.ANY}
@@ -621,85 +343,63 @@ _AFTER = {
 }
 
 
-def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
-    """Raises NoKernel for clauses that only the reference can run."""
-    absence = _absence(plan.pattern)
-    if plan.selection in _IGNORE:
-        if anchors(plan.pattern):
-            raise NoKernel(f"anchors under SELECTION {plan.selection.value}")
-    # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
-    if (name := _edge_negation(absence.middle, False, False)) is not None:
-        raise NoKernel(f"the negation ~{name}, at the start or end of some matches only,")
-    if absence.before or absence.behind:
-        negation = f"the negation ~{(*absence.before, *absence.behind)[0]} at the start or end of a match"
-        if plan.within is None:
-            raise NoKernel(f"{negation} without WITHIN")
-        if mode is Mode.ALL and plan.selection not in _IGNORE:
-            raise NoKernel(f"{negation} with NO SKIP")
-        if plan.timeout_rows:
-            raise NoKernel(f"{negation} with TIMEOUT ROWS")
-        for absent in (*absence.before, *absence.behind):
-            if not is_row_local(plan.condition(absent)):
-                raise NoKernel(f"{negation}: its condition depends on the match,")
-    if strict and False in anchors(plan.pattern):
-        raise NoKernel("$ under SELECTION STRICT")
-    if plan.timeout_rows and strict:
-        raise NoKernel("TIMEOUT ROWS under SELECTION STRICT")
-    if plan.timeout_rows and False in anchors(plan.pattern):
-        raise NoKernel("TIMEOUT ROWS of a pattern with $")
-    if mode is Mode.ALL and (plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED):
-        raise NoKernel("TIMEOUT ROWS or WITH UNMATCHED ROWS with NO SKIP")
+def _edges(
+    run: Automaton, whole: bool, waits: bool
+) -> tuple[list[tuple[Edge[Label], ...]], list[bool], list[int]]:
+    """Returns, per state, its edges and whether a match may end there; and `Absences.lesser`. whole: with the edges
+    that are less preferred than ending; waits: a match may turn out to be none."""
+    cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
+    accept = [s.accept_at is not None for s in run.states]
+    if whole or not waits:
+        return cut, accept, []
+    lesser = [-1] * len(cut)
+    for index, state in enumerate(run.states):
+        # nothing forbids an empty match, so nothing is read after one
+        if index and state.accept_at is not None and state.accept_at < len(state.edges):
+            lesser[index] = len(cut)
+            cut.append(state.edges[state.accept_at :])
+    more = len(cut) - len(accept)
+    return cut, accept + [False] * more, lesser + [-1] * more
 
 
-def _run_by(plan: Plan, mode: Mode) -> Automaton:
-    """The automaton that is run. NoKernel where it cannot be."""
-    automaton = compile_plan(plan)
-    start = automaton.states[0]
-    all_matches = mode is Mode.ALL or plan.selection in _IGNORE
-    if not all_matches:
-        first, at = start.first_accept_at, start.accept_at
-        if first is not None and (at is None or first < at):
-            raise NoKernel("an empty match after ^")
-        return automaton
-    if not is_ambiguous(automaton, by_name=True):
-        return automaton
-    if anchors(plan.pattern) or (excludes(plan.pattern) and plan.rows is not RowsPerMatch.ONE):
-        raise NoKernel("all matches of a pattern with anchors or {- -} and several ways to read one sequence")
-    if any(edge.negated for state in automaton.states for edge in state.edges) and plan.selection in _IGNORE:
-        raise NoKernel("a negation in a pattern with several ways to read one sequence")
-    labelled = by_labels(automaton)
-    if labelled is None:
-        raise NoKernel("a pattern with very many ways to read one sequence")
-    return labelled
+def _conditions(
+    plan: Plan, variables: tuple[str, ...], conditions: ConditionCode
+) -> tuple[dict[str, Expression], dict[str, tuple[tuple[int, int, int], ...]]]:
+    """Returns, by variable, the row-local part of its condition and the code of the rest. Raises NoKernel."""
+    local: dict[str, Expression] = {}
+    codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    for variable in variables:
+        parts = conjuncts(plan.condition(variable))
+        local[variable] = _and([c for c in parts if is_row_local(c)])
+        rest = [c for c in parts if not is_row_local(c)]
+        if any(map(_is_far, rest)):
+            raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+        try:
+            codes[variable] = conditions.code(_and(rest)) if rest else ()
+        except NoLane as why:
+            raise NoKernel(f"DEFINE {variable}: {why}") from None
+    if len(conditions.registers) > REGISTERS_MAX:
+        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+    return local, codes
 
 
 def assemble(plan: Plan) -> Program:
     """Returns the program of a plan. Raises NoKernel, naming the construct, if only the reference can run it.
 
-    Cost: linear in the automaton and the conditions."""
+    Cost: linear in the automaton and the conditions. Long: each field of the program is computed once, and from others.
+    """
     mode, skip = _AFTER[plan.after.kind]
     # where all rows are of one partition, a row of another cannot come between
     strict = plan.selection is Selection.STRICT and bool(plan.partition_by)
-    _refuse(plan, mode, strict)
-    run = _run_by(plan, mode)
-    absence = _absence(plan.pattern)
+    refuse(plan, mode is Mode.ALL, strict)
+    run = automaton_to_run(plan, mode is Mode.ALL)
+    absence = negated_ends(plan.pattern)
     ignore = _IGNORE.get(plan.selection, Ignore.NONE)
     if (absence.before or absence.behind) and ignore is Ignore.NONE:
         mode = Mode.TO_NEXT_ROW  # one per start, for a match that is none cuts nothing
 
     whole = mode is Mode.ALL or ignore is not Ignore.NONE
-    cut = [s.edges if s.accept_at is None or whole else s.edges[: s.accept_at] for s in run.states]
-    accept = [s.accept_at is not None for s in run.states]
-    lesser: list[int] = []
-    if (absence.before or absence.behind) and not whole:
-        lesser = [-1] * len(cut)
-        for index, state in enumerate(run.states):
-            # nothing forbids an empty match, so nothing is read after one
-            if index and state.accept_at is not None and state.accept_at < len(state.edges):
-                lesser[index] = len(cut)
-                cut.append(state.edges[state.accept_at :])
-        accept += [False] * (len(cut) - len(accept))
-        lesser += [-1] * (len(cut) - len(lesser))
+    cut, accept, lesser = _edges(run, whole, bool(absence.before or absence.behind))
     occur = {e.label for edges in cut for e in edges}
     labels = [label for d in plan.defines for label in sorted(occur, key=_plain_first) if label.variable == d.variable]
     absent = tuple(dict.fromkeys((*absence.before, *absence.behind)))
@@ -710,30 +410,14 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
-    assembler = _Assembler()
-    local: dict[str, Expression] = {}
-    codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
-    for variable in dict.fromkeys(label.variable for label in labels):
-        parts = conjuncts(plan.condition(variable))
-        local[variable] = _and([c for c in parts if is_row_local(c)])
-        rest = [c for c in parts if not is_row_local(c)]
-        code: list[tuple[int, int, int]] = []
-        if rest:
-            try:
-                assembler.code(lower(_and(rest), assembler.leaf), code)
-            except NoLane as why:
-                raise NoKernel(f"DEFINE {variable}: {why}") from None
-        codes[variable] = tuple(code)
-    labelled = (r for r in assembler.registers if r.kind in (RegisterKind.LAST, RegisterKind.FIRST) and r.feature < 0)
-    if any(r.depth == 0 or r.kind is RegisterKind.FIRST for r in labelled):
-        label_text = tuple(assembler.text(label.variable) for label in labels)
-    else:
-        label_text = (-1,) * len(labels)
-    if len(assembler.registers) > REGISTERS_MAX:
-        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+    conditions = ConditionCode()
+    local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
+    label_text = (-1,) * len(labels)
+    if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
+        label_text = tuple(conditions.text(label.variable) for label in labels)
 
     # of all conditions: that of a variable no match can reach too, for `after` says when a row is matched
-    before, after = _reach([*(d.condition for d in plan.defines), *assembler.features])
+    before, after = _reach([*(d.condition for d in plan.defines), *conditions.features])
     if False in anchors(plan.pattern):
         after = max(after, 1)  # whether a row is the last one shows when the next one comes
     shown_before, ahead = _reach([m.expression for m in plan.measures])
@@ -760,43 +444,46 @@ def assemble(plan: Plan) -> Program:
     waiting = [", ".join(dict.fromkeys(e.variable for e in s.edges)) for s in run.states]
     waiting += [""] * (len(cut) - len(waiting))
     return Program(
-        variables=tuple(label.variable for label in labels),
+        labels=tuple(labels),
         edge_start=tuple(edge_start),
         edge_variable=tuple(edge_variable),
         edge_target=tuple(edge_target),
         accept=tuple(accept),
         local=tuple(local[label.variable] for label in labels),
         code=tuple(codes[label.variable] for label in labels),
-        constants=tuple(assembler.values),
-        features=tuple(zip(assembler.features, assembler.lanes, strict=True)),
-        registers=tuple(assembler.registers),
+        constants=tuple(conditions.values),
+        features=tuple(zip(conditions.features, conditions.lanes, strict=True)),
+        registers=tuple(conditions.registers),
+        texts=TextCodes(tuple(conditions.texts), label_text),
         merge=merge,
         ambiguous=merge is Merge.PATH and is_ambiguous(run),
         mode=mode,
         strict=strict,
         within_us=plan.within.interval_us if plan.within else None,
         within_rows=plan.within.rows if plan.within else None,
-        before=max(before, shown_before),
-        after=after,
-        ahead=ahead,
-        shown=tuple(label.shown for label in labels),
-        first_row=tuple(label.first_row for label in labels),
-        last_row=tuple(label.last_row for label in labels),
-        skip=skip,
-        skip_to=tuple(label.variable in plan.after.variables for label in labels),
-        unmatched=plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
-        timeouts=plan.timeout_rows,
-        waiting=tuple(f"waiting for {names}" if names else "" for names in waiting),
-        texts=tuple(assembler.texts),
-        label_text=label_text,
-        absent_before=tuple(taken + absent.index(name) for name in absence.before),
-        absent_behind=tuple(taken + absent.index(name) for name in absence.behind),
-        lesser=tuple(lesser),
+        reach=RowsRead(max(before, shown_before), after, ahead),
+        skip=SkipTo(skip, tuple(label.variable in plan.after.variables for label in labels)),
+        extras=Extras(
+            plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED,
+            plan.timeout_rows,
+            tuple(f"waiting for {names}" if names else "" for names in waiting),
+        ),
+        absence=Absences(
+            tuple(taken + absent.index(name) for name in absence.before),
+            tuple(taken + absent.index(name) for name in absence.behind),
+            tuple(lesser),
+            tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
+            tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
+        ),
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
-        edge_gap=tuple(gaps.index(e.negated) if e.negated else -1 for edges in cut for e in edges) if ignore else (),
-        gaps=tuple(tuple(taken + absent.index(name) for name in gap) for gap in gaps),
     )
+
+
+def _is_far(condition: Expression) -> bool:
+    """True if a condition reads a row of the match so far back that no run keeps its value."""
+    found = (e for e in walk(condition) if isinstance(e, Navigation) and e.logical is Logical.LAST)
+    return any(e.logical_offset >= REGISTERS_MAX for e in found)
 
 
 def _plain_first(label: Label) -> tuple[bool, bool, bool]:

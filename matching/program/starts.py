@@ -78,7 +78,7 @@ def start_table(program: Program) -> StartTable | None:
             fresh = bool(items) and items[-1][0] == WAITING and items[-1][2] >= 0
             transitions.append(StartTransition(tuple((p, v) for _, p, v in items), number[config], fresh))
         at += 1
-    skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip
+    skip = Skip.PAST_LAST_ROW if program.mode is Mode.PAST_LAST_ROW else program.skip.row
     return StartTable(tuple(configs), masks, tuple(transitions), skip)
 
 

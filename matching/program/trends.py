@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from matching.program.conditions import storable_feature
 from matching.program.lanes import Lane, NoLane, kept_lane
-from matching.program.program import NoKernel, Program, assemble, storable_feature
+from matching.program.program import NoKernel, Program, assemble
 from query.automaton.trends import TrendAutomaton, trend_automaton
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (

@@ -231,9 +231,9 @@ def compile_plan(plan: Plan) -> Automaton:
     number: dict[tuple[int, bool], int] = {}
     queue: list[tuple[int, bool]] = []
 
-    def edges_of(source: int, closure: _Closure) -> tuple[tuple[Edge, ...], list[int]]:
+    def edges_of(source: int, closure: _Closure) -> tuple[tuple[Edge[Label], ...], list[int]]:
         """Returns the edges, and for each number of positions the number of edges to them."""
-        edges: list[Edge] = []
+        edges: list[Edge[Label]] = []
         before = [0]
         for node, anchored in closure.positions:
             position = nodes[node]
@@ -353,7 +353,7 @@ def by_labels(automaton: Automaton, states_max: int = 2_000) -> Automaton | None
     negations: its labels are plain."""
     number: dict[tuple[int, ...], int] = {(0,): 0}
     subsets: list[tuple[int, ...]] = [(0,)]
-    states: list[State] = []
+    states: list[State[Label]] = []
     at = 0
     while at < len(subsets):
         targets: dict[str, dict[int, None]] = {}

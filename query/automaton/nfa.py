@@ -3,6 +3,8 @@
 State 0 is the start. Any other state means "a row was just bound to this state's variable". There are no epsilon edges:
 proceed followed by begin in [SASE] is one begin edge here, which consumes the row it peeked at. An anchor is a
 requirement of an edge on its row: `^` that it is the first of its partition, `$` that it is the last.
+
+query/automaton/nfab.py shows a chain by the same states and edges as the paper draws them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from query.plan.pattern import Variable
 
@@ -18,6 +20,8 @@ from query.plan.pattern import Variable
 class EdgeKind(Enum):
     BEGIN = "begin"  # forward: binds the row to the next element
     TAKE = "take"  # loop: binds the row to the same element
+    IGNORE = "ignore"  # loop: passes the row over; only in query/automaton/nfab.py
+    PROCEED = "proceed"  # forward: consumes no row; only in query/automaton/nfab.py
 
 
 class Label(NamedTuple):
@@ -36,44 +40,53 @@ class Label(NamedTuple):
         )
 
 
+#: What an edge asks of its row: a Label here, the formula itself in query/automaton/nfab.py.
+L = TypeVar("L")
+
+
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """Consumes a row that meets the condition of its label's variable and goes to state `target`.
+class Edge(Generic[L]):
+    """Goes to state `target` by a row that meets the edge's label: the condition of its variable, or a formula.
 
     waits: under SKIP TILL NEXT MATCH a row that meets the condition may not be skipped. negated: the variables that no
     row skipped since the last bound one may meet."""
 
     kind: EdgeKind
-    label: Label
+    label: L
     target: int
     waits: bool = True
     negated: tuple[str, ...] = ()
 
     @property
-    def variable(self) -> str:
+    def variable(self: Edge[Label]) -> str:
         return self.label.variable
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """edges are in order of preference. accept_at: how many of them are preferred over ending the match here; None if
-    the match cannot end here. last_row: the row bound is the last of its partition, and the match ends with it; beside:
-    the state of the same element without that requirement, -1 if no match can continue there. first_accept_at: of the
-    start, accept_at if the row is the first of its partition, if that differs."""
+class State(Generic[L]):
+    """variable: that of the row just bound, or in query/automaton/nfab.py of the rows to bind here; None if there is
+    none. edges are in order of preference. accept_at: how many of them are preferred over ending the match here; None
+    if the match cannot end here. last_row: the row bound is the last of its partition, and the match ends with it;
+    beside: the state of the same element without that requirement, -1 if no match can continue there. first_accept_at:
+    of the start, accept_at if the row is the first of its partition, if that differs."""
 
     variable: str | None
-    edges: tuple[Edge, ...]
+    edges: tuple[Edge[L], ...]
     accept_at: int | None
     last_row: bool = False
     first_accept_at: int | None = None
     beside: int = -1
+
+    def edge(self, kind: EdgeKind) -> Edge[L] | None:
+        """Returns the most preferred edge of a kind."""
+        return next((e for e in self.edges if e.kind is kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Automaton:
     """states[0] is the start. conditions: (variable, printed condition); ignore: printed ignore condition."""
 
-    states: tuple[State, ...]
+    states: tuple[State[Label], ...]
     conditions: tuple[tuple[str, str], ...]
     ignore: str
 
@@ -104,7 +117,7 @@ class Automaton:
         lines.append(f"{'ignore':<{max(width, 6)}} {self.ignore}")
         return "\n".join(lines)
 
-    def _shown(self, edge: Edge) -> str:
+    def _shown(self, edge: Edge[Label]) -> str:
         """Returns the printed condition: its variable with the anchors and the {- -} of the edge."""
         condition = dict(self.conditions)[edge.variable]
         plain = Label(edge.variable)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import assert_never
 
 from query.automaton.compile import compile_plan
 from query.automaton.formulas import FALSE, all_of, any_of, clauses_of, folded, unless
+from query.automaton.nfa import Edge, EdgeKind, State
 from query.language.ast import Selection
 from query.plan import pattern as rp
 from query.plan.expression import (
@@ -51,32 +51,6 @@ STATES_MAX = 200
 ROW_NUMBER = Column("ROW_NUMBER()", "BIGINT")
 
 
-class NFAbEdgeKind(Enum):
-    BEGIN = "begin"
-    TAKE = "take"
-    IGNORE = "ignore"
-    PROCEED = "proceed"
-
-
-@dataclass(frozen=True, slots=True)
-class NFAbEdge:
-    kind: NFAbEdgeKind
-    formula: Expression
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class NFAbState:
-    """edges: in order of preference. variable: that of a row bound here; None at F."""
-
-    name: str
-    variable: str | None
-    edges: tuple[NFAbEdge, ...]
-
-    def edge(self, kind: NFAbEdgeKind) -> NFAbEdge | None:
-        return next((e for e in self.edges if e.kind is kind), None)
-
-
 @dataclass(frozen=True, slots=True)
 class Absence:
     """A negation: no row for which `formula` holds, outside of the match, may lie between the last row of element
@@ -92,18 +66,20 @@ class Absence:
 @dataclass(frozen=True, slots=True)
 class NFAb:
     """before: the automaton after steps 1 to 4. after: with WITHIN on every edge and proceed edges that peek, steps 5
-    and 6: this is the meaning. States are in order, states[0] is the start and the last one is F. elements: the names
-    of the chain's elements."""
+    and 6: this is the meaning. names: of their states, in order; states[0] is the start and the last one is F, without
+    a variable. Edges are labelled with formulas. elements: the names of the chain's elements."""
 
-    before: tuple[NFAbState, ...]
-    after: tuple[NFAbState, ...]
+    names: tuple[str, ...]
+    before: tuple[State[Expression], ...]
+    after: tuple[State[Expression], ...]
     absences: tuple[Absence, ...]
     elements: tuple[str, ...]
 
     def __str__(self) -> str:
-        parts = ["steps 1 to 4: structure, conditions, selection, WITHIN on the last edge", _shown(self.before), ""]
+        first, last = (_shown(self.names, states) for states in (self.before, self.after))
+        parts = ["steps 1 to 4: structure, conditions, selection, WITHIN on the last edge", first, ""]
         steps = "steps 5 and 6: WITHIN on every edge, proceed peeks"
-        parts += [steps, _shown(self.after)] if self.after != self.before else [f"{steps}: the same"]
+        parts += [steps, last] if self.after != self.before else [f"{steps}: the same"]
         if self.absences:
             parts += ["", "absent rows"]
         for absence in self.absences:
@@ -118,12 +94,12 @@ class NFAb:
         return f"between {self.elements[absence.behind]} and {self.elements[absence.before]}"
 
 
-def _shown(states: tuple[NFAbState, ...]) -> str:
-    width = max(len(s.name) for s in states)
+def _shown(names: Sequence[str], states: Sequence[State[Expression]]) -> str:
+    width = max(map(len, names))
     lines = []
-    for state in states:
-        rows = [f"{e.kind.value:<8}-> {states[e.target].name:<{width}}  {show(e.formula)}" for e in state.edges]
-        lines += [f"{state.name if i == 0 else '':<{width}}  {row}".rstrip() for i, row in enumerate(rows or [""])]
+    for name, state in zip(names, states, strict=True):
+        rows = [f"{e.kind.value:<8}-> {names[e.target]:<{width}}  {show(e.label)}" for e in state.edges]
+        lines += [f"{name if i == 0 else '':<{width}}  {row}".rstrip() for i, row in enumerate(rows or [""])]
     return "\n".join(lines)
 
 
@@ -218,6 +194,12 @@ def _names(elements: Sequence[_Element]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _state_names(elements: Sequence[_Element], names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of states: a loop `A` is `A[1]` and `A[i]`, and the last one is `F`."""
+    of = [[f"{name}[1]", f"{name}[i]"] if e.loop else [name] for e, name in zip(elements, names, strict=True)]
+    return (*(name for some in of for name in some), "F")
+
+
 # ---- all steps ---------------------------------------------------------------------------------------------------
 
 
@@ -230,77 +212,76 @@ def nfab(plan: Plan) -> NFAb | None:
         return None
     states = _within_at_the_end(plan, _ignoring(plan, _conditions(plan, elements)))
     after = _peeking(_within_everywhere(plan, states))
-    return NFAb(states, after, _absences(plan, chain or []), _names(elements))
+    names = _names(elements)
+    return NFAb(_state_names(elements, names), states, after, _absences(plan, chain or []), names)
 
 
-def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[NFAbState, ...]:
+def _conditions(plan: Plan, elements: Sequence[_Element]) -> tuple[State[Expression], ...]:
     """Steps 1 and 2: states and edges, and on each edge the conjuncts whose last identifier is bound there.
 
     A condition of DEFINE belongs to a variable: its conjuncts go to the edges that bind that variable. Those of an
     element after a loop that read only rows of variables before it, the loop's among them, go to the proceed edge.
     """
-    names = _names(elements)
     same = _same_partition(plan)
-    states: list[NFAbState] = []
+    states: list[State[Expression]] = []
     for i, element in enumerate(elements):
         condition = plan.condition(element.variable)
         first = clauses_of(_simplified(condition, elements, i, False))
         if i and elements[i - 1].loop:
             loop = elements[i - 1].variable
             early = [c for c in first if element.variable != loop and _reads_only_before(c, element.variable, loop)]
-            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is NFAbEdgeKind.PROCEED)
-            edges = (take, replace(proceed, formula=all_of(early)))
+            take, proceed, *_ = sorted(states[-1].edges, key=lambda e: e.kind is EdgeKind.PROCEED)
+            edges = (take, replace(proceed, label=all_of(early)))
             states[-1] = replace(states[-1], edges=edges if elements[i - 1].greedy else edges[::-1])
             first = [c for c in first if c not in early]
         begin = all_of([*(same if i else []), *first])
         at = len(states)
+        states.append(State(element.variable, (Edge(EdgeKind.BEGIN, begin, at + 1),), None))
         if not element.loop:
-            states.append(NFAbState(names[i], element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
             continue
-        states.append(NFAbState(f"{names[i]}[1]", element.variable, (NFAbEdge(NFAbEdgeKind.BEGIN, begin, at + 1),)))
         further = all_of([*same, *clauses_of(_simplified(condition, elements, i, True))])
-        edges = (NFAbEdge(NFAbEdgeKind.TAKE, further, at + 1), NFAbEdge(NFAbEdgeKind.PROCEED, TRUE, at + 2))
-        states.append(NFAbState(f"{names[i]}[i]", element.variable, edges if element.greedy else edges[::-1]))
-    return (*states, NFAbState("F", None, ()))
+        edges = (Edge(EdgeKind.TAKE, further, at + 1), Edge(EdgeKind.PROCEED, TRUE, at + 2))
+        states.append(State(element.variable, edges if element.greedy else edges[::-1], None))
+    return (*states, State(None, (), 0))
 
 
-def _ignoring(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
+def _ignoring(plan: Plan, states: tuple[State[Expression], ...]) -> tuple[State[Expression], ...]:
     """Step 3: the ignore edge of every state but the start and F."""
     found = [states[0]]
     for i, state in enumerate(states[1:-1], 1):
-        found.append(replace(state, edges=(*state.edges, NFAbEdge(NFAbEdgeKind.IGNORE, _ignore(plan, state), i))))
+        found.append(replace(state, edges=(*state.edges, Edge(EdgeKind.IGNORE, _ignore(plan, state), i))))
     return (*found, states[-1])
 
 
-def _ignore(plan: Plan, state: NFAbState) -> Expression:
+def _ignore(plan: Plan, state: State[Expression]) -> Expression:
     match plan.selection:
         case Selection.STRICT:
             return FALSE
         case Selection.PARTITION:
             return unless(all_of(_same_partition(plan)))
         case Selection.SKIP_TILL_NEXT:
-            binding = state.edge(NFAbEdgeKind.TAKE) or state.edge(NFAbEdgeKind.BEGIN)
+            binding = state.edge(EdgeKind.TAKE) or state.edge(EdgeKind.BEGIN)
             assert binding is not None
-            return unless(binding.formula)
+            return unless(binding.label)
         case Selection.SKIP_TILL_ANY:
             return TRUE
         case _:
             assert_never(plan.selection)
 
 
-def _within_at_the_end(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
+def _within_at_the_end(plan: Plan, states: tuple[State[Expression], ...]) -> tuple[State[Expression], ...]:
     """Step 4: WITHIN on the edge into F. The first row of a match lies within any bound."""
     if plan.within is None or len(states) == 2:
         return states
     last = states[-2]
-    proceeds = last.edge(NFAbEdgeKind.PROCEED) is not None
+    proceeds = last.edge(EdgeKind.PROCEED) is not None
     bound = _within(plan, plan.within, at_last=proceeds)
-    wanted = NFAbEdgeKind.PROCEED if proceeds else NFAbEdgeKind.BEGIN
-    edges = [replace(e, formula=all_of([e.formula, bound])) if e.kind is wanted else e for e in last.edges]
+    wanted = EdgeKind.PROCEED if proceeds else EdgeKind.BEGIN
+    edges = [replace(e, label=all_of([e.label, bound])) if e.kind is wanted else e for e in last.edges]
     return (*states[:-2], replace(last, edges=tuple(edges)), states[-1])
 
 
-def _within_everywhere(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
+def _within_everywhere(plan: Plan, states: tuple[State[Expression], ...]) -> tuple[State[Expression], ...]:
     """Step 5: WITHIN on every edge that consumes a row, so that a run ends when it can no longer match."""
     if plan.within is None:
         return states
@@ -308,13 +289,13 @@ def _within_everywhere(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbS
     # the number of a row is meaningful in its own partition only
     foreign = FALSE if plan.within.rows is None else unless(all_of(_same_partition(plan)))
 
-    def bounded(edge: NFAbEdge) -> NFAbEdge:
+    def bounded(edge: Edge[Expression]) -> Edge[Expression]:
         match edge.kind:
-            case NFAbEdgeKind.BEGIN | NFAbEdgeKind.TAKE:
-                return replace(edge, formula=all_of([edge.formula, bound]))
-            case NFAbEdgeKind.IGNORE:
-                return replace(edge, formula=all_of([edge.formula, any_of([foreign, bound])]))
-            case NFAbEdgeKind.PROCEED:
+            case EdgeKind.BEGIN | EdgeKind.TAKE:
+                return replace(edge, label=all_of([edge.label, bound]))
+            case EdgeKind.IGNORE:
+                return replace(edge, label=all_of([edge.label, any_of([foreign, bound])]))
+            case EdgeKind.PROCEED:
                 return edge
             case _:
                 assert_never(edge.kind)
@@ -323,14 +304,14 @@ def _within_everywhere(plan: Plan, states: tuple[NFAbState, ...]) -> tuple[NFAbS
     return (states[0], *inner)
 
 
-def _peeking(states: tuple[NFAbState, ...]) -> tuple[NFAbState, ...]:
+def _peeking(states: tuple[State[Expression], ...]) -> tuple[State[Expression], ...]:
     """Step 6: a loop is left only by a row that begins the next element."""
 
-    def peeks(edge: NFAbEdge) -> NFAbEdge:
-        begin = states[edge.target].edge(NFAbEdgeKind.BEGIN)
-        if edge.kind is not NFAbEdgeKind.PROCEED or begin is None:
+    def peeks(edge: Edge[Expression]) -> Edge[Expression]:
+        begin = states[edge.target].edge(EdgeKind.BEGIN)
+        if edge.kind is not EdgeKind.PROCEED or begin is None:
             return edge
-        return replace(edge, formula=all_of([edge.formula, begin.formula]))
+        return replace(edge, label=all_of([edge.label, begin.label]))
 
     return tuple(replace(s, edges=tuple(map(peeks, s.edges))) for s in states)
 

@@ -335,7 +335,9 @@ class _Reader:
     # ---- faults
 
     def _refuse(self, i: int) -> NoReturn:
-        """Raises the fault that token i (or the end, if i is last) is not allowed here."""
+        """Raises the fault that token i (or the end, if i is last) is not allowed here.
+
+        Long: a case for each mistake, in the order in which they explain it best."""
         items, text = self.tokens.items, self.tokens.text
         accepted = self._expected() - {"$END"}
         ended = i >= self.last

@@ -65,9 +65,9 @@ def main(directory: str, seed: str, point: str, count: str, role: str = "append"
         passing(f"{kind} half written")
         passing(f"{kind} written")
 
-    whole = layout._put
-    layout._put = put
-    commit, force = Table._commit, table._sync_log
+    whole = layout.put_file
+    layout.put_file = put
+    commit, force = Table.commit, table._sync_log
 
     def committing(self: Table, *args: Any) -> None:
         what = {"rewriting": "rewrite commit", "expiring": "taking out"}.get(doing, "commit")
@@ -81,7 +81,7 @@ def main(directory: str, seed: str, point: str, count: str, role: str = "append"
         force(*args)
 
     Table._register = after(Table._register, "source named")  # type: ignore[method-assign]
-    Table._commit = committing  # type: ignore[method-assign]
+    Table.commit = committing  # type: ignore[method-assign]
     table._sync_log = forcing
     if role != "append":
         small_files()

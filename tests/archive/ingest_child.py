@@ -36,7 +36,7 @@ def main(directory: str, source: str, point: str, count: str, master: str = "") 
 
     whole = layout._write_file
     layout._write_file = write_file
-    commit = Table._commit
+    commit = Table.commit
 
     def committing(self: Table, *args: Any) -> None:
         passing("before commit")
@@ -44,7 +44,7 @@ def main(directory: str, source: str, point: str, count: str, master: str = "") 
         passing("after commit")
 
     Table._register = after(Table._register, "source named")  # type: ignore[method-assign]
-    Table._commit = committing  # type: ignore[method-assign]
+    Table.commit = committing  # type: ignore[method-assign]
     ingest.write_bad = after(ingest.write_bad, "bad rows written")
     ingest.write_list = after(ingest.write_list, "list written")
     publish = ingest.publish

@@ -138,14 +138,14 @@ def test_a_store_gone_between_file_and_commit(tmp_path, monkeypatch):
         history.append(*batch_of(run_of(10)))
         history.flush()
         history.append(*batch_of(run_of(10, first=10)))
-        commit = Table._commit
+        commit = Table.commit
 
         def gone(self, *args):
             server.stop()
             commit(self, *args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Table, "_commit", gone)
+            patch.setattr(Table, "commit", gone)
             with pytest.raises(DataError, match="cannot be written"):
                 history.flush()
         server.start()

@@ -446,7 +446,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     """The disk runs full in the middle of the second file of the table."""
     path = write(tmp_path / "a.csv", HEADER + LINES + LINES.replace("2024", "2020") + "x,A,1,1\n")
     monkeypatch.setattr(layout, "_ENOUGH", {"h": 1000, "D": 10})
-    real, left = layout._put, 2
+    real, left = layout.put_file, 2
 
     def put(*args: Any) -> None:
         nonlocal left
@@ -455,11 +455,11 @@ def test_a_full_disk(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         real(*args)
 
-    monkeypatch.setattr(layout, "_put", put)
+    monkeypatch.setattr(layout, "put_file", put)
     with pytest.raises(DataError, match="No space left on device"):
         run(tmp_path / "t", path)
     assert (rows(tmp_path / "t"), bad(tmp_path / "t")) == ([], [])
-    monkeypatch.setattr(layout, "_put", real)
+    monkeypatch.setattr(layout, "put_file", real)
     assert run(tmp_path / "t", path).rows == 200
     assert len(bad(tmp_path / "t")) == 1
 

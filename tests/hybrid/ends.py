@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from hybrid.database.database import Database
-from tests.hybrid.inside import without_threads
+from tests.hybrid.inside import disowned, without_threads
 
 _last: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary()
 
@@ -15,7 +15,7 @@ _last: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary(
 def killed(db: Database) -> None:
     """Its process ends here, without a word: nothing is written, and the lock is free."""
     without_threads(db)
-    db.disown()
+    disowned(db)
 
 
 def opened_again(path: str | os.PathLike[str] | None, **options: Any) -> Database:

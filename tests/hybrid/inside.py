@@ -21,7 +21,7 @@ def opened_of(db: Database) -> Opened:
 
 def memory_limit_of(db: Database) -> str | None:
     """Returns the limit of memory, as it was given."""
-    return db._memory_limit
+    return db._parts.memory_limit
 
 
 def checkpoints_of(db: Database) -> Checkpoints:
@@ -35,17 +35,22 @@ def clocks_of(db: Database) -> Clocks:
 def caught_up(db: Database) -> None:
     """Lets every live query take what has been pushed."""
     for query in db._flow.queries:
-        db._catch_up(query)
+        db._parts.catch_up(query)
 
 
 def may_wait(db: Database) -> bool:
     """True if an iteration over alerts waits for another thread."""
-    return db._may_wait()
+    return db._parts.may_wait()
 
 
 def without_threads(db: Database) -> None:
     """Stops its threads, as the end of its process does."""
     if db._clocks.ticker is not None:
         db._clocks.ticker.stop()
-    if db._keeper is not None:
-        db._keeper.stop()
+    if db._parts.keeper is not None:
+        db._parts.keeper.stop()
+
+
+def disowned(db: Database) -> None:
+    """Closes it without writing, as a fork does in the child."""
+    db._parts.disown()

@@ -130,7 +130,7 @@ def _lay_points(death: Death) -> None:
     LiveStream.accept = after(LiveStream.accept, "accepted")  # type: ignore[method-assign]
     History.append = after(History.append, "in memory")  # type: ignore[method-assign]
     Feed.push = after(Feed.push, "matched")  # type: ignore[method-assign]
-    write_all, put, commit = log.write_all, layout._put, Table._commit
+    write_all, put, commit = log.write_all, layout.put_file, Table.commit
     write, replace, unlink = checkpoint.write, os.replace, Path.unlink
 
     def log_write(file: int, parts: list[Any]) -> int:
@@ -194,8 +194,8 @@ def _lay_points(death: Death) -> None:
     PartialStore.read = after(PartialStore.read, "partials read back")  # type: ignore[method-assign]
     PartialStore.manifest = after(PartialStore.manifest, "partials named")  # type: ignore[method-assign]
     log.write_all = log_write
-    layout._put = parquet
-    Table._commit = committing
+    layout.put_file = parquet
+    Table.commit = committing
     Path.unlink = removing  # type: ignore[method-assign]
     checkpoint.write = keeping
     os.replace = naming

@@ -134,7 +134,7 @@ def test_starts_equal_the_reference(record_property: Callable[[str, object], Non
         assert sorted(matcher.found) == expected
         seen["examples"] += 1
         seen["WITHIN"] += plan.within is not None
-        seen["NEXT"] += matcher.program.after > 0
+        seen["NEXT"] += matcher.program.reach.after > 0
         seen[plan.after.kind.value] += any(entry[0] is Outcome.MATCH for entry in expected)
         seen.update({outcome.name for outcome, *_ in expected})
         seen["stuck"] += matcher.engine.stuck > 0

@@ -127,7 +127,7 @@ def test_each_query_gets_what_it_would_get_alone(
                     expected[-1][k] = None if theirs is None else answer_of(theirs)
         seen["a failure"] += any(one.failed for one in alone)
         for slack, dense in variants((0, 256), (3, 2), (1 << 15, 256)):  # compaction after almost every batch
-            with constant("matching.rows.SLACK", slack), constant("matching.matcher.DENSE_ROWS_MIN", dense):
+            with constant("matching.rows.SLACK", slack), constant("matching.row_tests.DENSE_ROWS_MIN", dense):
                 compare(parts, asked, saves, expected, f"SLACK {slack}, DENSE_ROWS_MIN {dense}")
 
     def compare(

@@ -122,9 +122,9 @@ class Tally:
         self.counts["two or more"] += len(answer) > 1
         self.counts["rows passed over"] += answer != reference_of(strict, rows)
         self.counts["on the match so far"] += any(program.code)
-        self.counts["negation"] += bool(program.gaps)
-        self.counts["before a match"] += bool(program.absent_before)
-        self.counts["behind a match"] += bool(program.absent_behind)
+        self.counts["negation"] += bool(program.absence.gaps)
+        self.counts["before a match"] += bool(program.absence.before)
+        self.counts["behind a match"] += bool(program.absence.behind)
         self.counts["by a graph"] += planned(plan, program=program).engine is RunGraph
         self.counts[plan.selection.value] += 1
         self.counts[str(plan.after)] += 1

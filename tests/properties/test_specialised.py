@@ -72,7 +72,7 @@ def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Ca
         counts["a match"] += bool(expected)
         counts["swapped"] += len(rows) > swap * size
         counts["registers"] += bool(matcher.program.registers)
-        counts["negation"] += bool(matcher.program.gaps)
+        counts["negation"] += bool(matcher.program.absence.gaps)
 
     with np.errstate(over="ignore"):
         check()

@@ -17,6 +17,7 @@ import pytest
 
 import hybrid
 from hybrid.database.database import Database
+from tests.hybrid.inside import flow_of
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 FALL = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS top, LAST(B.v) AS low
@@ -237,7 +238,7 @@ def test_an_equal_declaration_is_none_and_another_is_told_apart_field_by_field(t
             with pytest.raises(hybrid.DataError) as error:  # before: that it is declared otherwise, and not in what
                 db.create_stream("e", **told)
             assert error.value.message == f"stream e already exists with a different declaration: {says}"
-        assert db._flow.streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
+        assert flow_of(db).streams["e"].pace.idle_us == 30_000_000  # before: 5 s, though the declaration was refused
 
 
 @pytest.mark.slow
@@ -259,7 +260,7 @@ def test_streams_of_any_name_live_in_one_directory(tmp_path: Path) -> None:
 def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts", lateness="1s")
-    db._flow.streams["e"].kept.memory_rows_max = 2  # so that the push writes to the table, and nothing else does
+    flow_of(db).streams["e"].kept.memory_rows_max = 2  # so that the push writes to the table, and nothing else does
     db.push("e", rows_of((1, "a", 5), (10, "a", 4)))
     del db
     with hybrid.connect(tmp_path) as again:
@@ -271,7 +272,7 @@ def test_reopening_after_a_crash_knows_the_newest_event(tmp_path: Path) -> None:
 def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_path: Path) -> None:
     db = hybrid.connect(tmp_path)
     db.create_stream("e", COLUMNS, time="ts")
-    db._flow.streams["e"].kept.memory_rows_max = 4
+    flow_of(db).streams["e"].kept.memory_rows_max = 4
     db.push("e", rows_of((1, "a", 1), (2, "a", 2)), source="slow")
     db.push("e", rows_of((1, "b", 1), (9, "b", 2)), source="fast")
     assert db.streams()["e"]["watermark"] == "1970-01-01 00:00:02"

@@ -18,9 +18,11 @@ import hybrid
 from archive import writer
 from archive.place import place_of
 from query.errors import DataError
+from tests.archive.leases import goes_on, stalled
 from tests.archive.store import s3_server
 from tests.hybrid.database.test_leaving import start, values
 from tests.hybrid.ends import killed
+from tests.hybrid.inside import flow_of, opened_of
 from tests.hybrid.processes import ROOT, environment
 from tests.hybrid.writing_child import COLUMNS, events
 
@@ -109,7 +111,7 @@ def test_a_lock_that_is_removed(tmp_path):
         with pytest.raises(DataError, match=r"_writer was removed or replaced while the database is open"):
             act()
     with pytest.raises(DataError, match="has taken over"):
-        first._flow.streams["ticks"].kept.flush()
+        flow_of(first).streams["ticks"].kept.flush()
     second.push("ticks", events(4, 2))
     second.close()
     killed(first)
@@ -184,22 +186,17 @@ def test_a_lease_in_a_store(tmp_path, monkeypatch):
         with connect(read_only=True) as reader:
             assert reader.streams()["ticks"]["offsets"] == {"default": 2}
         # the first one is stopped for longer than its lease; the second one takes over
-        assert first._opened.writer is not None
-        first._opened.writer._stopping.set()
+        stalled(opened_of(first).writer)
         monkeypatch.setattr(writer, "LEASE_S", -1.0)
         second = connect()
         monkeypatch.setattr(writer, "LEASE_S", 30.0)
-        assert json.loads(where.read_text())["epoch"] == second._opened.epoch > (first._opened.epoch or 0)
+        assert json.loads(where.read_text())["epoch"] == opened_of(second).epoch > (opened_of(first).epoch or 0)
         second.push("ticks", events(2, 2))
         second.flush()
         first.push("ticks", events(4, 2))  # it does not know yet: its events stay in memory
         with pytest.raises(DataError, match="another process has taken over s3://bucket/db/ticks/table"):
             first.flush()
-        first._opened.writer._lost = None
-        first._opened.writer._stopping.clear()
-        first._opened.writer.renew()
-        assert first._opened.writer._thread is not None
-        first._opened.writer._thread.join(10)
+        goes_on(opened_of(first).writer)
         with pytest.raises(DataError, match="has been taken over by this process since"):
             first.push("ticks", events(4, 2))
         second.push("ticks", events(4, 1))

@@ -108,10 +108,10 @@ def test_very_many_pairs_are_left_to_duckdb(monkeypatch: Any) -> None:
     ],
 )  # fmt: skip
 def test_columns_that_are_picked_are_those_of_duckdb(kind: str, select: str, picks: bool, monkeypatch: Any) -> None:
-    found = watched(monkeypatch, outer, "_projection")
+    found = watched(monkeypatch, outer, "projection")
     rows = answer(select=select, kind=kind)
     assert any(found) == picks
-    monkeypatch.setattr(outer, "_projection", lambda *given: None)
+    monkeypatch.setattr(outer, "projection", lambda *given: None)
     expected = answer(select=select, kind=kind)
     assert rows.schema == expected.schema
     assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, expected.to_pylist()))

@@ -21,6 +21,7 @@ from live.sources.base import Bad, PartitionProgress
 from live.sources.marks import Marks, Passed
 from query.schema import Field, Schema
 from tests.hybrid.services import APP, Bench, FakeSource, piece
+from tests.live.sources.inside import kept_by
 
 KAFKA = """
 [streams.ticks]
@@ -242,8 +243,7 @@ def test_a_source_says_where_it_keeps_what_it_knows(tmp_path: Path) -> None:
     file.write_text(KAFKA + 'recreated = "anew"\n[database]\npath = "market"\n')
     app = load(file)
     source = make_source(app.sources["feed"], Schema("ticks", (Field("ts", "TIMESTAMP"),), "ts"), app)
-    assert source._marks._file == tmp_path / "market" / "_service" / "topics-ticks.json"
-    assert source._settings.recreated == "anew"
+    assert kept_by(source) == (tmp_path / "market" / "_service" / "topics-ticks.json", "anew")
 
 
 def test_lines_of_clients_are_said_once_a_minute() -> None:

@@ -34,6 +34,7 @@ from hybrid.service.app_file import load
 from hybrid.service.context import Clock
 from hybrid.service.service import Service
 from query.errors import DataError, QueryError
+from tests.archive.leases import claims_fail
 from tests.hybrid.calls import HANGS, KEEPS, LIES, RAISES, Calls, Kafka, Mqtt, Point, Store, Web, files, rows_of
 from tests.hybrid.ends import killed
 from tests.hybrid.services import START_US
@@ -548,7 +549,7 @@ def test_a_lease_is_given_back_where_a_database_cannot_be_opened(tmp_path: Path)
     try:
         hybrid.connect("s3://bucket/db", storage_options=store.options).close()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("archive.writer._claimed", lambda *given: (_ for _ in ()).throw(OSError("503")))
+            claims_fail(patch, OSError("503"))
             with pytest.raises(DataError, match="cannot be opened for writing: 503"):
                 hybrid.connect("s3://bucket/db", storage_options=store.options)
         hybrid.connect("s3://bucket/db", storage_options=store.options).close()

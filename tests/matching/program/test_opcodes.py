@@ -24,8 +24,10 @@ from matching.kernels.layout import new_scratch, program_arrays
 from matching.kernels.predicate import holds
 from matching.program.lanes import INT64_MAX, INT64_MIN, Lane, Leaf, Literal, Lowered, Op
 from matching.program.opcodes import PRIMITIVES, Compute, Jump, Kind, OpCode, Push, constants_of, written
-from matching.program.program import Program, Register, RegisterKind, assemble
+from matching.program.program import Program, SkipTo, TextCodes, assemble
+from matching.program.registers import Register, RegisterKind
 from matching.written_conditions import IMPORTS, condition, interpreter
+from query.automaton.nfa import Label
 from query.plan.expression import TRUE
 from tests.matching.program.test_lanes import plan_of
 
@@ -194,10 +196,10 @@ def everything() -> Program:
     codes = [*compared, *alone, *(tuple((int(op), a, 0) for op, a in code) for code in of_x)]
     n = len(codes)
     return replace(
-        assemble(plan_of("TRUE")), variables=("A",) * n, local=(TRUE,) * n, code=tuple(codes),
+        assemble(plan_of("TRUE")), labels=(Label("A"),) * n, local=(TRUE,) * n, code=tuple(codes),
         constants=tuple(constants), features=tuple((TRUE, Lane(feature >= FLOATS)) for feature in range(2 * FLOATS)),
-        registers=(Register(RegisterKind.LAST, X, ("B",), 0, -1, Lane(False)),), shown=(True,) * n,
-        first_row=(False,) * n, last_row=(False,) * n, skip_to=(False,) * n, label_text=(-1,) * n,
+        registers=(Register(RegisterKind.LAST, X, ("B",), 0, -1, Lane(False)),), skip=SkipTo(counts=(False,) * n),
+        texts=TextCodes(of_label=(-1,) * n),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from matching.program.determinise import determinise
 from matching.program.program import Merge, Mode, NoKernel, assemble
+from query.automaton.nfa import Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Aggregate, Call, Constant, Logical, Navigation
 from query.plan.pattern import (
@@ -23,7 +24,7 @@ def test_a_row_local_pattern_is_one_table() -> None:
     plan = plan_of(sequence(A, Repeat(B, 1, None, True), Repeat(C, 1, None, True)), {"B": falling, "C": rising})
     program = assemble(plan)
     assert program.merge is Merge.STATE
-    assert (program.before, program.after) == (1, 0)
+    assert (program.reach.before, program.reach.after) == (1, 0)
     table = determinise(program)
     assert table is not None
     # states: 1 A, 2 B, 3 C. A row that both falls and rises cannot be, but the table does not know that
@@ -42,14 +43,13 @@ def test_anchors_and_exclusion_are_labels() -> None:
     pattern = sequence(START, A, Exclusion(Repeat(B, 1, None, True)), END)
     shown = {"rows": RowsPerMatch.ALL_SHOW_EMPTY}
     program = assemble(plan_of(pattern, **shown))
-    assert program.variables == ("A", "B", "B")
-    assert (program.shown, program.first_row, program.last_row) == (
-        (True, False, False), (True, False, False), (False, False, True)
+    assert program.labels == (
+        Label("A", True, True, False), Label("B", False, False, False), Label("B", False, False, True)
     )  # fmt: skip
-    assert program.after == 1  # that a row is the last one shows when there is none behind it
+    assert program.reach.after == 1  # that a row is the last one shows when there is none behind it
     assert program.tests == ((0,), (2,))  # B without an anchor is always true
     # where the rows of a match are not shown, {- -} says nothing
-    assert assemble(plan_of(pattern)).shown == (True, True, True)
+    assert [label.shown for label in assemble(plan_of(pattern)).labels] == [True, True, True]
 
 
 def test_a_negation_between_rows_is_idle() -> None:

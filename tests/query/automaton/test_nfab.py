@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hybrid.statement.explain import explain
 from matching.by_reference import DuckEvaluation
-from query.automaton.nfab import ROW_NUMBER, Absence, NFAb, NFAbEdge, NFAbEdgeKind, NFAbState, explain_nfab, nfab
+from query.automaton.nfa import EdgeKind, State
+from query.automaton.nfab import ROW_NUMBER, Absence, NFAb, explain_nfab, nfab
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -63,9 +64,10 @@ def chain_of(text: str) -> NFAb:
     return found
 
 
-def edges(states: Sequence[NFAbState]) -> list[str]:
+def edges(found: NFAb, after: bool = False) -> list[str]:
     """All edges in order, `state kind: formula`."""
-    return [f"{s.name} {e.kind.value}: {show(e.formula)}" for s in states for e in s.edges]
+    states = zip(found.names, found.after if after else found.before, strict=True)
+    return [f"{name} {e.kind.value}: {show(e.label)}" for name, s in states for e in s.edges]
 
 
 # ---- what is printed -----------------------------------------------------------------------------------------------
@@ -115,10 +117,10 @@ def test_query_3_of_the_paper_is_its_figure_2() -> None:
 )
 def test_what_each_strategy_ignores(selection: str, ignore: list[str]) -> None:
     found = chain_of(QUERY_3.format(selection=f"SELECTION {selection}"))
-    shown = [show(e.formula) for s in found.before for e in s.edges if e.kind is NFAbEdgeKind.IGNORE]
+    shown = [show(e.label) for s in found.before for e in s.edges if e.kind is EdgeKind.IGNORE]
     assert shown == ignore
     bounded = {"False": "False", "True": HOUR}
-    shown = [show(e.formula) for s in found.after for e in s.edges if e.kind is NFAbEdgeKind.IGNORE]
+    shown = [show(e.label) for s in found.after for e in s.edges if e.kind is EdgeKind.IGNORE]
     assert shown == [bounded.get(formula, f"({formula} AND {HOUR})") for formula in ignore]
 
 
@@ -130,7 +132,7 @@ def test_conjuncts_go_to_the_edge_of_their_last_identifier() -> None:
     last = "((price > 1) OR (NOT (vol > 2))) AND ((price > 1) OR (NOT (vol IS NULL)))"
     early = "((count(B.*) >= 3) AND (max(B.vol) < LAST(A.vol)))"
     found = chain_of(text)
-    assert [e for e in edges(found.before) if "ignore" not in e] == [
+    assert [e for e in edges(found) if "ignore" not in e] == [
         "A begin: True",
         f"B[1] begin: {SAME}",
         f"B[i] take: ({SAME} AND ((LAST(B.price, 1) IS NULL) OR (price > LAST(B.price, 1))))",
@@ -140,7 +142,8 @@ def test_conjuncts_go_to_the_edge_of_their_last_identifier() -> None:
         f"C[i] take: ({SAME} AND (count(B.*) >= 3) AND (max(B.vol) < LAST(A.vol)) AND (s = 'c') AND {last})",
         f"D begin: ({SAME} AND (count(*) > 4) AND (LAST(A.price) = 1))",
     ]
-    peeks = {s.name: show(e.formula) for s in found.after if (e := s.edge(NFAbEdgeKind.PROCEED)) is not None}
+    states = zip(found.names, found.after, strict=True)
+    peeks = {name: show(e.label) for name, s in states if (e := s.edge(EdgeKind.PROCEED)) is not None}
     assert peeks == {
         "B[i]": f"({early[1:-1]} AND {SAME} AND (s = 'c') AND {last})",
         "C[i]": f"({SAME} AND (count(*) > 4) AND (LAST(A.price) = 1))",
@@ -170,14 +173,14 @@ def test_what_is_known_of_a_first_and_of_a_later_row(condition: str, first: str,
     plan = plan_of(f"PATTERN (A+ B) SELECTION STRICT DEFINE A AS {condition}")
     found = nfab(replace(plan, partition_by=()))
     assert found is not None
-    assert edges(found.before)[:2] == [f"A[1] begin: {first}", f"A[i] take: {later}"]
+    assert edges(found)[:2] == [f"A[1] begin: {first}", f"A[i] take: {later}"]
 
 
 def test_a_trailing_plus_ends_by_a_proceed_edge_with_within() -> None:
     found = chain_of("PATTERN (A B+) SELECTION STRICT WITHIN 4 ROWS")
     here, last = ("ROW_NUMBER()", "LAST(ROW_NUMBER())")
     bound = "(({} - FIRST(ROW_NUMBER())) < 4)"
-    assert edges(found.after) == [
+    assert edges(found, after=True) == [
         "A begin: True",
         f"B[1] begin: ({SAME} AND {bound.format(here)})",
         "B[1] ignore: False",
@@ -185,10 +188,10 @@ def test_a_trailing_plus_ends_by_a_proceed_edge_with_within() -> None:
         f"B[i] proceed: {bound.format(last)}",
         "B[i] ignore: False",
     ]
-    assert edges(found.before)[3:5] == [f"B[i] take: {SAME}", f"B[i] proceed: {bound.format(last)}"]
+    assert edges(found)[3:5] == [f"B[i] take: {SAME}", f"B[i] proceed: {bound.format(last)}"]
     other = chain_of("PATTERN (A B) SELECTION PARTITION WITHIN 4 ROWS")
     foreign = "(k IS DISTINCT FROM FIRST(k))"
-    assert edges(other.after)[2] == f"B ignore: ({foreign} AND ({foreign} OR {bound.format(here)}))"
+    assert edges(other, after=True)[2] == f"B ignore: ({foreign} AND ({foreign} OR {bound.format(here)}))"
 
 
 def test_row_numbers_of_another_partition_end_no_run() -> None:
@@ -212,7 +215,7 @@ def test_negations_stand_beside_the_states() -> None:
 
 def test_several_elements_of_one_variable_are_numbered() -> None:
     found = chain_of('PATTERN (A{2} b A{2,} "c") SELECTION STRICT')
-    assert [s.name for s in found.before] == ["A.1", "A.2", "B", "A.3", "A.4[1]", "A.4[i]", '"c"', "F"]
+    assert list(found.names) == ["A.1", "A.2", "B", "A.3", "A.4[1]", "A.4[i]", '"c"', "F"]
     assert found.elements == ("A.1", "A.2", "B", "A.3", "A.4", '"c"')
 
 
@@ -260,7 +263,7 @@ Labels = tuple[tuple[str, int], ...]
 class Runs:
     """All runs of an NFA^b over rows of all partitions: every edge whose formula holds is gone along."""
 
-    def __init__(self, plan: Plan, machine: NFAb, states: tuple[NFAbState, ...], rows: Sequence[Row]) -> None:
+    def __init__(self, plan: Plan, machine: NFAb, states: tuple[State[Expression], ...], rows: Sequence[Row]) -> None:
         self.machine, self.states = machine, states
         self.keys = [partition_key(plan, row) for row in rows]
         self.rows = [r | {ROW_NUMBER.name: self.keys[: i + 1].count(self.keys[i])} for i, r in enumerate(rows)]
@@ -285,27 +288,27 @@ class Runs:
         for edge in self.states[state].edges:
             behind = self.states[edge.target].variable
             match edge.kind:
-                case NFAbEdgeKind.BEGIN | NFAbEdgeKind.TAKE:
-                    if self.holds(edge.formula, bound, self.states[state].variable, row):
+                case EdgeKind.BEGIN | EdgeKind.TAKE:
+                    if self.holds(edge.label, bound, self.states[state].variable, row):
                         yield edge.target, (*bound, (state, row))
-                case NFAbEdgeKind.IGNORE:
-                    if self.holds(edge.formula, bound, self.states[state].variable, row):
+                case EdgeKind.IGNORE:
+                    if self.holds(edge.label, bound, self.states[state].variable, row):
                         yield state, bound
-                case NFAbEdgeKind.PROCEED:
-                    if behind is not None and self.holds(edge.formula, bound, behind, row):
+                case EdgeKind.PROCEED:
+                    if behind is not None and self.holds(edge.label, bound, behind, row):
                         yield from self.step(edge.target, bound, row)
 
     def ends(self, state: int, bound: Bound) -> bool:
         """Whether a run that has just stored a row is in F, or proceeds to it."""
-        proceed: NFAbEdge | None = self.states[state].edge(NFAbEdgeKind.PROCEED)
+        proceed = self.states[state].edge(EdgeKind.PROCEED)
         if proceed is None or self.states[proceed.target].variable is not None:
             return self.states[state].variable is None
-        return self.holds(proceed.formula, bound, None, bound[-1][1])
+        return self.holds(proceed.label, bound, None, bound[-1][1])
 
     def violated(self, absence: Absence, bound: Bound) -> bool:
         def of(element: int) -> list[int]:
             name = self.machine.elements[element]
-            return [row for state, row in bound if self.states[state].name in (name, f"{name}[1]", f"{name}[i]")]
+            return [row for state, row in bound if self.machine.names[state] in (name, f"{name}[1]", f"{name}[i]")]
 
         if absence.behind is None:
             place = range(bound[0][1])
