@@ -349,7 +349,7 @@ def register_of(
     return len(registers) - 1
 
 
-class _Assembler:
+class Assembler:
     """Collects features, registers, constants and code while conditions are lowered."""
 
     def __init__(self) -> None:
@@ -710,7 +710,7 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
-    assembler = _Assembler()
+    assembler = Assembler()
     local: dict[str, Expression] = {}
     codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
     for variable in dict.fromkeys(label.variable for label in labels):

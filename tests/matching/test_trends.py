@@ -118,7 +118,7 @@ def test_policy_of_strategies() -> None:
 
 
 def test_what_has_no_engine_is_enumerated() -> None:
-    for more in ({"conditions": "B: abs(v - LAST(A.v)) < 3"}, {"measures": "MAX(A.g) AS g"}):
+    for more in ({"conditions": "B: sign(v - LAST(A.v)) = 1"}, {"measures": "MAX(A.g) AS g"}):
         plan = plan_of(statement("A B", 10, 10, **more))
         with pytest.warns(match="runs through the reference matcher"):
             make_matcher(plan)
@@ -213,3 +213,33 @@ def test_sums_of_decimals_by_enumeration_are_exact() -> None:
 
 def test_kernel_constants_are_those_of_the_enumerations() -> None:
     assert tuple(kernels.PassedOver) == (kernels.ANY, kernels.NEXT, kernels.ENDS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "n"),
+    [
+        ("abs(v - LAST(A.v)) < 3", 3), ("v > 1.05 * LAST(A.v) + 1", 1), ("v IN (LAST(A.v), 9)", 1),
+        ("NOT (v > LAST(A.v))", 2), ("v BETWEEN LAST(A.v) AND LAST(A.v) + 3", 3),
+        ("CASE WHEN LAST(A.v) = 4 THEN v = 4 ELSE v > 4 END", 2), ("ts - LAST(A.ts) <= INTERVAL '2' SECOND", 3),
+    ],
+)  # fmt: skip
+def test_conditions_that_compute_with_both_neighbours(condition: str, n: int) -> None:
+    """Before: they were enumerated."""
+    events = read_rows("A@1{4} A@2{6} B@3{4} B@4{7}")
+    plan = plan_of(statement("A B", 10, 10, conditions=f"B: {condition}", measures="COUNT(MATCHES) AS n"))
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, n)]
+    assert isinstance(make_matcher(plan), KernelMatcher)
+
+
+def test_trends_of_neighbours_that_are_near_each_other() -> None:
+    """Before: HQ600, for they were enumerated. 400 events of the same value: every set of them."""
+    near = "A: count(A.*) = 1 OR abs(v - LAST(A.v, 1)) < 3"
+    plan = plan_of(statement("A+", 10, 10, conditions=near, measures="COUNT(MATCHES) AS n"))
+    assert found(plan, [row("A", i / 100, 4 + 10 * (i == 200)) for i in range(401)]) == [(0, 10_000_000, 2**400)]
+
+
+def test_a_condition_between_neighbours_that_overflows() -> None:
+    plan = plan_of(statement("A B", 10, 10, conditions="B: v - LAST(A.v) > 0"))
+    assert found(plan, [row("A", 1, -5), row("C", 2, 2**63 - 1), row("B", 3, 1)])[0][2] == 1
+    with pytest.raises(DataError, match="the condition of B overflows or divides by zero at 2000000 us"):
+        found(plan, [row("A", 1, -5), row("B", 2, 2**63 - 1)])
