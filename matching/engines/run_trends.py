@@ -206,13 +206,19 @@ class RunTrends(CountsOnly):
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Closes the windows that end at the watermark or before."""
-        self._close((watermark_us - self._moves.within_us) // self._moves.slide_us + 1)
+        self.close_before((watermark_us - self._moves.within_us) // self._moves.slide_us + 1)
 
     def finish(self, partitions: int) -> None:
         """Closes all windows."""
-        self._close(END)
+        self.close_before(END)
 
-    def _close(self, window: int) -> None:
+    @property
+    def closed_before(self) -> int:
+        """Returns the first window that is not closed; before the first event, one before all windows."""
+        return int(self._counters[Counter.CLOSED_BEFORE]) if self._counters[Counter.LIVE] else -END
+
+    def close_before(self, window: int) -> None:
+        """Closes the windows before `window`."""
         if self._counters[Counter.LIVE]:
             self._room_for_output()
             kernels.close_before(window, self._moves, self._sums, self._shape, self._pool)

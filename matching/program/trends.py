@@ -23,7 +23,7 @@ from query.plan.expression import (
     is_row_local,
     show,
 )
-from query.plan.pattern import Alternation, Conjunction, Variable
+from query.plan.pattern import Alternation, Conjunction, Variable, sides
 from query.plan.plan import AfterMatch, Define, Plan
 from query.plan.trends import Over, TrendAggregate, Trends, condition_after, neighbours, previous
 
@@ -108,7 +108,8 @@ Pair = tuple[tuple[Comparison | Computed, ...], ...]
 class TrendTable:
     """The tables of the trend engine. labels: the variables, by their bits; features: those of the program. pairs: the
     conditions of labels, by the label of the event right before (-1: none) and their own, where there are any. code:
-    the instructions of each `Computed` condition; `constants` are their operands."""
+    the instructions of each `Computed` condition; `constants` are their operands. others: of AND, the automata of its
+    further sides."""
 
     trends: Trends
     selection: Selection
@@ -120,6 +121,12 @@ class TrendTable:
     pairs: tuple[tuple[int, int, Pair], ...] = ()
     code: tuple[tuple[tuple[int, int, int], ...], ...] = ()
     constants: tuple[int | float, ...] = ()
+    others: tuple[TrendAutomaton, ...] = ()
+
+    @property
+    def automata(self) -> tuple[TrendAutomaton, ...]:
+        """Returns the automaton of each side of AND, or the only one."""
+        return (self.automaton, *self.others)
 
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
@@ -133,7 +140,7 @@ class TrendTable:
         return "\n".join(shown)
 
     def __str__(self) -> str:
-        lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", str(self.automaton)]
+        lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", *map(str, self.automata)]
         lines += [f"{'adds' if i == 0 else '':<12}{self._shown(s)}" for i, s in enumerate(self.sums)]
         return "\n".join(lines)
 
@@ -147,11 +154,16 @@ class TrendTable:
 
 def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     """Returns the program whose labels are the variables of a plan of trends, negated ones too, and its table. Raises
-    NoKernel for conditions between two events, for AND and for values that a lane cannot hold; QueryError if the
-    pattern is too large."""
-    assert plan.trends is not None
+    NoKernel for AND, and as `conjoined_program` does."""
     if isinstance(plan.pattern, Conjunction):
         raise NoKernel("AND of two patterns")
+    return conjoined_program(plan)
+
+
+def conjoined_program(plan: Plan) -> tuple[Program, TrendTable]:
+    """Like `trend_program`, also for AND. Raises NoKernel for conditions between two events that have no bytecode, and
+    for values that a lane cannot hold; QueryError if the pattern is too large."""
+    assert plan.trends is not None
     names = tuple(d.variable for d in plan.defines)
     one = Variable(names[0]) if len(names) == 1 else Alternation(tuple(map(Variable, names)))
     each = replace(
@@ -215,9 +227,10 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     if len(values_before(pairs)) > KEPT_MAX:
         raise NoKernel(f"conditions between two events of a trend on more than {KEPT_MAX} values")
     features = tuple(zip(assembler.features, assembler.lanes, strict=True))
+    automaton, *others = map(trend_automaton, sides(plan.pattern))
     table = TrendTable(
-        plan.trends, plan.selection, labels, trend_automaton(plan.pattern), features, tuple(sums), tuple(puts),
-        tuple(pairs), tuple(code), tuple(assembler.values),
+        plan.trends, plan.selection, labels, automaton, features, tuple(sums), tuple(puts), tuple(pairs), tuple(code),
+        tuple(assembler.values), tuple(others),
     )  # fmt: skip
     return replace(
         program, features=features, texts=tuple(assembler.texts), within_us=plan.trends.within_us

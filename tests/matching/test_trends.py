@@ -12,7 +12,8 @@ from matching.engines.run_trends import LIMBS_MAX, in_order, out_of_order
 from matching.kernels import trends as kernels
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program.trends import trend_program
-from matching.trend_rows import grouped, whole_numbers
+from matching.trend_numbers import limbs_of, whole_numbers
+from matching.trend_rows import grouped
 from query.automaton.trends import trend_automaton
 from query.errors import DataError, QueryError
 from query.plan.plan import Plan
@@ -243,3 +244,48 @@ def test_a_condition_between_neighbours_that_overflows() -> None:
     assert found(plan, [row("A", 1, -5), row("C", 2, 2**63 - 1), row("B", 3, 1)])[0][2] == 1
     with pytest.raises(DataError, match="the condition of B overflows or divides by zero at 2000000 us"):
         found(plan, [row("A", 1, -5), row("B", 2, 2**63 - 1)])
+
+
+def both(pattern: str, returned: str, more: str = "") -> Plan:
+    """Returns the plan of a SASE+ statement with AND in a window of 10 seconds."""
+    text = f"FROM events TYPE BY type PATTERN {pattern} {more} WITHIN 10 SECONDS RETURN {returned}"
+    return plan_of(text)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_pairs_of_and_are_counted_and_not_enumerated(size: int) -> None:
+    """Before: HQ600. Sums of both sides, of doubles and of the smallest and largest values of either."""
+    events = [row("A", i / 100, i - 7, d=float(i % 3)) for i in range(200)] + [row("C", 3, 5, d=0.5), row("B", 4, 2)]
+    returned = "COUNT(*), COUNT(A), SUM(a.v), AVG(c.v), MIN(x.v), SUM(x.d), COUNT(c)"
+    plan = both("SEQ(A+ a, B b) AND SEQ(A+ x, C c)", returned)
+    assert isinstance(make_matcher(plan), KernelMatcher)
+    ((_, _, n, events_of_a, total, average, least, doubles, c),) = found(plan, events, size)
+    one, half = 2**200 - 1, 2**199
+    assert n == c == one * one
+    assert events_of_a == 2 * 200 * half * one
+    assert total == sum(i - 7 for i in range(200)) * half * one
+    assert (average, least) == (5.0, -7)
+    assert doubles == pytest.approx(sum(i % 3 for i in range(200)) * half * one)
+
+
+def test_pairs_of_and_by_partition_and_across_windows() -> None:
+    """A window and partition in which one side has nothing gives no row, and its rows are not kept."""
+    events = read_rows("A@1{1,g=x} B@2{g=x} C@3{g=y} A@4{2,g=y} A@11{5,g=x} B@12{g=x} C@13{g=x} C@14{g=x} A@21 C@22")
+    plan = both("SEQ(A a, B b) AND C c", "COUNT(*), SUM(a.v), COUNT(c)", "WHERE [g]")
+    assert expected(plan, events) == [(10_000_000, 20_000_000, 2, 10, 2)]
+    for size in (1, 2, 4, 100):
+        assert found(plan, events, size) == expected(plan, events)
+    matcher = make_matcher(plan)
+    whole = batch_of(EVENTS, events)
+    rows = []
+    for i in range(len(events)):
+        rows.append(matcher.push(whole.slice(i, i + 1)))
+        state, matcher = matcher.snapshot(), make_matcher(plan)
+        matcher.restore(state)
+    assert rows_of(plan, [*rows, matcher.advance(None)]) == expected(plan, events)
+
+
+def test_numbers_as_limbs_and_back() -> None:
+    numbers = np.array([[5, -7], [2**200, -(2**190)], [0, 2**63]], object)
+    assert whole_numbers(limbs_of(numbers, 2), np.arange(3), 3).tolist() == numbers.tolist()
+    assert limbs_of(numbers[:0], 2).shape[:2] == (0, 2)

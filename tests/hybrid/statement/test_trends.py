@@ -166,3 +166,11 @@ def test_explain_shows_windows_states_and_sums() -> None:
         "            1: A -> 1; B -> trend 0", "none: trends are counted, and no run is kept",
     ):  # fmt: skip
         assert line in shown
+
+
+def test_explain_shows_both_sides_of_and() -> None:
+    """Before: an AssertionError."""
+    text = "FROM events TYPE BY type PATTERN SEQ(A a, B b) AND C+ c WITHIN 10 SECONDS RETURN COUNT(*)"
+    shown = hybrid.sql(text, events=many()).explain()
+    for line in ("engine      counts of trends of each side of AND", "1: B -> trend 0", "0 start: C -> 1, trend 0"):
+        assert line in shown
