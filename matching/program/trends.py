@@ -180,7 +180,7 @@ def conjoined_program(plan: Plan) -> tuple[Program, TrendTable]:
     def feature(expression: Expression) -> int:
         try:
             lane = kept_lane(expression.type)
-            if expression.type == "INTERVAL" or lane.coded or lane.boolean:
+            if expression.type == "INTERVAL" or lane.coded:
                 raise NoKernel(f"{show(expression)} of type {expression.type}")
             return assembler.feature(expression)
         except NoLane as why:

@@ -289,3 +289,30 @@ def test_numbers_as_limbs_and_back() -> None:
     numbers = np.array([[5, -7], [2**200, -(2**190)], [0, 2**63]], object)
     assert whole_numbers(limbs_of(numbers, 2), np.arange(3), 3).tolist() == numbers.tolist()
     assert limbs_of(numbers[:0], 2).shape[:2] == (0, 2)
+
+
+def test_smallest_and_largest_booleans_and_sums_of_them() -> None:
+    """Before: they were enumerated, so that 400 events were too many."""
+    measures = "MIN(A.v > 3) AS lo, MAX(A.v > 3) AS hi, SUM(A.v > 3) AS n, AVG(A.v > 3) AS a, MAX(B.v > 3) AS b"
+    plan = plan_of(statement("A+ B", 10, 10, measures=measures))
+    events = read_rows("A@1{4} A@2{1} A@3 B@4")
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, False, True, 4, 0.5, None)]
+    many = [row("A", i / 100, i % 2 * 9) for i in range(400)] + [row("B", 4, 4)]
+    assert found(plan, many)[0][2:5] == (False, True, 200 * 2**399)
+
+
+def test_sums_of_decimals_without_a_fraction_are_bignums() -> None:
+    """Before: VARCHAR, which is compared with nothing."""
+    measures = "SUM(A.v::DECIMAL(18,0)) AS s, SUM(A.m) AS m"
+    plan = plan_of(statement("A+", 10, 10, measures=measures))
+    assert plan.trends is not None
+    assert [a.type for a in plan.trends.aggregates] == ["BIGNUM", "VARCHAR"]
+    events = [row("A", i, 3, m=Decimal("0.25")) for i in range(3)]
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, 36, Decimal("3.00"))]
+
+
+def test_sums_of_decimals_are_not_compared_as_texts() -> None:
+    """Before: '9.5' was larger than '12.5', without a word."""
+    with pytest.raises(QueryError, match=r"HQ221(.|\n)*text of its digits(.|\n)*sum\(A.m\)::DECIMAL\(38,2\)"):
+        plan_of(statement("A B", 10, 10, measures="SUM(A.m) > SUM(B.m) AS more"))
+    plan_of(statement("A B", 10, 10, measures="SUM(A.m)::DECIMAL(38,2) > SUM(B.m)::DECIMAL(38,2) AS more"))
