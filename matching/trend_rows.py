@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.engines.engine import ClosedWindows
-from matching.engines.run_trends import out_of_order
+from matching.engines.run_trends import in_order, out_of_order
 from matching.features import query
 from matching.program.trends import FLOAT, LEAST, Put, TrendTable
 from matching.store import to_arrow
@@ -51,6 +51,7 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     if not groups:
         _, first, number = np.unique(window, return_index=True, return_inverse=True)
         return first, number.astype(np.int64)
+    groups = [_ordered(values) for values in groups]
     by = {f"g{i}": values for i, values in enumerate(groups)}
     rows = pa.table({"w": pa.array(window), **by, "i": pa.array(np.arange(len(window)))})
     keys = ["w", *by]
@@ -71,6 +72,14 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     place = np.empty(int(joined.max()) + 1, np.int64)
     place[joined[first]] = np.arange(len(first))
     return first, place[joined]
+
+
+def _ordered(values: pa.Array) -> pa.Array:
+    """Returns values of a group as they are ordered: doubles as whole numbers, for Arrow puts NaN first."""
+    if not pa.types.is_floating(values.type):
+        return values
+    null = values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(in_order(values.fill_null(0.0).cast(pa.float64()).to_numpy()), mask=null)
 
 
 @dataclass(frozen=True, slots=True)

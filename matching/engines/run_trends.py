@@ -22,6 +22,7 @@ from matching.kernels.trends import (
     TrendNode,
     TrendSums,
 )
+from matching.limits import check_windows
 from matching.program.opcodes import OpCode
 from matching.program.trends import FLOAT, LEAST, WHOLE, Comparison, Computed, Sum, TrendTable, values_before
 from matching.store import RowStore
@@ -140,9 +141,15 @@ class RunTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs."""
+        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs,
+        or if a bound of a window is no TIMESTAMP."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
+        taken = np.flatnonzero(mask)
+        if len(taken):  # rows are in the order of time
+            of = self._table.trends
+            first, last = of.windows(int(ts[taken[0]]))[0], of.windows(int(ts[taken[-1]]))[-1]
+            check_windows(first * of.slide_us, last * of.slide_us + of.within_us)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)
         while at < count:

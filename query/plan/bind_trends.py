@@ -11,7 +11,7 @@ from query.language.ast import AfterMatchKind
 from query.language.duck import NULL_TYPE
 from query.plan import pattern as rp
 from query.plan.bind_expression import MATCHES, Scope, bind_over_trends
-from query.plan.expression import Aggregate, Call, Column, Expression, show, walk
+from query.plan.expression import Aggregate, Call, Column, Expression, Navigation, show, walk
 from query.plan.plan import Define, Measure
 from query.plan.trends import (
     BIGNUM,
@@ -108,8 +108,10 @@ class TrendBinder:
             if self.match.sase and any(not isinstance(e, Aggregate) for e, _ in found):
                 found = [(e, why) for e, why in found if not isinstance(e, Aggregate)]  # the count is of v[i] itself
             for e, why in found:
-                self.fault(f"{self.shown(e)} is not of the event right before {define.variable}", e.span, why,
-                           "a condition of a trend reads its own event and the one right before it")
+                hint = "a condition of a trend reads its own event and the one right before it"
+                if isinstance(e, Navigation) and e.physical_offset == -1 and not self.match.sase:
+                    hint += f": LAST({show(e.argument)}, 1) is that of the latter"
+                self.fault(f"{self.shown(e)} is not of the event right before {define.variable}", e.span, why, hint)
 
     def shown(self, e: Expression) -> str:
         """Returns an expression as messages show it: as written in SASE+, whose text is not SQL."""

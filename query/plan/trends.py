@@ -39,7 +39,7 @@ from query.plan.pattern import (
 )
 from query.schema import Field
 
-#: The first columns of a row per window.
+#: The first columns of a row per window; times with a zone if those of the events have one.
 WINDOW_COLUMNS = (Field("window_start", "TIMESTAMP"), Field("window_end", "TIMESTAMP"))
 #: DuckDB's type of whole numbers without bound.
 BIGNUM = "BIGNUM"
