@@ -191,8 +191,8 @@ def test_windows_at_the_ends_of_time(far: int, measure: str) -> None:
 def test_bounds_have_a_zone_if_times_have_one() -> None:
     """Before: TIMESTAMP, which SQL compares with a TIMESTAMPTZ by the session's zone."""
     events = pa.table({"ts": pa.array([1, 2]).cast(pa.timestamp("us", tz="Europe/Zurich"))})
-    text = "MATCH_RECOGNIZE (ORDER BY ts MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A+) WITHIN 10 SECONDS)"
-    found = hybrid.sql(f"SELECT * FROM events {text} AS m", events=events).arrow()
+    clauses = "ORDER BY ts MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A+) WITHIN 10 SECONDS"
+    found = hybrid.sql(f"SELECT * FROM events MATCH_RECOGNIZE ({clauses}) AS m", events=events).arrow()
     assert [str(t) for t in found.schema.types[:2]] == ["timestamp[us, tz=UTC]"] * 2
     assert found["window_end"].cast(pa.int64()).to_pylist() == [10_000_000]
 
