@@ -623,6 +623,8 @@ _AFTER = {
 
 def _refuse(plan: Plan, mode: Mode, strict: bool) -> None:
     """Raises NoKernel for clauses that only the reference can run."""
+    if isinstance(plan.pattern, Conjunction):
+        raise NoKernel("AND of two patterns")
     absence = _absence(plan.pattern)
     if plan.selection in _IGNORE:
         if anchors(plan.pattern):
