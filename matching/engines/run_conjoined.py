@@ -10,7 +10,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
 from matching.engines.run_trends import CountsOnly, RunTrends
-from matching.program.trends import LEAST, WHOLE, TrendTable
+from matching.program.trends import LEAST, WHOLE, Computed, TrendTable
 from matching.store import RowStore
 from matching.trend_numbers import limbs_of, whole_numbers
 
@@ -116,7 +116,9 @@ def sides_of(table: TrendTable) -> list[TrendTable]:
     for automaton in table.automata:
         own = {table.labels.index(v) for state in automaton.states for v in state.takes}
         pairs = tuple(pair for pair in table.pairs if pair[1] in own)
-        found.append(replace(table, automaton=automaton, others=(), pairs=pairs))
+        computed = {c.code for _, _, pair in pairs for one in pair for c in one if isinstance(c, Computed)}
+        code = tuple(of if i in computed else () for i, of in enumerate(table.code))
+        found.append(replace(table, automaton=automaton, others=(), pairs=pairs, code=code))
     return found
 
 

@@ -198,7 +198,7 @@ def test_killed_while_windows_are_open(tmp_path: Path) -> None:
             file.writelines(lines[run * 5000 : (run + 1) * 5000])
             file.flush()
             child, before = start(tmp_path), len(rows(tmp_path))
-            until(lambda before=before: len(rows(tmp_path)) > before + 20)  # noqa: B023
+            until(lambda before=before: len(rows(tmp_path)) > before + 20)
             time.sleep(0.13 * run)
             child.kill()
             child.communicate(timeout=60)

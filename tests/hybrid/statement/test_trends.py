@@ -239,3 +239,24 @@ def test_a_value_of_one_match_is_one_fault() -> None:
     with pytest.raises(QueryError) as refused:
         hybrid.sql(statement("A+ B", 10, 10, measures="LAST(A.v) AS n"), events=many())
     assert len(refused.value.diagnostics) == 1
+
+
+def test_rows_of_windows_in_a_table_have_a_history() -> None:
+    """An entry of WITH has none. Before, the hint had a name of ours, __hybrid_factor_0."""
+    rows = read_rows(" ".join(f"A@{t}" for t in (1, 2, 3, 11, 21, 22, 31, 32, 33, 34, 35, 41)))
+    windows = statement("A+", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n")
+    rising = (
+        "MATCH_RECOGNIZE (ORDER BY window_end MEASURES Y.window_end AS e, Y.n AS n AFTER MATCH SKIP TO NEXT ROW "
+        "PATTERN (X Y) DEFINE Y AS n > X.n)"
+    )
+    joined = (
+        f"SELECT m.n, h.n AS before FROM w {rising} AS m "
+        "JOIN HISTORY OF w FROM m.e - INTERVAL '40' SECOND TO m.e - INTERVAL '5' SECOND AS h ON h.n > 1 ORDER BY ALL"
+    )
+    with pytest.raises(QueryError, match=r"HQ200(.|\n)*an entry of WITH has no history: store its rows"):
+        hybrid.sql(f"WITH w AS ({windows}) {joined}", events=table(rows))
+    w = hybrid.sql(windows, events=table(rows)).arrow()
+    assert w["n"].to_pylist() == [7, 1, 3, 31, 1]
+    assert hybrid.sql(joined, w=w).arrow().to_pylist() == [
+        {"n": 3, "before": 7}, {"n": 31, "before": 3}, {"n": 31, "before": 7}
+    ]  # fmt: skip
