@@ -39,6 +39,8 @@ GROWTH_BITS = 13
 ENTRIES_BITS = 27
 #: After all windows.
 END = 1 << 62
+#: A time from which on windows may end after the last TIMESTAMP: two of the longest intervals.
+FAR_US = 1 << 61
 
 _POLICY = {Selection.SKIP_TILL_ANY: PassedOver.STAYS, Selection.SKIP_TILL_NEXT: PassedOver.STAYS_UNLESS_WAITED_FOR}
 #: Arrays of Pool whose rows are nodes, and those whose rows are entries.
@@ -145,10 +147,9 @@ class RunTrends(CountsOnly):
         or if a bound of a window is no TIMESTAMP."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
-        taken = np.flatnonzero(mask)
-        if len(taken):  # rows are in the order of time
-            of = self._table.trends
-            first, last = of.windows(int(ts[taken[0]]))[0], of.windows(int(ts[taken[-1]]))[-1]
+        if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
+            of, some = self._table.trends, ts[taken]  # in the order of time
+            first, last = of.windows(int(some[0]))[0], of.windows(int(some[-1]))[-1]
             check_windows(first * of.slide_us, last * of.slide_us + of.within_us)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)

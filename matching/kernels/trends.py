@@ -199,7 +199,7 @@ class Counter(IntEnum):
     FREE = 1  # first free one of them
     OPEN = 2  # nodes of open windows
     CLOSED_BEFORE = 3  # windows before this one are closed
-    SLOT = 4  # where to go on in a row after MORE_LIMBS
+    SLOT = 4  # where to go on in a row after MORE_LIMBS or MORE_NODES
     OUT = 5  # rows of output
     VALUE_BITS = 6  # of the largest value of a row, for the room above a number
     LIVE = 7  # 1: CLOSED_BEFORE has been set
@@ -723,6 +723,41 @@ def branch(moves, pairs, sums, shape, pool, node, m, row, width, room, apart, va
                 pool.nodes[node, FULL] = 1
 
 
+@inlined
+def count_alone(moves, nodes, numbers, node, label, width, room, cells, columns):
+    """Takes an event of one label where nothing but trends is counted. The same as `extend` for each take, but over
+    `numbers`, all records one after the other: a view of each would cost more than the addition. room: less than 63."""
+    of_node = np.uint64(node * cells * columns)
+    alive = np.uint64(columns - 1)
+    ends = np.uint64(width)
+    for e in range(moves.alone_begin[label], moves.alone_begin[label + 1]):
+        s = moves.alone_source[e]
+        start = moves.starts[s]
+        source = of_node + np.uint64(s * columns)
+        if nodes[node, START] != s if start else numbers[source + alive] == 0:
+            continue
+        # the end first: the next state may be the source itself
+        for way in range(2):
+            cell = moves.alone_end[e] if way == 0 else moves.alone_state[e]
+            if cell < 0:
+                continue
+            to = of_node + np.uint64(cell * columns)
+            i = np.uint64(0)
+            if start:
+                carry = np.int64(1)
+                while carry != 0 and i < ends:
+                    numbers[to + i], carry = add_limb(numbers[to + i], np.int64(0), carry)
+                    i += np.uint64(1)
+            else:
+                carry = np.int64(0)
+                while i < ends:
+                    numbers[to + i], carry = add_limb(numbers[to + i], numbers[source + i], carry)
+                    i += np.uint64(1)
+            numbers[to + alive] = 1
+            if numbers[to + ends - np.uint64(1)] >> (62 - room) != 0:  # no count is negative
+                nodes[node, FULL] = 1
+
+
 @kernel
 def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, pairs, sums, shape, pool):
     """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, bits, doubles:
@@ -736,6 +771,10 @@ def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, p
     if narrow > shape.limbs:
         return begin, MORE_LIMBS
     apart = len(pool.entries) > 0
+    nodes, numbers, node_of = pool.nodes, pool.cells.reshape(-1), pool.of
+    plain = shape.whole == 1 and shape.floats == shape.there and room < 63
+    resumed = counters[SLOT]  # windows of the first row that have taken it
+    counters[SLOT] = 0
     first, last, slot_of_first = np.int64(0), np.int64(-1), np.int64(0)
     same_before = np.int64(-0x8000000000000000)  # times before this one have the same windows
     for row in range(begin, end):
@@ -750,10 +789,9 @@ def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, p
             slot_of_first = first % slots
             if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
                 if counters[OUT] + counters[OPEN] > len(pool.out) - 1:
+                    counters[SLOT] = resumed
                     return row, MORE_OUTPUT
                 close_before(first, moves, sums, shape, pool)
-        if counters[USED] + slots > len(pool.nodes):
-            return row, MORE_NODES
         alone = np.int64(NONE)
         label_bit = m & moves.taken
         if moves.policy == ANY and m & moves.broken == 0 and label_bit & (label_bit - 1) == 0:
@@ -761,27 +799,34 @@ def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, p
                 alone = trailing_zeros(label_bit)
         if apart and alone < 0:
             if counters[ENTRIES_USED] + slots * pairs.label_count * moves.states > len(pool.entries):
+                counters[SLOT] = resumed
                 return row, MORE_ENTRIES
             counters[EVENT] += 1
         p = partition[row]
-        for k in range(first + counters[SLOT], last + 1):
+        for k in range(first + resumed, last + 1):
             slot = slot_of_first + (k - first)
             slot = slot - slots if slot >= slots else slot
-            node = np.int64(pool.of[p, slot])
+            node = np.int64(node_of[p, slot])
             if node < 0:
                 if (moves.takes[0] | moves.breaks[0]) & m == 0:
                     continue
+                if counters[FREE] < 0 and counters[USED] == len(nodes):
+                    counters[SLOT] = k - first
+                    return row, MORE_NODES
                 node = new_node(pool, p, k, slot, narrow)
-            if pool.nodes[node, FULL] == 1:
-                if pool.nodes[node, WIDTH] == shape.limbs:
+            if nodes[node, FULL] == 1:
+                if nodes[node, WIDTH] == shape.limbs:
                     counters[SLOT] = k - first
                     return row, MORE_LIMBS
-                widen(pool, node, pool.nodes[node, WIDTH], shape)
-            width = pool.nodes[node, WIDTH]
+                widen(pool, node, nodes[node, WIDTH], shape)
+            width = nodes[node, WIDTH]
             if alone < 0:
                 branch(
                     moves, pairs, sums, shape, pool, node, m, row, width, room, apart, values, bits, doubles, valid
                 )  # fmt: skip
+                continue
+            if plain:
+                count_alone(moves, nodes, numbers, node, alone, width, room, pool.cells.shape[1], pool.cells.shape[2])
                 continue
             for e in range(moves.alone_begin[alone], moves.alone_begin[alone + 1]):
                 s = moves.alone_source[e]
@@ -797,7 +842,7 @@ def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, p
                                valid)
                         if any_crowded(record, width, room, shape):
                             pool.nodes[node, FULL] = 1
-        counters[SLOT] = 0
-        if counters[FAILED_ROW] != 0:
+        resumed = np.int64(0)
+        if alone < 0 and counters[FAILED_ROW] != 0:
             return row, FAILED
     return end, DONE
