@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels.identity import chains, chains_of_rows
@@ -81,7 +82,9 @@ def window_ids(fingerprint: str, start_us: Int64Array, groups: Sequence[pa.Array
 
 
 def _texts(values: pa.Array) -> list[bytes]:
-    """Returns values of a column of GROUP BY as bytes whose ends are known, `~` for null."""
+    """Returns values of a column of GROUP BY as bytes whose ends are known, `~` for null. Both zeros are one group."""
+    if pa.types.is_floating(values.type):
+        values = pc.add(values, pa.scalar(0.0, values.type))
     try:
         shown = values.cast(pa.string()).to_pylist()
     except pa.ArrowException:

@@ -1,10 +1,14 @@
-"""Errors of matches without end: too many partial matches, and AFTER MATCH SKIP TO that does not move on."""
+"""Errors of matches without end, too many partial matches and AFTER MATCH SKIP TO that does not move on; and of windows
+beyond the end of time."""
 
 from __future__ import annotations
 
 from matching.program.program import Mode, Program
-from query.errors import NO_SPAN, Diagnostic, QueryError
+from query.errors import NO_SPAN, DataError, Diagnostic, QueryError
 from query.plan.plan import AfterMatch, Plan
+
+#: The first and the last time that is not infinite, in microseconds.
+_FIRST_US, _LAST_US = -(2**63) + 2, 2**63 - 2
 
 
 def over_budget(plan: Plan, program: Program, runs_max: int) -> QueryError:
@@ -39,3 +43,11 @@ def not_moving_on(after: AfterMatch) -> QueryError:
     message = f"AFTER MATCH {after} would not move on from a match: {why}"
     hint = "AFTER MATCH SKIP TO NEXT ROW and SKIP PAST LAST ROW always move on"
     return QueryError([Diagnostic("HQ601", message, NO_SPAN, hint=hint)])
+
+
+def check_windows(start_us: int, end_us: int) -> None:
+    """Raises DataError if a bound of windows from one time to another is no TIMESTAMP."""
+    if start_us < _FIRST_US or end_us > _LAST_US:
+        where = "starts before the first" if start_us < _FIRST_US else "ends after the last"
+        raise DataError(f"a window from {start_us} us to {end_us} us {where} TIMESTAMP",
+                        "leave the events at the end of time out with WHERE")

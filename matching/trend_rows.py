@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.engines.engine import ClosedWindows
-from matching.engines.run_trends import out_of_order
+from matching.engines.run_trends import in_order, out_of_order
 from matching.features import query
 from matching.program.trends import FLOAT, LEAST, Put, TrendTable
 from matching.store import to_arrow
+from matching.trend_numbers import whole_numbers
 from matching.types import arrow_schema, plain_type
 from query.errors import DataError
 from query.plan.expression import Column, Expression, quote, show, to_sql, walk
@@ -23,9 +24,6 @@ from query.plan.output import output_columns
 from query.plan.plan import Plan
 from query.plan.trends import BIGNUM, WINDOW_COLUMNS, Over
 from query.schema import Schema
-
-#: Bits of a digit while numbers are added: so many rows of them fit into an int64.
-_DIGIT = 32
 
 
 def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Sequence[pa.Array]) -> pa.Table:
@@ -53,6 +51,7 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     if not groups:
         _, first, number = np.unique(window, return_index=True, return_inverse=True)
         return first, number.astype(np.int64)
+    groups = [_ordered(values) for values in groups]
     by = {f"g{i}": values for i, values in enumerate(groups)}
     rows = pa.table({"w": pa.array(window), **by, "i": pa.array(np.arange(len(window)))})
     keys = ["w", *by]
@@ -73,6 +72,14 @@ def grouped(window: np.ndarray, groups: Sequence[pa.Array]) -> tuple[np.ndarray,
     place = np.empty(int(joined.max()) + 1, np.int64)
     place[joined[first]] = np.arange(len(first))
     return first, place[joined]
+
+
+def _ordered(values: pa.Array) -> pa.Array:
+    """Returns values of a group as they are ordered: doubles as whole numbers, for Arrow puts NaN first."""
+    if not pa.types.is_floating(values.type):
+        return values
+    null = values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(in_order(values.fill_null(0.0).cast(pa.float64()).to_numpy()), mask=null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +107,6 @@ def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> _Totals:
         np.maximum.at(largest[:, k], group[some], windows.least[some, k])
         there[group[some], k] = True
     return _Totals(whole_numbers(windows.whole, group, count), floats, least, largest, there)
-
-
-def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """Returns the sums of numbers by group, as Python's ints, object (count, numbers). whole: int64 (rows, numbers,
-    limbs), two's complement, the lowest limb first."""
-    rows, numbers, limbs = whole.shape
-    out = np.empty((count, numbers), object)
-    if limbs == 1 and (rows == 0 or int(np.abs(whole >> 1).max()) < (1 << 61) // rows):
-        added = np.zeros((count, numbers), np.int64)
-        np.add.at(added, group, whole[:, :, 0])
-        out[:] = added
-        return out
-    unsigned = whole.view(np.uint64)
-    digits = np.empty((rows, numbers, 2 * limbs), np.int64)
-    digits[:, :, 0::2] = (unsigned & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    digits[:, :, 1::2] = (unsigned >> np.uint64(_DIGIT)).astype(np.int64)
-    digits[:, :, -1] = whole[:, :, -1] >> _DIGIT  # the highest digit has the sign
-    added = np.zeros((count, numbers, 2 * limbs), np.int64)
-    np.add.at(added, group, digits)
-    for i in range(count):
-        for k in range(numbers):
-            value = 0
-            for digit in reversed(added[i, k].tolist()):
-                value = (value << _DIGIT) + digit
-            out[i, k] = value
-    return out
 
 
 def _value(p: Put, put: _Totals, table: TrendTable) -> pa.Array:

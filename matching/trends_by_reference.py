@@ -8,6 +8,7 @@ import pyarrow as pa
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher, to_arrow
 from matching.identity import window_ids
+from matching.limits import check_windows
 from matching.trend_rows import digits, measured
 from matching.types import arrow_schema
 from query.errors import DataError, first_line
@@ -41,6 +42,8 @@ class ReferenceTrends(ReferenceMatcher):
             for row in trend_rows(plan, kept.rows, kept.ts_us, evaluate=self._evaluate)
             if (ended or (over is not None and row.end_us <= over)) and (was is None or row.end_us > was)
         ] if ended or self._closes(was, over) else []  # fmt: skip
+        for row in found:
+            check_windows(row.start_us, row.end_us)
         columns: dict[str, pa.Array] = {
             WINDOW_COLUMNS[0].name: pa.array([r.start_us for r in found], pa.timestamp("us")),
             WINDOW_COLUMNS[1].name: pa.array([r.end_us for r in found], pa.timestamp("us")),

@@ -76,8 +76,8 @@ def _of_side(plan: Plan, side: RowPattern, window: Within) -> Plan:
 
 
 def _order(value: Any) -> tuple[bool, Any]:
-    """Sorts values of a group, nulls first."""
-    return value is not None, value
+    """Sorts values of a group, nulls first and NaN last."""
+    return value is not None, _nan_last(value)
 
 
 def _nan_last(value: Any) -> tuple[bool, Any]:

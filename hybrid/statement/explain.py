@@ -123,8 +123,9 @@ def _automaton(plan: Plan) -> str:
 
     if plan.trends is not None:
         from query.automaton.trends import trend_automaton
+        from query.plan.pattern import sides
 
-        return str(trend_automaton(plan.pattern))
+        return "\n".join(str(trend_automaton(side)) for side in sides(plan.pattern))
     try:
         return str(compile_plan(plan))
     except NoKernel as why:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from matching.engines.engine import Engine, EnginePlan, WantedRows, spills
 from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_conjoined import RunConjoined
 from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
 from matching.engines.run_lists import RunLists
@@ -18,7 +19,7 @@ from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
-from matching.program.trends import trend_program
+from matching.program.trends import conjoined_program
 from matching.purpose import Purpose
 from query.language.ast import Selection
 from query.plan.expression import MatchNumber, walk
@@ -86,14 +87,15 @@ def _of_trends(plan: Plan, purpose: Purpose) -> EnginePlan:
     if purpose in (Purpose.COUNTS, Purpose.GRAPH):
         return EnginePlan(None, "a row per window", purpose, None)
     try:
-        program, table = trend_program(plan)
+        program, table = conjoined_program(plan)
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None)
     passes = plan.selection in (Selection.SKIP_TILL_ANY, Selection.SKIP_TILL_NEXT)
     why = "all matches of a window are counted by state, not found"
     wanted = rows_wanted(program) if passes else WantedRows.ALL
-    resident = f"the engine, {RunTrends.name}, keeps them in memory"
-    return EnginePlan(RunTrends, why, purpose, program, trends=table, wanted=wanted, resident=resident)
+    engine = RunConjoined if table.others else RunTrends
+    resident = f"the engine, {engine.name}, keeps them in memory"
+    return EnginePlan(engine, why, purpose, program, trends=table, wanted=wanted, resident=resident)
 
 
 def found_again(plan: Plan, program: Program) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
+from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, ConditionFailed, EnginePlan
 from matching.kernels import trends as kernels
-from matching.kernels.layout import grown
+from matching.kernels.layout import STACK, grown
 from matching.kernels.trend_records import Shape, TrendSums
 from matching.kernels.trends import (
     Counter,
@@ -21,7 +21,9 @@ from matching.kernels.trends import (
     TrendMoves,
     TrendNode,
 )
-from matching.program.trends import FLOAT, LEAST, WHOLE, Sum, TrendTable, values_before
+from matching.limits import check_windows
+from matching.program.opcodes import OpCode
+from matching.program.trends import FLOAT, LEAST, WHOLE, Comparison, Computed, Sum, TrendTable, values_before
 from matching.store import RowStore
 from query.errors import DataError
 from query.language.ast import Selection
@@ -36,6 +38,8 @@ GROWTH_BITS = 13
 ENTRIES_BITS = 27
 #: After all windows.
 END = 1 << 62
+#: A time from which on windows may end after the last TIMESTAMP: two of the longest intervals.
+FAR_US = 1 << 61
 
 _POLICY = {Selection.SKIP_TILL_ANY: PassedOver.STAYS, Selection.SKIP_TILL_NEXT: PassedOver.STAYS_UNLESS_WAITED_FOR}
 #: Arrays of Pool whose rows are nodes, and those whose rows are entries.
@@ -144,15 +148,20 @@ class RunTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs."""
+        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs,
+        or if a bound of a window is no TIMESTAMP."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
+        if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
+            of, some = self._table.trends, ts[taken]  # in the order of time
+            first, last = of.windows(int(some[0]))[0], of.windows(int(some[-1]))[-1]
+            check_windows(first * of.slide_us, last * of.slide_us + of.within_us)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)
         while at < count:
             at, status = kernels.step(
-                at, count, partition, mask, ts, values, doubles, feature_valid, self._moves, self._pairs, self._sums,
-                self._shape, self._pool,
+                at, count, partition, mask, ts, values, feature, doubles, feature_valid, self._moves, self._pairs,
+                self._sums, self._shape, self._pool,
             )  # fmt: skip
             match status:
                 case kernels.MORE_NODES:
@@ -164,6 +173,9 @@ class RunTrends(CountsOnly):
                 case kernels.MORE_ENTRIES:
                     more = self._slots * self._pairs.label_count * self._moves.states
                     self._grow(_OF_ENTRIES, 2 * len(self._pool.entries) + more)
+                case kernels.FAILED:
+                    position = positions.start + at if isinstance(positions, slice) else int(positions[at])
+                    raise ConditionFailed(position, int(self._counters[Counter.FAILED_LABEL]))
 
     def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """Returns whole numbers as they are, and doubles that are compared as int64 in their order; notes the bits of
@@ -204,13 +216,19 @@ class RunTrends(CountsOnly):
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Closes the windows that end at the watermark or before."""
-        self._close((watermark_us - self._moves.within_us) // self._moves.slide_us + 1)
+        self.close_before((watermark_us - self._moves.within_us) // self._moves.slide_us + 1)
 
     def finish(self, partitions: int) -> None:
         """Closes all windows."""
-        self._close(END)
+        self.close_before(END)
 
-    def _close(self, window: int) -> None:
+    @property
+    def closed_before(self) -> int:
+        """Returns the first window that is not closed; before the first event, one before all windows."""
+        return int(self._counters[Counter.CLOSED_BEFORE]) if self._counters[Counter.LIVE] else -END
+
+    def close_before(self, window: int) -> None:
+        """Closes the windows before `window`."""
         if self._counters[Counter.LIVE]:
             self._room_for_output()
             kernels.close_before(window, self._moves, self._sums, self._shape, self._pool)
@@ -375,17 +393,28 @@ def pairs_of(table: TrendTable) -> Pairs:
     each = [c for one in flat for c in one]
 
     def place(feature: int, before: bool) -> int:
-        return kept.index(feature) if before and feature >= 0 else feature
+        return kept.index((feature, False)) if before and feature >= 0 else feature
 
-    compare = [
-        (_FUNCTIONS[c.function], place(c.left, c.left_before), place(c.right, c.right_before), c.left_before,
-         c.right_before)
-        for c in each
-    ]  # fmt: skip
+    def compared(c: Comparison | Computed) -> tuple[int, ...]:
+        if isinstance(c, Computed):
+            return kernels.COMPUTED, c.code, kernels.NONE, 0, 0
+        sides = (c.left, c.left_before), (c.right, c.right_before)
+        return (_FUNCTIONS[c.function], *(place(*side) for side in sides), *(before for _, before in sides))
+
+    code = [
+        (op, kept.index((a, True)) if op == OpCode.REGISTER else a, b) for of in table.code for op, a, b in of
+    ]
+    constants = np.zeros(len(table.constants), np.int64)
+    for i, value in enumerate(table.constants):
+        constants[i] = np.float64(value).view(np.int64) if isinstance(value, float) else value
+    stack = np.zeros(STACK, np.int64)
     return Pairs(
         np.array([(before, v) in of for before in range(-1, n) for v in range(n)], np.bool_),
         np.cumsum([0, *map(len, alternatives)]).astype(np.int64), np.cumsum([0, *map(len, flat)]).astype(np.int64),
-        np.array(compare, np.int64).reshape(-1, 5), np.array(kept, np.int64), grained, plain, n,
+        np.array([compared(c) for c in each], np.int64).reshape(-1, 5),
+        np.cumsum([0, *map(len, table.code)]).astype(np.int64), np.array(code, np.int64).reshape(-1, 3),
+        constants, constants.view(np.float64), stack, stack.view(np.float64), np.zeros(STACK, np.bool_),
+        np.array([v for v, _ in kept], np.int64), np.array([bits for _, bits in kept], np.bool_), grained, plain, n,
     )  # fmt: skip
 
 

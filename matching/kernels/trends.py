@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.jit import inlined, kernel
-from matching.kernels.limbs import trailing_zeros
+from matching.kernels.limbs import add_limb, trailing_zeros
+from matching.kernels.predicate import holds
 from matching.kernels.trend_records import (
     NONE,
     add_float,  # noqa: F401  (matching.kernels.shared_trends reads it here)
@@ -34,9 +35,10 @@ MORE_NODES = 1
 MORE_LIMBS = 2
 MORE_OUTPUT = 3
 MORE_ENTRIES = 4
+FAILED = 5
 
 #: Functions of comparisons.
-IS, EQUAL, UNEQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = range(7)
+IS, EQUAL, UNEQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, COMPUTED = range(8)
 
 
 class PassedOver(IntEnum):
@@ -94,15 +96,25 @@ class Pairs(NamedTuple):
     """Conditions of a label on the event right before it. Of label v after label p (-1: the first event) there are
     the alternatives [begin[i], begin[i + 1]) with i = (p + 1) * labels + v; `any` is True if there are conditions.
     Comparisons of an alternative are rows [of[a], of[a + 1]) of `compare`, int64 (n, 5): function, left and right value
-    (NONE: none), and for each 1 if it is one of the event before. kept: the values that are kept of an event. grained:
-    bool per state, True if events of trends in it are kept one by one. labels: bits of the labels that have nothing to
-    do with such a state."""
+    (NONE: none), and for each 1 if it is one of the event before. A computed one has the index of its bytecode as its
+    left value: `code_start`, `code`, `constant` and `stack` are those of matching.kernels.predicate.holds, to which the
+    values that are kept are registers. kept: the values that are kept of an event; kept_bits: True for doubles as they
+    are, not in their order. grained: bool per state, True if events of trends in it are kept one by one. labels: bits
+    of the labels that have nothing to do with such a state."""
 
     any: np.ndarray
     begin: np.ndarray
     of: np.ndarray
     compare: np.ndarray
+    code_start: np.ndarray
+    code: np.ndarray
+    constant: np.ndarray
+    constant_f: np.ndarray
+    stack: np.ndarray
+    stack_f: np.ndarray
+    stack_valid: np.ndarray
     kept: np.ndarray
+    kept_bits: np.ndarray
     grained: np.ndarray
     labels: int
     label_count: int
@@ -151,19 +163,21 @@ ENTRY = int(TrendNode.ENTRY)
 
 
 class Counter(IntEnum):
-    """Numbers that outlive a call, int64 (11,)."""
+    """Numbers that outlive a call, int64 (13,)."""
 
     USED = 0  # nodes ever used
     FREE = 1  # first free one of them
     OPEN = 2  # nodes of open windows
     CLOSED_BEFORE = 3  # windows before this one are closed
-    SLOT = 4  # where to go on in a row after MORE_LIMBS
+    SLOT = 4  # where to go on in a row after MORE_LIMBS or MORE_NODES
     OUT = 5  # rows of output
     VALUE_BITS = 6  # of the largest value of a row, for the room above a number
     LIVE = 7  # 1: CLOSED_BEFORE has been set
     ENTRIES_USED = 8  # entries ever used
     ENTRIES_FREE = 9  # first free one of them
     EVENT = 10  # the number of the event
+    FAILED_ROW = 11  # a condition that was read and cannot be computed: its row + 1 (0: none), and its label
+    FAILED_LABEL = 12
 
 
 USED = int(Counter.USED)
@@ -177,6 +191,8 @@ LIVE = int(Counter.LIVE)
 ENTRIES_USED = int(Counter.ENTRIES_USED)
 ENTRIES_FREE = int(Counter.ENTRIES_FREE)
 EVENT = int(Counter.EVENT)
+FAILED_ROW = int(Counter.FAILED_ROW)
+FAILED_LABEL = int(Counter.FAILED_LABEL)
 
 
 class Pool(NamedTuple):
@@ -226,32 +242,49 @@ def operand(v, of_before, pool, entry, row, values, valid):
     return values[v, row], valid[v, row]
 
 
+@kernel
+def computed(pairs, code, label, pool, entry, row, bits, valid):
+    """True if a condition holds for an event after the event of an entry, by bytecode; notes one that cannot be
+    computed."""
+    before = pool.entries[entry]
+    truth = holds(pairs, code, before[E_VALUES:], before[E_THERE], bits, valid, row, pairs)
+    if truth < 0 and pool.counters[FAILED_ROW] == 0:
+        pool.counters[FAILED_ROW] = row + 1
+        pool.counters[FAILED_LABEL] = label
+    return truth == 1
+
+
 @inlined
-def may_follow(pairs, before, label, pool, entry, row, values, valid):
+def may_follow(pairs, before, label, pool, entry, row, values, bits, valid):
     """True if an event of `label` may come right after the event of an entry, of the label `before`; NONE: after
-    none."""
+    none. values, bits: of the event, doubles in their order and as they are."""
     i = (before + 1) * pairs.label_count + label
     if not pairs.any[i]:
         return True
     for a in range(pairs.begin[i], pairs.begin[i + 1]):
-        holds = True
+        met = True
         for c in range(pairs.of[a], pairs.of[a + 1]):
             one = pairs.compare[c]
-            x, holds = operand(one[LEFT], one[LEFT_BEFORE] == 1, pool, entry, row, values, valid)
-            if holds and one[FUNCTION] == IS:
-                holds = x != 0
-            elif holds:
-                y, holds = operand(one[RIGHT], one[RIGHT_BEFORE] == 1, pool, entry, row, values, valid)
-                holds = holds and compares(one[FUNCTION], x, y)
-            if not holds:
+            if one[FUNCTION] == COMPUTED:
+                met = computed(pairs, one[LEFT], label, pool, entry, row, bits, valid)
+                if not met:
+                    break
+                continue
+            x, met = operand(one[LEFT], one[LEFT_BEFORE] == 1, pool, entry, row, values, valid)
+            if met and one[FUNCTION] == IS:
+                met = x != 0
+            elif met:
+                y, met = operand(one[RIGHT], one[RIGHT_BEFORE] == 1, pool, entry, row, values, valid)
+                met = met and compares(one[FUNCTION], x, y)
+            if not met:
                 break
-        if holds:
+        if met:
             return True
     return False
 
 
 @inlined
-def add_entry(pairs, pool, node, state, label, row, record, values, valid):
+def add_entry(pairs, pool, node, state, label, row, record, values, bits, valid):
     """Keeps an event of trends that wait in a state. record: of these trends."""
     counters = pool.counters
     entry = counters[ENTRIES_FREE]
@@ -268,7 +301,7 @@ def add_entry(pairs, pool, node, state, label, row, record, values, valid):
     pool.nodes[node, ENTRY] = entry
     there = np.int64(0)
     for k in range(len(pairs.kept)):
-        of[E_VALUES + k] = values[pairs.kept[k], row]
+        of[E_VALUES + k] = bits[pairs.kept[k], row] if pairs.kept_bits[k] else values[pairs.kept[k], row]
         there |= np.int64(valid[pairs.kept[k], row]) << k
     of[E_THERE] = there
     for c in range(len(record)):
@@ -303,7 +336,7 @@ def drop_entries(pool, node, state):
 
 
 @inlined
-def take_away(moves, pairs, pool, node, state, mask, row, width, sums, shape, values, valid):
+def take_away(moves, pairs, pool, node, state, mask, row, width, sums, shape, values, bits, valid):
     """Drops the entries of a state whose trends may not pass over an event, and adds up the others anew."""
     clear(pool.cells[node, state])
     before = np.int64(NONE)
@@ -315,7 +348,7 @@ def take_away(moves, pairs, pool, node, state, mask, row, width, sums, shape, va
             rest = moves.waits[state] & mask
             while rest != 0 and not gone:
                 label = trailing_zeros(rest)
-                gone = may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, valid)
+                gone = may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, bits, valid)
                 rest &= rest - 1
             if not gone:
                 add_record(pool.cells[node, state], pool.sums[entry], width, width, sums, shape)
@@ -341,7 +374,7 @@ def left(moves, cell, mask):
 
 
 @kernel
-def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, valid):
+def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, bits, valid):
     """Ends, moves or keeps the trends that an event does not become part of."""
     for cell in range(len(moves.breaks)):
         record = pool.cells[node, cell]
@@ -356,7 +389,7 @@ def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, v
             continue
         if state and moves.policy == NEXT and moves.waits[cell] & mask != 0:
             if grained:
-                take_away(moves, pairs, pool, node, cell, mask, row, width, sums, shape, values, valid)
+                take_away(moves, pairs, pool, node, cell, mask, row, width, sums, shape, values, bits, valid)
             else:
                 clear(record)
             if record[shape.alive] == 0:
@@ -462,7 +495,7 @@ def close_before(window, moves, sums, shape, pool):
 
 
 @kernel
-def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, values, doubles, valid):
+def branch(moves, pairs, sums, shape, pool, node, m, row, width, room, apart, values, bits, doubles, valid):
     """Takes an event that has several labels, or is negated, or comes to a grained state; see `step`."""
     rest = m & moves.taken
     some = rest != 0
@@ -476,7 +509,7 @@ def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, va
             if start:
                 if pool.nodes[node, START] != s:
                     continue
-                if not may_follow(pairs, np.int64(NONE), label, pool, 0, row, values, valid):
+                if not may_follow(pairs, np.int64(NONE), label, pool, 0, row, values, bits, valid):
                     continue
             elif pool.cells[node, s, shape.alive] == 0:
                 continue
@@ -490,7 +523,7 @@ def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, va
                 if not grained or (
                     pool.entries[entry, E_STATE] == s
                     and pool.entries[entry, E_EVENT] != pool.counters[EVENT]
-                    and may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, valid)
+                    and may_follow(pairs, pool.entries[entry, E_LABEL], label, pool, entry, row, values, bits, valid)
                 ):
                     for way in range(2):
                         cell = moves.take_state[e] if way == 0 else moves.take_end[e]
@@ -504,13 +537,13 @@ def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, va
         for cell in range(len(moves.breaks)):
             if pool.touched[0, cell]:
                 if cell < moves.states and pairs.grained[cell]:
-                    if any_crowded(pool.single[cell], width, bits, shape):
+                    if any_crowded(pool.single[cell], width, room, shape):
                         pool.nodes[node, FULL] = 1
-                    add_entry(pairs, pool, node, cell, label, row, pool.single[cell], values, valid)
+                    add_entry(pairs, pool, node, cell, label, row, pool.single[cell], values, bits, valid)
                 touch(pool.touched[1], pool.fresh, cell)
                 add_record(pool.fresh[cell], pool.single[cell], width, width, sums, shape)
                 pool.touched[0, cell] = False
-    pass_over(moves, pairs, pool, node, m, row, width, sums, shape, values, valid)
+    pass_over(moves, pairs, pool, node, m, row, width, sums, shape, values, bits, valid)
     if pool.nodes[node, START] >= 0:
         pool.nodes[node, START] = left(moves, pool.nodes[node, START], m)
     which = 1 if apart else 0
@@ -518,22 +551,62 @@ def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, va
         if some and pool.touched[which, cell]:
             add_record(pool.cells[node, cell], pool.fresh[cell], width, width, sums, shape)
             pool.touched[which, cell] = False
-            if any_crowded(pool.cells[node, cell], width, bits, shape):
+            if any_crowded(pool.cells[node, cell], width, room, shape):
                 pool.nodes[node, FULL] = 1
 
 
+@inlined
+def count_alone(moves, nodes, numbers, node, label, width, room, cells, columns):
+    """Takes an event of one label where nothing but trends is counted. The same as `extend` for each take, but over
+    `numbers`, all records one after the other: a view of each would cost more than the addition. room: less than 63."""
+    of_node = np.uint64(node * cells * columns)
+    alive = np.uint64(columns - 1)
+    ends = np.uint64(width)
+    for e in range(moves.alone_begin[label], moves.alone_begin[label + 1]):
+        s = moves.alone_source[e]
+        start = moves.starts[s]
+        source = of_node + np.uint64(s * columns)
+        if nodes[node, START] != s if start else numbers[source + alive] == 0:
+            continue
+        # the end first: the next state may be the source itself
+        for way in range(2):
+            cell = moves.alone_end[e] if way == 0 else moves.alone_state[e]
+            if cell < 0:
+                continue
+            to = of_node + np.uint64(cell * columns)
+            i = np.uint64(0)
+            if start:
+                carry = np.int64(1)
+                while carry != 0 and i < ends:
+                    numbers[to + i], carry = add_limb(numbers[to + i], np.int64(0), carry)
+                    i += np.uint64(1)
+            else:
+                carry = np.int64(0)
+                while i < ends:
+                    numbers[to + i], carry = add_limb(numbers[to + i], numbers[source + i], carry)
+                    i += np.uint64(1)
+            numbers[to + alive] = 1
+            if numbers[to + ends - np.uint64(1)] >> (62 - room) != 0:  # no count is negative
+                nodes[node, FULL] = 1
+
+
 @kernel
-def step(begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, sums, shape, pool):
-    """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, doubles: (values,
-    rows), as int64 in their order and as float64; valid: bool, not null. Returns (next row, status); the call is to be
-    repeated with more room. O(windows * states) a row and limb, and for a grained state O(its entries)."""
+def step(begin, end, partition, mask, ts, values, bits, doubles, valid, moves, pairs, sums, shape, pool):
+    """Takes rows [begin, end), in the order of time. mask: labels whose conditions hold; values, bits, doubles:
+    (values, rows), doubles as int64 in their order, as their bits and as float64; valid: bool, not null. Returns (next
+    row, status); the call is to be repeated with more room. O(windows * states) a row and limb, and for a grained state
+    O(its entries)."""
     counters = pool.counters
     slots = len(pool.first)
-    bits = counters[VALUE_BITS]
-    narrow = bits // 63 + 1  # limbs of a number that is 0
+    room = counters[VALUE_BITS]
+    narrow = room // 63 + 1  # limbs of a number that is 0
     if narrow > shape.limbs:
         return begin, MORE_LIMBS
     apart = len(pool.entries) > 0
+    nodes, numbers, node_of = pool.nodes, pool.cells.reshape(-1), pool.of
+    plain = shape.whole == 1 and shape.floats == shape.there and room < 63
+    resumed = counters[SLOT]  # windows of the first row that have taken it
+    counters[SLOT] = 0
     first, last, slot_of_first = np.int64(0), np.int64(-1), np.int64(0)
     same_before = np.int64(-0x8000000000000000)  # times before this one have the same windows
     for row in range(begin, end):
@@ -548,10 +621,9 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, 
             slot_of_first = first % slots
             if counters[LIVE] == 0 or first > counters[CLOSED_BEFORE]:
                 if counters[OUT] + counters[OPEN] > len(pool.out) - 1:
+                    counters[SLOT] = resumed
                     return row, MORE_OUTPUT
                 close_before(first, moves, sums, shape, pool)
-        if counters[USED] + slots > len(pool.nodes):
-            return row, MORE_NODES
         alone = np.int64(NONE)
         label_bit = m & moves.taken
         if moves.policy == ANY and m & moves.broken == 0 and label_bit & (label_bit - 1) == 0:
@@ -559,25 +631,34 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, 
                 alone = trailing_zeros(label_bit)
         if apart and alone < 0:
             if counters[ENTRIES_USED] + slots * pairs.label_count * moves.states > len(pool.entries):
+                counters[SLOT] = resumed
                 return row, MORE_ENTRIES
             counters[EVENT] += 1
         p = partition[row]
-        for k in range(first + counters[SLOT], last + 1):
+        for k in range(first + resumed, last + 1):
             slot = slot_of_first + (k - first)
             slot = slot - slots if slot >= slots else slot
-            node = np.int64(pool.of[p, slot])
+            node = np.int64(node_of[p, slot])
             if node < 0:
                 if (moves.takes[0] | moves.breaks[0]) & m == 0:
                     continue
+                if counters[FREE] < 0 and counters[USED] == len(nodes):
+                    counters[SLOT] = k - first
+                    return row, MORE_NODES
                 node = new_node(pool, p, k, slot, narrow)
-            if pool.nodes[node, FULL] == 1:
-                if pool.nodes[node, WIDTH] == shape.limbs:
+            if nodes[node, FULL] == 1:
+                if nodes[node, WIDTH] == shape.limbs:
                     counters[SLOT] = k - first
                     return row, MORE_LIMBS
-                widen(pool, node, pool.nodes[node, WIDTH], shape)
-            width = pool.nodes[node, WIDTH]
+                widen(pool, node, nodes[node, WIDTH], shape)
+            width = nodes[node, WIDTH]
             if alone < 0:
-                branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, values, doubles, valid)
+                branch(
+                    moves, pairs, sums, shape, pool, node, m, row, width, room, apart, values, bits, doubles, valid
+                )  # fmt: skip
+                continue
+            if plain:
+                count_alone(moves, nodes, numbers, node, alone, width, room, pool.cells.shape[1], pool.cells.shape[2])
                 continue
             for e in range(moves.alone_begin[alone], moves.alone_begin[alone + 1]):
                 s = moves.alone_source[e]
@@ -591,7 +672,9 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, pairs, 
                         record = pool.cells[node, cell]
                         extend(start, record, pool.cells[node, s], alone, row, width, sums, shape, values, doubles,
                                valid)
-                        if any_crowded(record, width, bits, shape):
+                        if any_crowded(record, width, room, shape):
                             pool.nodes[node, FULL] = 1
-        counters[SLOT] = 0
+        resumed = np.int64(0)
+        if alone < 0 and counters[FAILED_ROW] != 0:
+            return row, FAILED
     return end, DONE

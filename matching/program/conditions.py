@@ -44,7 +44,7 @@ class ConditionCode:
         self.values: list[int | float] = []
         self.texts: dict[str, int] = {}
 
-    def _feature(self, expression: Expression) -> int:
+    def feature(self, expression: Expression) -> int:
         if expression not in self.features:
             lane = kept_lane(expression.type)
             storable_feature(expression)
@@ -55,7 +55,7 @@ class ConditionCode:
     def code(self, condition: Expression) -> tuple[tuple[int, int, int], ...]:
         """Returns the instructions (opcode, a, b) of a condition. Raises NoLane for a value that is not kept."""
         out: list[tuple[int, int, int]] = []
-        self._emit(lower(condition, self._leaf), out)
+        self.emit(lower(condition, self.leaf), out)
         return tuple(out)
 
     def text(self, value: str) -> int:
@@ -72,7 +72,7 @@ class ConditionCode:
     def _register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
         return register_of(self.registers, kind, feature, variables, depth, lane)
 
-    def _leaf(self, expression: Expression) -> Leaf | None:
+    def leaf(self, expression: Expression) -> Leaf | None:
         match expression:
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
@@ -80,7 +80,7 @@ class ConditionCode:
                 try:
                     lower(expression, lambda _: None)
                 except NoLane:  # DuckDB computes it, as a value of every row
-                    return Leaf(("feature", self._feature(expression)), kept_lane(expression.type))
+                    return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
                 return None
             case Navigation(Classifier(), variables, logical, logical_offset, 0) if logical is not None:
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
@@ -94,13 +94,13 @@ class ConditionCode:
                     reads = Navigation(argument, (), None, 0, physical, False, expression.type)
                 lane = kept_lane(expression.type)
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
-                return Leaf(self._register(kind, self._feature(reads), variables, logical_offset, lane), lane)
+                return Leaf(self._register(kind, self.feature(reads), variables, logical_offset, lane), lane)
             case Aggregate(before=True):
                 return self._before(self._aggregate(expression))
             case Aggregate():
                 return self._aggregate(expression)
             case _ if is_row_local(expression):
-                return Leaf(("feature", self._feature(expression)), kept_lane(expression.type))
+                return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
 
     def _before(self, leaf: Leaf) -> Leaf:
@@ -131,7 +131,7 @@ class ConditionCode:
         if e.function == "count":
             there = Call("is_not_null", (argument,), "BOOLEAN")
             counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
-            feature = self._feature(argument if _has_lane(argument) else counted)
+            feature = self.feature(argument if _has_lane(argument) else counted)
             return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
         lane = lane_of(argument.type)
         adds = e.function not in ("min", "max")
@@ -140,12 +140,12 @@ class ConditionCode:
         match e.function:
             case "sum":
                 total = lane_of(e.type)
-                return Leaf(self._register(RegisterKind.SUM, self._feature(argument), e.variables, 0, total), total)
+                return Leaf(self._register(RegisterKind.SUM, self.feature(argument), e.variables, 0, total), total)
             case "min" | "max":
                 kind = RegisterKind.MIN if e.function == "min" else RegisterKind.MAX
-                return Leaf(self._register(kind, self._feature(argument), e.variables, 0, lane), lane)
+                return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
             case "avg" | "mean" if e.type == "DOUBLE":
-                feature = self._feature(argument)
+                feature = self.feature(argument)
                 sums = lane if lane.floating else Lane(False, lane.scale)
                 added = self._register(RegisterKind.SUM, feature, e.variables, 0, sums)
                 count = self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
@@ -153,7 +153,7 @@ class ConditionCode:
             case _:
                 raise NoLane(f"{e.function}()")
 
-    def _emit(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
+    def emit(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
         """Appends the instructions that leave the value on the stack."""
 
         def emit(op: OpCode, a: int = 0, b: int = 0) -> int:
@@ -185,35 +185,35 @@ class ConditionCode:
                 assert constant is not None
                 emit(OpCode.CONSTANT, self._constant(constant))
             case Op("and" | "or" as name, (a, b)):
-                self._emit(a, out)
+                self.emit(a, out)
                 jump = emit(OpCode.JUMP_IF_FALSE if name == "and" else OpCode.JUMP_IF_TRUE)
-                self._emit(b, out)
+                self.emit(b, out)
                 emit(OpCode.AND if name == "and" else OpCode.OR)
                 land(jump)
             case Op("both" | "either" as name, (a, b)):
-                self._emit(a, out)
-                self._emit(b, out)
+                self.emit(a, out)
+                self.emit(b, out)
                 emit(OpCode.AND if name == "both" else OpCode.OR)
             case Op("case", parts):
                 ends = []
                 for condition, value in zip(parts[:-1:2], parts[1::2], strict=True):
-                    self._emit(condition, out)
+                    self.emit(condition, out)
                     skip = emit(OpCode.POP_JUMP_UNLESS_TRUE)
-                    self._emit(value, out)
+                    self.emit(value, out)
                     ends.append(emit(OpCode.JUMP))
                     land(skip)
-                self._emit(parts[-1], out)
+                self.emit(parts[-1], out)
                 land(*ends)
             case Op("coalesce", parts):
                 ends = []
                 for part in parts[:-1]:
-                    self._emit(part, out)
+                    self.emit(part, out)
                     ends.append(emit(OpCode.JUMP_IF_VALUE))
-                self._emit(parts[-1], out)
+                self.emit(parts[-1], out)
                 land(*ends)
             case Op(name, arguments):
                 for argument in arguments:
-                    self._emit(argument, out)
+                    self.emit(argument, out)
                 emit(OpCode[name.upper()], *map(self._constant, constants_of(lowered)))
 
 

@@ -82,6 +82,8 @@ def negated_ends(pattern: RowPattern) -> NegatedEnds:
 def refuse(plan: Plan, whole: bool, strict: bool) -> None:
     """Raises NoKernel for clauses that only the reference can run. whole: all matches are wanted; strict: no row of
     another partition may come between."""
+    if isinstance(plan.pattern, Conjunction):
+        raise NoKernel("AND of two patterns")
     absence = negated_ends(plan.pattern)
     if plan.selection in PASSING:
         if anchors(plan.pattern):

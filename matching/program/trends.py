@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 
-from matching.program.conditions import storable_feature
-from matching.program.lanes import Lane, NoLane, kept_lane
-from matching.program.program import NoKernel, Program, assemble
+from matching.program.conditions import ConditionCode
+from matching.program.lanes import Lane, Leaf, NoLane, kept_lane, lower
+from matching.program.opcodes import OpCode
+from matching.program.program import NoKernel, Program, TextCodes, assemble
 from query.automaton.trends import TrendAutomaton, trend_automaton
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -22,7 +24,7 @@ from query.plan.expression import (
     is_row_local,
     show,
 )
-from query.plan.pattern import Alternation, Conjunction, Variable
+from query.plan.pattern import Alternation, Conjunction, Variable, sides
 from query.plan.plan import AfterMatch, Define, Plan
 from query.plan.trends import Over, TrendAggregate, Trends, condition_after, neighbours, previous
 
@@ -83,15 +85,32 @@ class Comparison:
         return tuple(v for v, before in sides if before and v >= 0)
 
 
-#: Of a label after another: alternatives, each of comparisons that must all hold. Without an alternative no event may
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A condition as bytecode, for those that are no comparisons. A feature is of the event; a register is the feature
+    of the same index of the one right before. before: these features. code: the index of its instructions in
+    TrendTable.code."""
+
+    code: int
+    before: tuple[int, ...]
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Returns no features: it reads none in the order of comparisons."""
+        return ()
+
+
+#: Of a label after another: alternatives, each of conditions that must all hold. Without an alternative no event may
 #: follow.
-Pair = tuple[tuple[Comparison, ...], ...]
+Pair = tuple[tuple[Comparison | Computed, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TrendTable:
     """The tables of the trend engine. labels: the variables, by their bits; features: those of the program. pairs: the
-    conditions of labels, by the label of the event right before (-1: none) and their own, where there are any."""
+    conditions of labels, by the label of the event right before (-1: none) and their own, where there are any. code:
+    the instructions of each `Computed` condition; `constants` are their operands. others: of AND, the automata of its
+    further sides."""
 
     trends: Trends
     selection: Selection
@@ -101,6 +120,14 @@ class TrendTable:
     sums: tuple[Sum, ...]
     puts: tuple[Put, ...]
     pairs: tuple[tuple[int, int, Pair], ...] = ()
+    code: tuple[tuple[tuple[int, int, int], ...], ...] = ()
+    constants: tuple[int | float, ...] = ()
+    others: tuple[TrendAutomaton, ...] = ()
+
+    @property
+    def automata(self) -> tuple[TrendAutomaton, ...]:
+        """Returns the automaton of each side of AND, or the only one."""
+        return (self.automaton, *self.others)
 
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
@@ -114,7 +141,7 @@ class TrendTable:
         return "\n".join(shown)
 
     def __str__(self) -> str:
-        lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", str(self.automaton)]
+        lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", *map(str, self.automata)]
         lines += [f"{'adds' if i == 0 else '':<12}{self._shown(s)}" for i, s in enumerate(self.sums)]
         return "\n".join(lines)
 
@@ -128,11 +155,16 @@ class TrendTable:
 
 def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     """Returns the program whose labels are the variables of a plan of trends, negated ones too, and its table. Raises
-    NoKernel for conditions between two events, for AND and for values that a lane cannot hold; QueryError if the
-    pattern is too large."""
-    assert plan.trends is not None
+    NoKernel for AND, and as `conjoined_program` does."""
     if isinstance(plan.pattern, Conjunction):
         raise NoKernel("AND of two patterns")
+    return conjoined_program(plan)
+
+
+def conjoined_program(plan: Plan) -> tuple[Program, TrendTable]:
+    """Like `trend_program`, also for AND. Raises NoKernel for conditions between two events that have no bytecode, and
+    for values that a lane cannot hold; QueryError if the pattern is too large."""
+    assert plan.trends is not None
     names = tuple(d.variable for d in plan.defines)
     one = Variable(names[0]) if len(names) == 1 else Alternation(tuple(map(Variable, names)))
     each = replace(
@@ -143,20 +175,17 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
     program = assemble(each)
     assert not program.features  # conditions on single rows are no features
     labels = program.variables
-    features: list[tuple[Expression, Lane]] = []
+    reads = ConditionCode()
     sums: list[Sum] = []
 
-    def feature(expression: Expression, compared: bool = False) -> int:
+    def feature(expression: Expression) -> int:
         try:
             lane = kept_lane(expression.type)
-            storable_feature(expression)
+            if expression.type == "INTERVAL" or lane.coded:
+                raise NoKernel(f"{show(expression)} of type {expression.type}")
+            return reads.feature(expression)
         except NoLane as why:
             raise NoKernel(f"{show(expression)}: {why}") from None
-        if expression.type == "INTERVAL" or (not compared and (lane.coded or lane.boolean)):
-            raise NoKernel(f"{show(expression)} of type {expression.type}")
-        if (expression, lane) not in features:
-            features.append((expression, lane))
-        return features.index((expression, lane))
 
     def add(s: Sum) -> int:
         if s not in sums:
@@ -178,7 +207,7 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
             puts.append(Put(a, WHOLE, add(Sum(WHOLE, feature(counted), members, ones=True))))
             continue
         value = feature(a.argument)
-        lane = features[value][1]
+        lane = reads.lanes[value]
         if a.over in (Over.MIN, Over.MAX):
             puts.append(Put(a, LEAST, add(Sum(LEAST, value, members, largest=a.over is Over.MAX)), scale=lane.scale))
             continue
@@ -186,22 +215,27 @@ def trend_program(plan: Plan) -> tuple[Program, TrendTable]:
         kind = FLOAT if lane.floating else WHOLE
         puts.append(Put(a, kind, add(Sum(kind, value, members)), values, lane.scale))
     pairs: list[tuple[int, int, Pair]] = []
+    code: list[tuple[tuple[int, int, int], ...]] = []
     order = neighbours(plan.pattern)
     for v, name in enumerate(labels):
         condition = _conjunction([c for c in conjuncts(plan.condition(name)) if not is_row_local(c)])
         if condition == TRUE:
             continue
         for before in [*([None] if name in order.first else []), *sorted(order.before(name))]:
-            compared = _pair(condition_after(condition, name, before), lambda e: feature(e, compared=True))
-            if compared != ((),):
-                pairs.append((-1 if before is None else labels.index(before), v, compared))
+            pair = _pair(condition_after(condition, name, before), reads, code)
+            if pair != ((),):
+                pairs.append((-1 if before is None else labels.index(before), v, pair))
     if len(values_before(pairs)) > KEPT_MAX:
         raise NoKernel(f"conditions between two events of a trend on more than {KEPT_MAX} values")
+    features = tuple(zip(reads.features, reads.lanes, strict=True))
+    automaton, *others = map(trend_automaton, sides(plan.pattern))
     table = TrendTable(
-        plan.trends, plan.selection, labels, trend_automaton(plan.pattern), tuple(features), tuple(sums), tuple(puts),
-        tuple(pairs),
+        plan.trends, plan.selection, labels, automaton, features, tuple(sums), tuple(puts), tuple(pairs), tuple(code),
+        tuple(reads.values), tuple(others),
     )  # fmt: skip
-    return replace(program, features=tuple(features), within_us=plan.trends.within_us), table
+    return replace(
+        program, features=features, texts=TextCodes(tuple(reads.texts)), within_us=plan.trends.within_us
+    ), table
 
 
 def _local(condition: Expression) -> Expression:
@@ -213,49 +247,95 @@ def _conjunction(parts: Sequence[Expression]) -> Expression:
     return TRUE if not parts else parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
-def values_before(pairs: Sequence[tuple[int, int, Pair]]) -> tuple[int, ...]:
-    """Returns the features that conditions read of the event right before: those that are kept of an event."""
-    return tuple(dict.fromkeys(v for _, _, pair in pairs for one in pair for c in one for v in c.before))
+def values_before(pairs: Sequence[tuple[int, int, Pair]]) -> tuple[tuple[int, bool], ...]:
+    """Returns the features that conditions read of the event right before, those that are kept of an event: each with
+    True if bytecode reads it, and False if it is compared."""
+    each = [c for _, _, pair in pairs for one in pair for c in one]
+    return tuple(dict.fromkeys((v, isinstance(c, Computed)) for c in each for v in c.before))
 
 
 _COMPARED = ("=", "<>", "<", "<=", ">", ">=")
+#: A comparison before its values are features.
+_Compared = tuple[str, tuple[Expression, bool], tuple[Expression, bool] | None]
 
 
-def _pair(condition: Expression, feature: Callable[[Expression], int]) -> Pair:
-    """Returns a condition after one variable as alternatives. Raises NoKernel for a condition of another form."""
+def _pair(condition: Expression, reads: ConditionCode, code: list[tuple[tuple[int, int, int], ...]]) -> Pair:
+    """Returns a condition after one variable, as comparisons if it is nothing else, otherwise as one of `code`, to
+    which it is added: bytecode reads its operands in their order, and some may fail. Raises NoKernel for values without
+    a lane."""
+    found = _alternatives(condition)
+    try:
+        if found is not None:
+            return tuple(tuple(_comparison(reads, *c) for c in one) for one in found)
+        instructions: list[tuple[int, int, int]] = []
+        reads.emit(lower(condition, lambda e: _leaf(e, reads)), instructions)
+    except NoLane as why:
+        raise NoKernel(f"the condition {show(condition)} between two events of a trend ({why})") from None
+    before = tuple(dict.fromkeys(a for op, a, _ in instructions if op == OpCode.REGISTER))
+    if tuple(instructions) not in code:
+        code.append(tuple(instructions))
+    return ((Computed(code.index(tuple(instructions)), before),),)
+
+
+def _leaf(e: Expression, reads: ConditionCode) -> Leaf | None:
+    """Returns what only one of the two events is read for as a value of it, where it has a lane; a register is one of
+    the event right before."""
+    if isinstance(e, Constant):
+        return reads.leaf(e)
+    side = _side(e)
+    if side is None or e.type == "INTERVAL":
+        return None
+    plain, before = side
+    try:
+        feature = reads.feature(plain)
+    except NoLane:
+        return None
+    return Leaf(feature if before else ("feature", feature), kept_lane(e.type))
+
+
+def _comparison(
+    reads: ConditionCode, function: str, left: tuple[Expression, bool], right: tuple[Expression, bool] | None
+) -> Comparison:
+    one = reads.feature(left[0])
+    if right is None:
+        return Comparison(function, one, left[1])
+    return Comparison(function, one, left[1], reads.feature(right[0]), right[1])
+
+
+def _alternatives(condition: Expression) -> tuple[tuple[_Compared, ...], ...] | None:
+    """Returns a condition as alternatives of comparisons that must all hold, None for one of another form, or for too
+    many of them."""
     if isinstance(condition, Constant):
         return ((),) if condition.value is True else ()
-    if isinstance(condition, Call) and condition.function == "or":
-        return _few(tuple(dict.fromkeys(one for a in condition.arguments for one in _pair(a, feature))), condition)
-    if isinstance(condition, Call) and condition.function == "and" and _side(condition) is None:
-        ways = product(*(_pair(a, feature) for a in condition.arguments))
-        return _few(tuple(tuple(c for part in parts for c in part) for parts in ways), condition)
+    found: tuple[tuple[_Compared, ...], ...]
+    if isinstance(condition, Call) and condition.function in ("or", "and") and _side(condition) is None:
+        parts = [of for a in condition.arguments if (of := _alternatives(a)) is not None]
+        if len(parts) < len(condition.arguments):
+            return None
+        if condition.function == "or":
+            found = tuple(dict.fromkeys(one for of in parts for one in of))
+        elif prod(map(len, parts)) > ALTERNATIVES_MAX:
+            return None
+        else:
+            found = tuple(tuple(c for one in ways for c in one) for ways in product(*parts))
+        return found if len(found) <= ALTERNATIVES_MAX else None
     if (side := _side(condition)) is not None:
-        return ((Comparison("is", feature(side[0]), side[1]),),)
+        return ((("is", side, None),),)
     if not isinstance(condition, Call) or condition.function not in _COMPARED:
-        raise _no_kernel(condition)
-    one_side, other = map(_side, condition.arguments)
-    if one_side is None or other is None:
-        raise _no_kernel(condition)
-    (left, left_before), (right, right_before) = one_side, other
+        return None
+    left, right = map(_side, condition.arguments)
+    if left is None or right is None:
+        return None
     try:
-        one, two = kept_lane(left.type), kept_lane(right.type)
-    except NoLane as why:
-        raise NoKernel(f"{show(condition)}: {why}") from None
-    same = (one.floating, one.scale, one.unit) == (two.floating, two.scale, two.unit)
-    if not same or (one.coded and condition.function not in ("=", "<>")):
-        raise _no_kernel(condition)
-    return ((Comparison(condition.function, feature(left), left_before, feature(right), right_before),),)
-
-
-def _few(alternatives: Pair, condition: Expression) -> Pair:
-    if len(alternatives) > ALTERNATIVES_MAX:
-        raise _no_kernel(condition)
-    return alternatives
-
-
-def _no_kernel(condition: Expression) -> NoKernel:
-    return NoKernel(f"the condition {show(condition)} between two events of a trend")
+        one, two = kept_lane(left[0].type), kept_lane(right[0].type)
+    except NoLane:
+        return None
+    same = (one.floating, one.scale, one.unit, one.coded) == (two.floating, two.scale, two.unit, two.coded)
+    if not same or "INTERVAL" in (left[0].type, right[0].type):
+        return None
+    if one.coded and condition.function not in ("=", "<>"):
+        return None
+    return (((condition.function, left, right),),)
 
 
 def _side(e: Expression) -> tuple[Expression, bool] | None:

@@ -29,7 +29,7 @@ _CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("ORDER BY", ("ORDER", "BY"), 1),
     ("GROUP BY", ("GROUP", "BY"), 2),
     ("MEASURES", ("MEASURES",), 3),
-    ("ONE ROW PER MATCH", ("ONE", "ROW"), 4),
+    ("ONE ROW PER MATCH or WINDOW", ("ONE", "ROW"), 4),
     ("ALL ROWS PER MATCH", ("ALL", "ROWS"), 4),
     ("TIMEOUT ROWS", ("TIMEOUT", "ROWS"), 5),
     ("AFTER MATCH", ("AFTER", "MATCH"), 6),
@@ -42,8 +42,8 @@ _CLAUSES: tuple[tuple[str, tuple[str, ...], int], ...] = (
 )
 _CLAUSE_OF_WORD = {words[0]: (name, words, place) for name, words, place in _CLAUSES}
 _ORDER_HINT = (
-    "the order is PARTITION BY, ORDER BY, GROUP BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, TIMEOUT ROWS, AFTER "
-    "MATCH, PATTERN, WITHIN, SLIDE, SELECTION, SUBSET, DEFINE"
+    "the order is PARTITION BY, ORDER BY, GROUP BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, or ONE ROW PER "
+    "WINDOW, TIMEOUT ROWS, AFTER MATCH, PATTERN, WITHIN, SLIDE, SELECTION, SUBSET, DEFINE"
 )
 _UNITS = frozenset(
     f"{unit}{plural}"
@@ -427,6 +427,8 @@ class _Reader:
         if accepted:
             needs_strategy = accepted == {"WHERE"}
             hint = "every SEQ has a strategy: WHERE skip_till_next_match(a, b) { ... }" if needs_strategy else ""
+            if token.word == "SLIDE" and "WITHIN" in accepted:
+                hint = "SLIDE comes right after WITHIN"
             listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
             fail(f"expected {listed}, found {found}", hint=hint)
         fail(f"unexpected {found}")

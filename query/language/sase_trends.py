@@ -335,8 +335,9 @@ class _Trends(Clauses):
         if len(self.faults) > before:
             return None
         if not references:
-            self.fault("HQ202", "this condition refers to no variable", self.span(first, last), "of which event?",
-                       f"write {self.names()[0]}.column")
+            calls = any(t.word in _AGGREGATES for t in self.items[first:last])
+            hint = "a condition on the row of a window is in HAVING" if calls else f"write {self.names()[0]}.column"
+            self.fault("HQ202", "this condition refers to no variable", self.span(first, last), "of which event?", hint)
             return None
         return _Condition(first, last, references)
 

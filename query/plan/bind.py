@@ -379,12 +379,15 @@ class _Query:
         name = unquoted(bare[1]) if bare is not None else alias
         return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
-    def schema(self, input_sql: str, span: Span) -> Schema | None:
+    def schema(self, input_sql: str, span: Span, entry: bool = False) -> Schema | None:
+        """Returns the columns of an input, None after a fault. entry: WITH has an entry of that name, which is none."""
         try:
             schema = self.resolve(input_sql)
         except LookupError as error:
             what = f"table or stream {input_sql}" if BARE_NAME.fullmatch(input_sql) else "relation"
             hint = str(error.args[0]) if error.args else ""
+            if entry:
+                hint = "an entry of WITH has no history: store its rows first, by CREATE TABLE AS, or, live, by into="
             self.fault("HQ200", f"unknown {what}", span, "no such table or stream", hint)
             return None
         fields = tuple(Field(f.name, duck.canonical_type(f.type)) for f in schema.fields)
@@ -399,7 +402,8 @@ class _Query:
         """Returns the plan of a history join, or None after a fault. live_columns: of `live`, under the names of its
         alias."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
-        schema = self.schema(stream, join.stream.span)
+        entries = {name.lower() for scope in factor.scopes for name in scope.names}
+        schema = self.schema(stream, join.stream.span, join.stream.written.lower() in entries)
         if schema is None:
             return None
         if schema.time is None:

@@ -27,9 +27,9 @@ from query.plan.expression import (
     MatchNumber,
     Navigation,
     Opaque,
+    children,
     literal_sql,
     show,
-    walk,
 )
 from query.plan.tree import (
     NAVIGATION,
@@ -44,6 +44,7 @@ from query.plan.tree import (
     type_name,
     word_without_call,
 )
+from query.plan.trends import WINDOW_COLUMNS
 from query.plan.typed import ARITHMETIC, NUMERIC, base_type, typed
 from query.schema import Field, Schema
 
@@ -136,17 +137,33 @@ def bind_over_trends(
                 return e
 
     expression = columns(bound)
-    for e in walk(expression) if len(faults) == before else ():
+
+    def outside(e: Expression) -> None:
         if isinstance(e, Navigation | Classifier | MatchNumber):
             faults.append(Diagnostic("HQ221", f"{show(e)} is a value of one match", e.span, "of which match?",
                                      "available: COUNT(MATCHES), COUNT, SUM, AVG, MIN, MAX, and columns of GROUP BY"))
-        elif isinstance(e, Column) and e.name not in {f.name for f in fields()}:
-            faults.append(Diagnostic("HQ221", f"{e.name} is no column of GROUP BY", e.span, "of which event?",
-                                     f"group by it, or aggregate it: max({e.name})"))
+            return
+        if isinstance(e, Column) and e.name not in {f.name for f in fields()}:
+            hint = _of_windows(e.name) or f"group by it, or aggregate it: max({e.name})"
+            faults.append(Diagnostic("HQ221", f"{e.name} is no column of GROUP BY", e.span, "of which event?", hint))
+        for child in children(e):
+            outside(child)
+
+    if len(faults) == before:
+        outside(expression)
     if len(faults) > before:
         return None
     expression = typed(expression, Schema("", fields()), faults, scope.session.settings)
     return expression if len(faults) == before else None
+
+
+def _of_windows(name: str) -> str:
+    """Returns a hint for names that only rows of windows know, else an empty text."""
+    if name.lower() == "matches":
+        return "COUNT(MATCHES) is a measure of ONE ROW PER WINDOW"
+    if name.lower() in (f.name for f in WINDOW_COLUMNS):
+        return f"{name} is a column of the rows of ONE ROW PER WINDOW: read it in the SELECT around them"
+    return ""
 
 
 @dataclass(slots=True)
@@ -354,7 +371,7 @@ class _Binder:
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
         return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column",
-                          nearest(names[0], schema.names))
+                          _of_windows(names[0]) or nearest(names[0], schema.names))
 
     def of_variable(self, variable: str, value: Expression, span: Span, inside: _Inside | None) -> Expression:
         """Returns `A.x`: its value at the last row of A so far; inside a navigation or aggregate, the column of A's

@@ -11,7 +11,7 @@ from query.language.ast import AfterMatchKind
 from query.language.duck import NULL_TYPE
 from query.plan import pattern as rp
 from query.plan.bind_expression import MATCHES, Scope, bind_over_trends
-from query.plan.expression import Aggregate, Column, Expression, show
+from query.plan.expression import Aggregate, Call, Column, Expression, Navigation, show, walk
 from query.plan.plan import Define, Measure
 from query.plan.trends import (
     BIGNUM,
@@ -29,6 +29,7 @@ from query.schema import Field
 
 WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
          "UHUGEINT", "BOOLEAN")  # fmt: skip
+_COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "between", "in", "is_distinct", "is_not_distinct")
 _OVER = {"count": Over.VALUES, "sum": Over.SUM, "avg": Over.AVG, "mean": Over.AVG, "min": Over.MIN, "max": Over.MAX}
 #: Most windows that an event may be in: each has counts of its own.
 WINDOWS_MAX = 10_000
@@ -107,8 +108,10 @@ class TrendBinder:
             if self.match.sase and any(not isinstance(e, Aggregate) for e, _ in found):
                 found = [(e, why) for e, why in found if not isinstance(e, Aggregate)]  # the count is of v[i] itself
             for e, why in found:
-                self.fault(f"{self.shown(e)} is not of the event right before {define.variable}", e.span, why,
-                           "a condition of a trend reads its own event and the one right before it")
+                hint = "a condition of a trend reads its own event and the one right before it"
+                if isinstance(e, Navigation) and e.physical_offset == -1 and not self.match.sase:
+                    hint += f": LAST({show(e.argument)}, 1) is that of the latter"
+                self.fault(f"{self.shown(e)} is not of the event right before {define.variable}", e.span, why, hint)
 
     def shown(self, e: Expression) -> str:
         """Returns an expression as messages show it: as written in SASE+, whose text is not SQL."""
@@ -161,7 +164,23 @@ class TrendBinder:
             seen = [Field(a.name, a.type) for a in self.aggregates]
             return (*(Field(c.name, c.type) for c in groups), *seen)
 
-        return bind_over_trends(text, scope, self.faults, self.column, fields)
+        expression = bind_over_trends(text, scope, self.faults, self.column, fields)
+        if expression is not None:
+            self.compared(expression)
+        return expression
+
+    def compared(self, expression: Expression) -> None:
+        """Checks that no sums of DECIMALs are compared: they are texts, and '9.5' comes after '12.5'."""
+        texts = {a.name: a.argument for a in self.aggregates if a.over is Over.SUM and a.type == "VARCHAR"}
+        for e in walk(expression):
+            if isinstance(e, Call) and e.function in _COMPARISONS:
+                sums = [a for a in e.arguments if isinstance(a, Column) and a.name in texts]
+                for a in sums[:1]:
+                    summed = texts[a.name]
+                    assert summed is not None
+                    scale = summed.type.rstrip(")").split(",")[-1].strip()
+                    self.fault(f"{a.name} is the text of its digits", e.span, "compares texts",
+                               f"compare numbers: {a.name}::DECIMAL(38,{scale}), or ::DOUBLE")
 
     def column(self, e: Aggregate) -> Column | None:
         """Returns the column that holds an aggregate, None after adding a fault."""
@@ -186,7 +205,8 @@ class TrendBinder:
                 case Over.VALUES:
                     kind = BIGNUM
                 case Over.SUM:
-                    kind = BIGNUM if whole else "VARCHAR" if decimal else "DOUBLE"
+                    fraction = decimal and not type.endswith(",0)")
+                    kind = "VARCHAR" if fraction else BIGNUM if whole or decimal else "DOUBLE"
                 case Over.AVG:
                     kind = "DOUBLE"
                 case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 
 from query.language.ast import RowsPerMatch
@@ -32,7 +33,9 @@ def output_columns(plan: Plan) -> tuple[Field, ...]:
     """
     if plan.trends is not None:
         groups = [Field(c.name, c.type) for c in plan.trends.group_by]
-        return (*WINDOW_COLUMNS, *groups, *(Field(m.name, m.type) for m in plan.measures))
+        zoned = any(o.column.type == "TIMESTAMP WITH TIME ZONE" for o in plan.order_by[:1])
+        bounds = [replace(f, type=plan.order_by[0].column.type) if zoned else f for f in WINDOW_COLUMNS]
+        return (*bounds, *groups, *(Field(m.name, m.type) for m in plan.measures))
     partition = [Field(c.name, c.type) for c in plan.partition_by]
     measures = [Field(m.name, m.type) for m in plan.measures]
     behind = TIMEOUT_COLUMNS if plan.timeout_rows else ()

@@ -39,7 +39,7 @@ from query.plan.pattern import (
 )
 from query.schema import Field
 
-#: The first columns of a row per window.
+#: The first columns of a row per window; times with a zone if those of the events have one.
 WINDOW_COLUMNS = (Field("window_start", "TIMESTAMP"), Field("window_end", "TIMESTAMP"))
 #: DuckDB's type of whole numbers without bound.
 BIGNUM = "BIGNUM"
@@ -62,8 +62,8 @@ class TrendAggregate:
     """`over(argument)` over the events of `variables` (empty: all events) in the trends of a window.
 
     argument: row-local, over the columns of one event; None for MATCHES and EVENTS. type: BIGNUM of counts and of sums
-    of whole numbers; VARCHAR, the digits, of sums of DECIMALs; DOUBLE of averages and of other sums; the argument's
-    own type of MIN and MAX.
+    of whole numbers; VARCHAR, the digits, of sums of DECIMALs with a fraction; DOUBLE of averages and of other sums;
+    the argument's own type of MIN and MAX.
     """
 
     over: Over

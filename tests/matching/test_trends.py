@@ -12,7 +12,8 @@ from matching.engines.run_trends import LIMBS_MAX, in_order, out_of_order
 from matching.kernels import trends as kernels
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program.trends import trend_program
-from matching.trend_rows import grouped, whole_numbers
+from matching.trend_numbers import limbs_of, whole_numbers
+from matching.trend_rows import grouped
 from query.automaton.trends import trend_automaton
 from query.errors import DataError, QueryError
 from query.plan.plan import Plan
@@ -118,7 +119,7 @@ def test_policy_of_strategies() -> None:
 
 
 def test_what_has_no_engine_is_enumerated() -> None:
-    for more in ({"conditions": "B: abs(v - LAST(A.v)) < 3"}, {"measures": "MAX(A.g) AS g"}):
+    for more in ({"conditions": "B: sign(v - LAST(A.v)) = 1"}, {"measures": "MAX(A.g) AS g"}):
         plan = plan_of(statement("A B", 10, 10, **more))
         with pytest.warns(match="runs through the reference matcher"):
             make_matcher(plan)
@@ -213,3 +214,105 @@ def test_sums_of_decimals_by_enumeration_are_exact() -> None:
 
 def test_kernel_constants_are_those_of_the_enumerations() -> None:
     assert tuple(kernels.PassedOver) == (kernels.ANY, kernels.NEXT, kernels.ENDS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "n"),
+    [
+        ("abs(v - LAST(A.v)) < 3", 3), ("v > 1.05 * LAST(A.v) + 1", 1), ("v IN (LAST(A.v), 9)", 1),
+        ("NOT (v > LAST(A.v))", 2), ("v BETWEEN LAST(A.v) AND LAST(A.v) + 3", 3),
+        ("CASE WHEN LAST(A.v) = 4 THEN v = 4 ELSE v > 4 END", 2), ("ts - LAST(A.ts) <= INTERVAL '2' SECOND", 3),
+    ],
+)  # fmt: skip
+def test_conditions_that_compute_with_both_neighbours(condition: str, n: int) -> None:
+    """Before: they were enumerated."""
+    events = read_rows("A@1{4} A@2{6} B@3{4} B@4{7}")
+    plan = plan_of(statement("A B", 10, 10, conditions=f"B: {condition}", measures="COUNT(MATCHES) AS n"))
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, n)]
+    assert isinstance(make_matcher(plan), KernelMatcher)
+
+
+def test_trends_of_neighbours_that_are_near_each_other() -> None:
+    """Before: HQ600, for they were enumerated. 400 events of the same value: every set of them."""
+    near = "A: count(A.*) = 1 OR abs(v - LAST(A.v, 1)) < 3"
+    plan = plan_of(statement("A+", 10, 10, conditions=near, measures="COUNT(MATCHES) AS n"))
+    assert found(plan, [row("A", i / 100, 4 + 10 * (i == 200)) for i in range(401)]) == [(0, 10_000_000, 2**400)]
+
+
+def test_a_condition_between_neighbours_that_overflows() -> None:
+    plan = plan_of(statement("A B", 10, 10, conditions="B: v - LAST(A.v) > 0"))
+    assert found(plan, [row("A", 1, -5), row("C", 2, 2**63 - 1), row("B", 3, 1)])[0][2] == 1
+    with pytest.raises(DataError, match="the condition of B overflows or divides by zero at 2000000 us"):
+        found(plan, [row("A", 1, -5), row("B", 2, 2**63 - 1)])
+
+
+def both(pattern: str, returned: str, more: str = "") -> Plan:
+    """Returns the plan of a SASE+ statement with AND in a window of 10 seconds."""
+    text = f"FROM events TYPE BY type PATTERN {pattern} {more} WITHIN 10 SECONDS RETURN {returned}"
+    return plan_of(text)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_pairs_of_and_are_counted_and_not_enumerated(size: int) -> None:
+    """Before: HQ600. Sums of both sides, of doubles and of the smallest and largest values of either."""
+    events = [row("A", i / 100, i - 7, d=float(i % 3)) for i in range(200)] + [row("C", 3, 5, d=0.5), row("B", 4, 2)]
+    returned = "COUNT(*), COUNT(A), SUM(a.v), AVG(c.v), MIN(x.v), SUM(x.d), COUNT(c)"
+    plan = both("SEQ(A+ a, B b) AND SEQ(A+ x, C c)", returned)
+    assert isinstance(make_matcher(plan), KernelMatcher)
+    ((_, _, n, events_of_a, total, average, least, doubles, c),) = found(plan, events, size)
+    one, half = 2**200 - 1, 2**199
+    assert n == c == one * one
+    assert events_of_a == 2 * 200 * half * one
+    assert total == sum(i - 7 for i in range(200)) * half * one
+    assert (average, least) == (5.0, -7)
+    assert doubles == pytest.approx(sum(i % 3 for i in range(200)) * half * one)
+
+
+def test_pairs_of_and_by_partition_and_across_windows() -> None:
+    """A window and partition in which one side has nothing gives no row, and its rows are not kept."""
+    events = read_rows("A@1{1,g=x} B@2{g=x} C@3{g=y} A@4{2,g=y} A@11{5,g=x} B@12{g=x} C@13{g=x} C@14{g=x} A@21 C@22")
+    plan = both("SEQ(A a, B b) AND C c", "COUNT(*), SUM(a.v), COUNT(c)", "WHERE [g]")
+    assert expected(plan, events) == [(10_000_000, 20_000_000, 2, 10, 2)]
+    for size in (1, 2, 4, 100):
+        assert found(plan, events, size) == expected(plan, events)
+    matcher = make_matcher(plan)
+    whole = batch_of(EVENTS, events)
+    rows = []
+    for i in range(len(events)):
+        rows.append(matcher.push(whole.slice(i, i + 1)))
+        state, matcher = matcher.snapshot(), make_matcher(plan)
+        matcher.restore(state)
+    assert rows_of(plan, [*rows, matcher.advance(None)]) == expected(plan, events)
+
+
+def test_numbers_as_limbs_and_back() -> None:
+    numbers = np.array([[5, -7], [2**200, -(2**190)], [0, 2**63]], object)
+    assert whole_numbers(limbs_of(numbers, 2), np.arange(3), 3).tolist() == numbers.tolist()
+    assert limbs_of(numbers[:0], 2).shape[:2] == (0, 2)
+
+
+def test_smallest_and_largest_booleans_and_sums_of_them() -> None:
+    """Before: they were enumerated, so that 400 events were too many."""
+    measures = "MIN(A.v > 3) AS lo, MAX(A.v > 3) AS hi, SUM(A.v > 3) AS n, AVG(A.v > 3) AS a, MAX(B.v > 3) AS b"
+    plan = plan_of(statement("A+ B", 10, 10, measures=measures))
+    events = read_rows("A@1{4} A@2{1} A@3 B@4")
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, False, True, 4, 0.5, None)]
+    many = [row("A", i / 100, i % 2 * 9) for i in range(400)] + [row("B", 4, 4)]
+    assert found(plan, many)[0][2:5] == (False, True, 200 * 2**399)
+
+
+def test_sums_of_decimals_without_a_fraction_are_bignums() -> None:
+    """Before: VARCHAR, which is compared with nothing."""
+    measures = "SUM(A.v::DECIMAL(18,0)) AS s, SUM(A.m) AS m"
+    plan = plan_of(statement("A+", 10, 10, measures=measures))
+    assert plan.trends is not None
+    assert [a.type for a in plan.trends.aggregates] == ["BIGNUM", "VARCHAR"]
+    events = [row("A", i, 3, m=Decimal("0.25")) for i in range(3)]
+    assert found(plan, events) == expected(plan, events) == [(0, 10_000_000, 36, Decimal("3.00"))]
+
+
+def test_sums_of_decimals_are_not_compared_as_texts() -> None:
+    """Before: '9.5' was larger than '12.5', without a word."""
+    with pytest.raises(QueryError, match=r"HQ221(.|\n)*text of its digits(.|\n)*sum\(A.m\)::DECIMAL\(38,2\)"):
+        plan_of(statement("A B", 10, 10, measures="SUM(A.m) > SUM(B.m) AS more"))
+    plan_of(statement("A B", 10, 10, measures="SUM(A.m)::DECIMAL(38,2) > SUM(B.m)::DECIMAL(38,2) AS more"))

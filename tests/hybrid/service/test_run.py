@@ -167,6 +167,61 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     assert counted == [{"n": 40_000, "d": 40_000}]
 
 
+WINDOWS = """
+[queries.trends]
+sql = '''SELECT * FROM ticks MATCH_RECOGNIZE (
+  PARTITION BY symbol ORDER BY ts GROUP BY symbol MEASURES COUNT(MATCHES) AS n, SUM(A.volume) AS v, MIN(A.price) AS low
+  ONE ROW PER WINDOW PATTERN (A+ B) WITHIN 2 SECONDS SLIDE 1 SECOND
+  DEFINE A AS count(A.*) = 1 OR abs(price - LAST(A.price, 1)) < 0.2, B AS price > 1.0001 * LAST(A.price))'''
+sinks = ["alerts"]
+
+[queries.pairs]
+sql = '''FROM ticks TYPE BY symbol PATTERN SEQ(S0001 a, S0002 b) AND S0003+ c
+  WITHIN 2 SECONDS SLIDE 1 SECOND RETURN COUNT(*) AS n, SUM(c.volume) AS v'''
+sinks = ["alerts"]
+"""
+
+
+def test_killed_while_windows_are_open(tmp_path: Path) -> None:
+    """By their ids the rows of windows are those of a run that was left in peace, each once, whatever was open when the
+    service was killed."""
+    from simulator.stock import walk
+
+    events = walk(7, 20_000, 50)
+    lines = [json.dumps(row | {"ts": row["ts"].isoformat()}) + "\n" for row in events.to_pylist()]
+    app = APP[: APP.index("[sources")] + WINDOWS + APP[APP.index("[sinks") :]
+    (tmp_path / "app.toml").write_text(
+        app + '[sources.feed]\nstream = "ticks"\ntype = "file"\npath = "ticks.ndjson"\n'
+    )
+    with open(tmp_path / "ticks.ndjson", "w", encoding="utf-8") as file:
+        for run in range(3):
+            file.writelines(lines[run * 5000 : (run + 1) * 5000])
+            file.flush()
+            child, before = start(tmp_path), len(rows(tmp_path))
+            until(lambda before=before: len(rows(tmp_path)) > before + 20)
+            time.sleep(0.13 * run)
+            child.kill()
+            child.communicate(timeout=60)
+        file.writelines(lines[15_000:])
+    (tmp_path / "app.toml").write_text((tmp_path / "app.toml").read_text() + "follow = false\n")
+    child = start(tmp_path)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 0, said
+    found = {str(row.pop("match_id")): row for row in rows(tmp_path)}
+    ends = [lines[n] for n in (5000, 10_000, 15_000)]
+    assert len({json.loads(line)["ts"][:19] for line in ends}) == 3  # a window is open at each of them
+    wanted = []
+    for text in WINDOWS.split("'''")[1::2]:
+        listed = hybrid.sql(text, ticks=events).arrow().to_pylist()
+        assert len(listed) > 15
+        wanted += [{k: v.isoformat() if k.startswith("window") else v for k, v in row.items()} for row in listed]
+
+    def key(row: dict[str, object]) -> str:
+        return json.dumps({k: str(v)[:19] if k.startswith("window") else v for k, v in row.items()})
+
+    assert sorted(map(key, found.values())) == sorted(map(key, wanted))
+
+
 def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "market").write_text("a file")
     (tmp_path / "app.toml").write_text(APP.replace('path = "market"', 'path = "market"\nstate = "state"'))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
-from query.errors import QueryError
+from query.errors import DataError, QueryError
 from tests.trends import EVENTS, Row, read_rows, row, statement
 
 MANY = 2**200 - 1
@@ -166,3 +166,97 @@ def test_explain_shows_windows_states_and_sums() -> None:
         "            1: A -> 1; B -> trend 0", "none: trends are counted, and no run is kept",
     ):  # fmt: skip
         assert line in shown
+
+
+def test_explain_shows_both_sides_of_and() -> None:
+    """Before: an AssertionError."""
+    text = "FROM events TYPE BY type PATTERN SEQ(A a, B b) AND C+ c WITHIN 10 SECONDS RETURN COUNT(*)"
+    shown = hybrid.sql(text, events=many()).explain()
+    for line in ("engine      counts of trends of each side of AND", "1: B -> trend 0", "0 start: C -> 1, trend 0"):
+        assert line in shown
+
+
+@pytest.mark.parametrize("far", [2**63 - 2, -(2**63) + 2])
+@pytest.mark.parametrize("measure", ["COUNT(MATCHES)", "MAX(A.s)"])
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_windows_at_the_ends_of_time(far: int, measure: str) -> None:
+    """Before: window_end was in the year -290308, and the first time was in no window."""
+    times = pa.array([far, 0] if far < 0 else [0, far]).cast(pa.timestamp("us"))
+    events = pa.table({"ts": times, "s": ["a", "b"]})
+    text = f"SELECT * FROM events MATCH_RECOGNIZE (ORDER BY ts MEASURES {measure} AS n ONE ROW PER WINDOW PATTERN (A+) "
+    with pytest.raises(DataError, match=r"no TIMESTAMP|the (first|last) TIMESTAMP(.|\n)*with WHERE"):
+        hybrid.sql(text + "WITHIN 10 SECONDS SLIDE 5 SECONDS) AS m", events=events).arrow()
+
+
+def test_bounds_have_a_zone_if_times_have_one() -> None:
+    """Before: TIMESTAMP, which SQL compares with a TIMESTAMPTZ by the session's zone."""
+    events = pa.table({"ts": pa.array([1, 2]).cast(pa.timestamp("us", tz="Europe/Zurich"))})
+    clauses = "ORDER BY ts MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A+) WITHIN 10 SECONDS"
+    found = hybrid.sql(f"SELECT * FROM events MATCH_RECOGNIZE ({clauses}) AS m", events=events).arrow()
+    assert [str(t) for t in found.schema.types[:2]] == ["timestamp[us, tz=UTC]"] * 2
+    assert found["window_end"].cast(pa.int64()).to_pylist() == [10_000_000]
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_groups_of_doubles_nan_last_and_zeros_together() -> None:
+    """Before: NaN came first."""
+    values = [2.0, float("nan"), None, -0.0, 0.0, float("inf"), -float("nan")]
+    events = pa.table({"ts": pa.array(range(7)).cast(pa.timestamp("us")), "d": pa.array(values)})
+    text = (
+        "SELECT * FROM events MATCH_RECOGNIZE (PARTITION BY d ORDER BY ts GROUP BY d MEASURES COUNT(MATCHES) AS n, "
+        "MAX({}) AS s ONE ROW PER WINDOW PATTERN (A+) WITHIN 10 SECONDS) AS m"
+    )
+    for largest in ("1", "'a'"):  # the second one is enumerated
+        found = hybrid.sql(text.format(largest), events=events).arrow()
+        assert found["n"].to_pylist() == ["1", "3", "1", "1", "3"]
+        assert [str(d) for d in found["d"].to_pylist()] == ["None", "-0.0", "2.0", "inf", "nan"]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "hint"),
+    [
+        ("ONE ROW PER WINDOW MEASURES COUNT(MATCHES) AS n PATTERN (A+)", "or ONE ROW PER WINDOW, TIMEOUT"),
+        ("MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A) SLIDE 2 SECONDS", "comes right after WITHIN"),
+        ("MEASURES COUNT(MATCHES) AS n PATTERN (A)", "is a measure of ONE ROW PER WINDOW"),
+        ("MEASURES window_end AS n ONE ROW PER WINDOW PATTERN (A) WITHIN 2 SECONDS", "in the SELECT around them"),
+        ("MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A+) WITHIN 2 SECONDS DEFINE A AS v > PREV(v)",
+         r"LAST\(v, 1\) is that of the latter"),
+    ],
+)  # fmt: skip
+def test_hints_for_what_stands_in_the_wrong_place(clauses: str, hint: str) -> None:
+    with pytest.raises(QueryError, match=hint):
+        hybrid.sql(f"SELECT * FROM events MATCH_RECOGNIZE (ORDER BY ts {clauses}) AS m", events=many())
+
+
+def test_a_condition_on_the_row_is_in_having() -> None:
+    text = "FROM events TYPE BY type PATTERN SEQ(A a, B b) WHERE COUNT(*) > 3 WITHIN 10 SECONDS RETURN COUNT(*)"
+    with pytest.raises(QueryError, match="a condition on the row of a window is in HAVING"):
+        hybrid.sql(text, events=many())
+
+
+def test_a_value_of_one_match_is_one_fault() -> None:
+    """Before: a second one said that its column is no column of GROUP BY."""
+    with pytest.raises(QueryError) as refused:
+        hybrid.sql(statement("A+ B", 10, 10, measures="LAST(A.v) AS n"), events=many())
+    assert len(refused.value.diagnostics) == 1
+
+
+def test_rows_of_windows_in_a_table_have_a_history() -> None:
+    """An entry of WITH has none. Before, the hint had a name of ours, __hybrid_factor_0."""
+    rows = read_rows(" ".join(f"A@{t}" for t in (1, 2, 3, 11, 21, 22, 31, 32, 33, 34, 35, 41)))
+    windows = statement("A+", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n")
+    rising = (
+        "MATCH_RECOGNIZE (ORDER BY window_end MEASURES Y.window_end AS e, Y.n AS n AFTER MATCH SKIP TO NEXT ROW "
+        "PATTERN (X Y) DEFINE Y AS n > X.n)"
+    )
+    joined = (
+        f"SELECT m.n, h.n AS before FROM w {rising} AS m "
+        "JOIN HISTORY OF w FROM m.e - INTERVAL '40' SECOND TO m.e - INTERVAL '5' SECOND AS h ON h.n > 1 ORDER BY ALL"
+    )
+    with pytest.raises(QueryError, match=r"HQ200(.|\n)*an entry of WITH has no history: store its rows"):
+        hybrid.sql(f"WITH w AS ({windows}) {joined}", events=table(rows))
+    w = hybrid.sql(windows, events=table(rows)).arrow()
+    assert w["n"].to_pylist() == [7, 1, 3, 31, 1]
+    assert hybrid.sql(joined, w=w).arrow().to_pylist() == [
+        {"n": 3, "before": 7}, {"n": 31, "before": 3}, {"n": 31, "before": 7}
+    ]  # fmt: skip

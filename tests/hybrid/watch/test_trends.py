@@ -198,3 +198,58 @@ def test_times_before_the_epoch_have_windows_too() -> None:
     assert [(r["window_start"], r["n"]) for r in answered(rows)] == [
         (start - timedelta(seconds=6), "1"), (start - timedelta(seconds=1), "1")
     ]  # fmt: skip
+
+
+PAIRS = (
+    "FROM events TYPE BY type PATTERN SEQ(A+ a, B b) AND C c WHERE [g] AND abs(b.v - a.v) < 40 GROUP BY g "
+    "WITHIN 10 SECONDS SLIDE 5 SECONDS RETURN COUNT(*), SUM(c.v)"
+)
+
+
+def test_pairs_of_and_live_and_after_a_restart(tmp_path: Path) -> None:
+    """Before: an AssertionError from db.watch."""
+    rows, found = drawn(160), []
+    for begin in range(0, len(rows), 40):
+        with database(tmp_path) as db:
+            alerts = db.watch(PAIRS, name="pairs")
+            db.push("events", batch(rows[begin : begin + 40]))
+            found += alerts.fetch().to_pylist()
+            if begin + 40 == len(rows):
+                end(db)
+                found += alerts.fetch().to_pylist()
+    assert len(found) > 10
+    assert found == answered(rows, PAIRS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT m.e, m.n, h.window_end AS at, h.n AS before FROM windows MATCH_RECOGNIZE (PARTITION BY g "
+        "ORDER BY window_end MEASURES Y.window_end AS e, Y.n AS n PATTERN (X Y) DEFINE Y AS n > 2 * X.n) AS m "
+        "JOIN HISTORY OF windows FROM m.e - INTERVAL '60' SECOND TO m.e AS h ON h.g = m.g AND h.n > m.n",
+        "FROM windows PATTERN SEQ(windows a, windows b) "
+        "WHERE skip_till_next_match(a, b) { [g] and b.n > a.n } WITHIN 30 SECONDS RETURN a.n, b.n AS m",
+        "FROM windows PATTERN windows+ w WHERE [g] AND w[i].n > w[i-1].n GROUP BY g WITHIN 60 SECONDS "
+        "RETURN COUNT(*), MAX(w.n)",
+    ],
+    ids=["history", "pattern", "trends"],
+)
+def test_a_stream_of_windows_is_one_like_any_other(text: str) -> None:
+    """Joined with its history, matched, and counted again."""
+    inner = statement("A+ B", 10, 5, partition="g", group="g", measures="COUNT(MATCHES)::BIGINT AS n")
+    rows = drawn(200)
+    with database() as db:
+        db.watch(inner, into="windows")
+        alerts, found = db.watch(text), []
+        for begin in range(0, len(rows), 23):
+            db.push("events", batch(rows[begin : begin + 23]))
+            found += alerts.fetch().to_pylist()
+        end(db)
+        found += alerts.fetch().to_pylist()
+        wanted = db.sql(text).arrow().to_pylist()
+        assert len(wanted) > 2
+
+        def key(row: dict[str, Any]) -> str:
+            return str(sorted(row.items()))
+
+        assert sorted(found, key=key) == sorted(wanted, key=key)
