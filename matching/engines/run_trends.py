@@ -45,6 +45,10 @@ _OF_NODES, _OF_ENTRIES = ("nodes", "cells"), ("entries", "sums")
 _SCRATCH = ("fresh", "single", "touched")
 
 
+class TooManyTrends(DataError):
+    """Raised if a number needs more than LIMBS_MAX limbs."""
+
+
 class CountsOnly:
     """The methods of engines that count trends: they find no matches and keep no rows."""
 
@@ -139,7 +143,7 @@ class RunTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs."""
+        """See matching.engines.engine.Engine.run. Raises TooManyTrends."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
         values = self._values(feature, doubles, feature_valid)
@@ -183,7 +187,7 @@ class RunTrends(CountsOnly):
     def _more_limbs(self) -> None:
         old = self._shape
         if 2 * old.limbs > LIMBS_MAX:
-            raise DataError(
+            raise TooManyTrends(
                 f"a count of trends has more than {64 * LIMBS_MAX:,} bits",
                 "shorten WITHIN, or make the conditions of the pattern stricter",
             )
