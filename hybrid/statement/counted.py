@@ -43,10 +43,13 @@ _AGGREGATES = {"count", "sum", "avg", "mean", "min", "max"}
 _INT64_DIGITS = 18
 #: With fewer matches, a sum that is not finite is left to the search: an event may have an infinite value.
 _FOUND_MAX = 10_000_000
-#: Largest number of digits of a divisor of a sum of doubles.
-_DIVISOR_DIGITS = 300
+#: Most digits of a divisor of a sum of doubles.
+_DIVISOR_MAX = 360
+#: Digits that are divided: of the dividend as many as a HUGEINT holds, of the divisor half of them.
+_DIVIDEND, _DIVISOR = 38, 19
 #: Marks the error of the SELECT for a number that its type cannot hold.
 _TOO_LARGE = "__hybrid_too_large"
+#: Most digits of a number in a message, and of a divisor in one step.
 _LEADING = 60
 _HUGEINT_MAX = 2**127 - 1
 _HUGEINT_MIN = "CAST('-170141183460469231731687303715884105728' AS HUGEINT)"
@@ -55,22 +58,24 @@ _HUGEINT_MIN = "CAST('-170141183460469231731687303715884105728' AS HUGEINT)"
 @dataclass(frozen=True, slots=True)
 class Counted:
     """How an outer SELECT is answered without matches. sql: the SELECT over one row per partition with a match, which
-    has the partition columns, and for each of `aggregates` a column called COLUMN and its index. alike: pairs of these
+    has the partition columns, and for each of `aggregates` a column called COLUMN and its index. calls: lines of
+    EXPLAIN. alike: pairs of these
     that must be equal in every partition; otherwise the matches have to be found. trends: the plan of the aggregates,
     None if only the number of matches is available. paths: that number can be counted by state, up to that of a
     BIGINT."""
 
     sql: str
+    calls: tuple[str, ...]
     aggregates: tuple[TrendAggregate, ...]
     alike: tuple[tuple[int, int], ...]
     trends: Plan | None
     paths: bool
 
     def __str__(self) -> str:
-        lines = ["-- matches are counted, not searched for, by", self.sql, "-- over a row for each partition, with"]
-        lines += [f"{COLUMN}{i} = {a.name}" for i, a in enumerate(self.aggregates)]
-        lines += [f"-- unless {self.aggregates[i].name} <> {self.aggregates[k].name}" for i, k in self.alike]
-        return "\n".join(lines)
+        lines = ["-- matches are counted, not searched for", *self.calls]
+        engines = ["up to 2^63 - 1 in a partition by state"] if self.paths else []
+        engines += ["as trends in one window"] if self.trends is not None else []
+        return "\n".join([*lines, f"counted     {'; beyond that, '.join(engines)}"])
 
 
 def counted_select(plan: QueryPlan) -> Counted | None:
@@ -113,7 +118,7 @@ def counted_select(plan: QueryPlan) -> Counted | None:
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     if row is None:
         return None
-    counted = Counted(str(row[0]), aggregates, counting.alike, trends, paths)
+    counted = Counted(str(row[0]), tuple(counting.calls), aggregates, counting.alike, trends, paths)
     return counted if _has_schema(plan, counted, schema) else None
 
 
@@ -177,12 +182,12 @@ def _scale(a: TrendAggregate) -> int:
 
 
 class _Counting:
-    """One walk over DuckDB's syntax tree. refused: it has an expression that needs the matches. calls: number of calls
-    of aggregates over matches."""
+    """One walk over DuckDB's syntax tree. refused: it has an expression that needs the matches. calls: what each
+    aggregate over matches is, by its text."""
 
     def __init__(self, factor: FactorPlan, alias: str, aliases: Sequence[str]) -> None:
         plan = self._plan = factor.plan
-        self.calls = 0
+        self.calls: dict[str, None] = {}
         self.refused = False
         self._columns: dict[TrendAggregate, int] = {}
         self._alike: dict[tuple[int, int], None] = {}
@@ -229,6 +234,7 @@ class _Counting:
                 self.refused = True
                 return node
             name, over = found
+            self.calls[f"{name:<11} = {over}"] = None
             return self._call(node, self._sql(name, over), node["alias"])
         return {key: self.rewritten(value) for key, value in node.items()}
 
@@ -243,6 +249,7 @@ class _Counting:
         name, over = found
         if name[0] not in "cs" or not _is_whole(over.total) or over.total.type != BIGNUM:
             return None
+        self.calls[f"{name:<11} = {over}"] = None
         total = self._total(over.total)
         total = f"coalesce({total}, 0)" if name.startswith("count") else total
         shown = f"CAST({total} AS VARCHAR)"
@@ -296,7 +303,7 @@ class _Counting:
         if over.values is not None:
             count = self._total(over.values)
             if not _is_whole(a):
-                return f"{total} / CAST(CAST({count} AS VARCHAR) AS DOUBLE)"
+                return _double_quotient(total, count)
             return _quotient(total, count, _scale(a))
         if name.startswith("count("):
             count = f"coalesce({total}, 0)"
@@ -308,7 +315,6 @@ class _Counting:
 
     def _call(self, node: dict[str, Any], sql: str, alias: str) -> dict[str, Any]:
         """Returns the tree of SQL over partitions, with the FILTER of a call of an aggregate."""
-        self.calls += 1
         where = self.rewritten(node["filter"])
 
         def filtered(part: Any) -> Any:
@@ -353,11 +359,20 @@ def _decimal(name: str, total: str, scale: int) -> str:
 
 
 def _quotient(total: str, count: str, scale: int) -> str:
-    """The double next to a quotient of numbers of any size, of which the leading digits are divided; null for none."""
-    one, two = f"CAST({total} AS VARCHAR)", f"CAST({count} AS VARCHAR)"
-    left_out = [f"greatest(length({text}) - {_LEADING}, 0)" for text in (one, two)]
-    exponent = f"({left_out[0]} - {left_out[1]} - {scale})"
-    return f"CAST(left({one}, {_LEADING}) || 'e' || {exponent} AS DOUBLE) / CAST(left({two}, {_LEADING}) AS DOUBLE)"
+    """The double next to a quotient of numbers of any size, by their leading digits; null for none."""
+    one, two = f"ltrim(CAST({total} AS VARCHAR), '-')", f"CAST({count} AS VARCHAR)"
+    dividend = f"CAST(rpad(left({one}, {_DIVIDEND}), {_DIVIDEND}, '0') AS HUGEINT)"
+    digits = f"{dividend} // CAST(left({two}, {_DIVISOR}) AS HUGEINT)"
+    exponent = f"length({one}) - {_DIVIDEND} - greatest(length({two}) - {_DIVISOR}, 0) - {scale}"
+    quotient = f"CAST(CAST({digits} AS VARCHAR) || 'e' || ({exponent}) AS DOUBLE)"
+    return f"CASE WHEN {total} < 0 THEN -{quotient} ELSE {quotient} END"
+
+
+def _double_quotient(total: str, count: str) -> str:
+    """The quotient of a double and a number of _DIVISOR_MAX digits at most."""
+    digits = f"CAST({count} AS VARCHAR)"
+    left_out = f"greatest(length({digits}) - {_LEADING}, 0)"
+    return f"{total} / CAST(left({digits}, {_LEADING}) AS DOUBLE) / CAST('1e' || {left_out} AS DOUBLE)"
 
 
 def _counts(plan: Plan) -> bool:
@@ -506,7 +521,7 @@ def _finite(counted: Counted, of: dict[TrendAggregate, pa.Array]) -> bool:
             continue
         values = of.get(replace(a, over=Over.VALUES, type=BIGNUM))
         long = values is not None and not pa.types.is_integer(values.type) and (
-            (pc.max(pc.binary_length(values)).as_py() or 0) > _DIVISOR_DIGITS)  # fmt: skip
+            (pc.max(pc.binary_length(values)).as_py() or 0) > _DIVISOR_MAX)  # fmt: skip
         if not long and pc.all(pc.is_finite(of[a])).as_py() is not False:
             continue
         matches = of[MATCHES]

@@ -46,10 +46,9 @@ class OverMatches:
     values: TrendAggregate | None = None
     alike: tuple[TrendAggregate, TrendAggregate] | None = None
 
-    @property
-    def aggregates(self) -> tuple[TrendAggregate, ...]:
-        """Returns all that are needed."""
-        return (self.total, *([] if self.values is None else [self.values]), *(self.alike or ()))
+    def __str__(self) -> str:
+        value = self.total.name + (f" / {self.values.name}" if self.values is not None else "")
+        return value + (f", if {self.alike[0].name} = {self.alike[1].name}" if self.alike is not None else "")
 
 
 def over_matches(function: str, measure: Expression, pattern: RowPattern) -> OverMatches | None:
