@@ -56,7 +56,7 @@ _HUGEINT_MIN = "CAST('-170141183460469231731687303715884105728' AS HUGEINT)"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedSelect:
     """How an outer SELECT is answered without matches. sql: the SELECT over one row per partition with a match, which
     has the partition columns, and for each of `aggregates` a column called COLUMN and its index. calls: lines of
     EXPLAIN. alike: pairs of these
@@ -78,7 +78,7 @@ class Counted:
         return "\n".join([*lines, f"counted     {'; beyond that, '.join(engines)}"])
 
 
-def counted_select(plan: QueryPlan) -> Counted | None:
+def counted_select(plan: QueryPlan) -> CountedSelect | None:
     """Returns the outer SELECT over one row per partition instead of one per match.
 
     None unless the SELECT uses only partition columns, constants, operators and aggregates over matches that are
@@ -118,7 +118,7 @@ def counted_select(plan: QueryPlan) -> Counted | None:
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     if row is None:
         return None
-    counted = Counted(str(row[0]), tuple(counting.calls), aggregates, counting.alike, trends, paths)
+    counted = CountedSelect(str(row[0]), tuple(counting.calls), aggregates, counting.alike, trends, paths)
     return counted if _has_schema(plan, counted, schema) else None
 
 
@@ -147,7 +147,7 @@ def _picks(item: dict[str, Any]) -> bool:
     return item["type"] == "COLUMN_REF" and item["alias"].lower() in ("", item["column_names"][-1].lower())
 
 
-def _has_schema(plan: QueryPlan, counted: Counted, schema: pa.Schema) -> bool:
+def _has_schema(plan: QueryPlan, counted: CountedSelect, schema: pa.Schema) -> bool:
     """True if the SELECT over aggregates has the columns of the one over matches."""
     (factor,) = plan.factors
     fields = [output_schema(factor.plan).field(c.name) for c in factor.plan.partition_by]
@@ -386,6 +386,12 @@ def _counts(plan: Plan) -> bool:
         return False
 
 
+def _wanted(aggregates: Sequence[TrendAggregate]) -> tuple[TrendAggregate, ...]:
+    """Returns the aggregates, and the number of matches if there are sums of doubles: see _finite."""
+    sums = any(a.type == "DOUBLE" and a.over is Over.SUM for a in aggregates)
+    return (*aggregates, MATCHES) if sums and MATCHES not in aggregates else tuple(aggregates)
+
+
 def _trends(plan: Plan, aggregates: Sequence[TrendAggregate]) -> Plan | None:
     """Returns the plan of aggregates over all matches of a plan, None if no engine has them."""
     from matching.engines.choose import choose_engine
@@ -394,8 +400,7 @@ def _trends(plan: Plan, aggregates: Sequence[TrendAggregate]) -> Plan | None:
     kinds = (c.type for c in plan.partition_by)
     if any(t.startswith(("STRUCT", "MAP", "UNION")) or t == "INTERVAL" or t.endswith("]") for t in kinds):
         return None  # GROUP BY does not take them
-    sums = [a for a in aggregates if a.type == "DOUBLE" and a.over is Over.SUM]
-    over = plan_of_trends(plan, [*aggregates, *([MATCHES] if sums and MATCHES not in aggregates else [])])
+    over = plan_of_trends(plan, _wanted(aggregates))
     try:
         return over if over is not None and choose_engine(over, Purpose.ROWS).engine is not None else None
     except QueryError:
@@ -403,7 +408,7 @@ def _trends(plan: Plan, aggregates: Sequence[TrendAggregate]) -> Plan | None:
 
 
 def counted_answer(
-    counted: Counted, factor: FactorPlan, relations: Relations, outer: Outer,
+    counted: CountedSelect, factor: FactorPlan, relations: Relations, outer: Outer,
     connection: duckdb.DuckDBPyConnection | None,
 ) -> pa.Table | None:  # fmt: skip
     """Returns the rows of the statement; None if its matches have to be found. Raises DataError for a number that its
@@ -431,7 +436,7 @@ def _too_large(error: QueryError) -> Exception:
     return DataError(f"{name} is {shown}, more than a {type} can hold", hint)
 
 
-def _rows(counted: Counted, factor: FactorPlan, relations: Relations) -> pa.Table | None:
+def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> pa.Table | None:
     """Returns the partition columns and the aggregates, a row for each partition with a match."""
     from matching.engines.run_counts import TooManyMatches
 
@@ -464,7 +469,7 @@ def _counted_by_state(factor: FactorPlan, relations: Relations) -> pa.Table:
     return pa.table([*keys, pa.array(totals)], names=names)
 
 
-def _over_trends(counted: Counted, plan: Plan, factor: FactorPlan, relations: Relations) -> pa.Table | None:
+def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relations: Relations) -> pa.Table | None:
     from matching.engines.choose import choose_engine
     from matching.engines.run_trends import TooManyTrends
     from matching.matcher import KernelMatcher
@@ -476,19 +481,19 @@ def _over_trends(counted: Counted, plan: Plan, factor: FactorPlan, relations: Re
     try:
         parts = [found.rows for found in run(matcher, _at_once(batches))]
     except TooManyTrends as many:
-        raise DataError(many.message, "ask for less with WHERE in the input, or with stricter conditions") from None
+        message = f"these are too many matches: {many.message}"
+        raise DataError(message, "choose rows with WHERE in the input, or make the conditions stricter") from None
     except DataError:  # of a value that the search may not read
         return None
-    trends = plan.trends
-    assert trends is not None
     empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
     rows = pa.concat_tables([empty, *parts])
     columns = [c.combine_chunks() for c in rows.columns[2:]]  # without the bounds of the window
     keys = columns[: len(plan.partition_by)]
-    numbers = [_numbers(column, a) for column, a in zip(columns[len(keys) :], trends.aggregates, strict=True)]
+    wanted = _wanted(counted.aggregates)
+    numbers = [_numbers(column, a) for column, a in zip(columns[len(keys) :], wanted, strict=True)]
     if any(not numbers[i].equals(numbers[k]) for i, k in counted.alike):
         return None
-    of = dict(zip(trends.aggregates, numbers, strict=True))
+    of = dict(zip(wanted, numbers, strict=True))
     if not _finite(counted, of):
         return None
     shown = numbers[: len(counted.aggregates)]
@@ -513,7 +518,7 @@ def _numbers(column: pa.Array, a: TrendAggregate) -> pa.Array:
     return digits.cast(pa.int64()) if longest is None or longest <= _INT64_DIGITS else digits
 
 
-def _finite(counted: Counted, of: dict[TrendAggregate, pa.Array]) -> bool:
+def _finite(counted: CountedSelect, of: dict[TrendAggregate, pa.Array]) -> bool:
     """True if all sums of doubles are finite; False if the search should add them up. Raises DataError if there are too
     many matches for that."""
     for a in counted.aggregates:

@@ -24,6 +24,7 @@ from query.plan.expression import (
     is_row_local,
     walk,
 )
+from query.plan.first_apart import with_first_apart
 from query.plan.pattern import RowPattern, anchors, min_rows, occurrences, sides, variables
 from query.plan.plan import Measure, Plan
 from query.plan.trends import Neighbours, Over, TrendAggregate, Trends, neighbours, reaches_too_far, result_type
@@ -178,4 +179,5 @@ def plan_of_trends(plan: Plan, aggregates: Sequence[TrendAggregate]) -> Plan | N
             return None
     measures = [Measure(f"{COLUMN}{i}", Column(a.name, a.type)) for i, a in enumerate(aggregates)]
     trends = Trends(WINDOW_US, WINDOW_US, plan.partition_by, tuple(aggregates))
-    return replace(plan, rows=RowsPerMatch.WINDOW, measures=tuple(measures), trends=trends)
+    found = replace(plan, rows=RowsPerMatch.WINDOW, measures=tuple(measures), trends=trends)
+    return with_first_apart(found)

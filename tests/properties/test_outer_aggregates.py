@@ -40,9 +40,12 @@ EQUAL = [
 ]  # fmt: skip
 CONDITIONS = (
     "", "", "", "A: v >= 1", "B: v IS NULL OR LAST(A.v) IS NULL OR v > LAST(A.v)",
-    "A: count(A.*) = 1 OR v <> LAST(A.v, 1)", "B: CAST(g AS INTEGER) = 1", "B: sum(A.h) > 1",
+    "A: count(A.*) = 1 OR v <> LAST(A.v, 1)", "B: count(B.*) = 1 OR count(B.*) > 1 AND v > 1",
+    "A: count(A.*) > 1 OR v > 1", "B: CAST(g AS INTEGER) = 1", "B: sum(A.h) > 1",
 )  # fmt: skip
 AROUND = ("{}", "(SELECT * FROM {}) AS m", "(SELECT k, x0, x1, x2 FROM (FROM {}) AS n) AS m")
+#: Besides random patterns.
+OFTEN = ("A+ B", "A B+ A", "A B*", "A+ B?", "(A | B) A+", "A B NOT C A", "A B{2,}", "B A* B?")
 #: With HAVING, an alias stands for an aggregate.
 SHAPES = (
     "SELECT {}, count(*) FROM {} ", "SELECT {} FROM {} WHERE m.k = 'x' OR k IS NULL", "SELECT k, {} FROM {} GROUP BY k",
@@ -95,7 +98,7 @@ def test_aggregates_over_matches_that_are_not_found(
     @FEWER
     @drawn_alike
     @given(
-        pattern=PATTERNS | st.sampled_from(("A+ B", "A B+ A", "A B*", "A+ B?", "(A | B) A+", "A B NOT C A")),
+        pattern=PATTERNS | st.sampled_from(OFTEN),
         events=rows(), keys=st.lists(st.sampled_from(("x", "y", None)), min_size=7, max_size=7),
         chosen=st.one_of(st.lists(st.sampled_from(of), min_size=1, max_size=3) for of in (EQUAL, EQUAL, PAIRS)),
         condition=st.sampled_from(CONDITIONS), shape=st.sampled_from(SHAPES), around=st.sampled_from(AROUND),
