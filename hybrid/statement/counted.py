@@ -59,10 +59,9 @@ _HUGEINT_MIN = "CAST('-170141183460469231731687303715884105728' AS HUGEINT)"
 class CountedSelect:
     """How an outer SELECT is answered without matches. sql: the SELECT over one row per partition with a match, which
     has the partition columns, and for each of `aggregates` a column called COLUMN and its index. calls: lines of
-    EXPLAIN. alike: pairs of these
-    that must be equal in every partition; otherwise the matches have to be found. trends: the plan of the aggregates,
-    None if only the number of matches is available. paths: that number can be counted by state, up to that of a
-    BIGINT."""
+    EXPLAIN. alike: pairs of aggregates that must be equal in every partition; otherwise the matches have to be found.
+    trends: the plan of the aggregates, None if only the number of matches is available. paths: that number can be
+    counted by state, up to the largest BIGINT."""
 
     sql: str
     calls: tuple[str, ...]
@@ -234,8 +233,7 @@ class _Counting:
                 self.refused = True
                 return node
             name, over = found
-            self.calls[f"{name:<11} = {over}"] = None
-            return self._call(node, self._sql(name, over), node["alias"])
+            return self._call(node, self._sql(name, over), name, over, node["alias"])
         return {key: self.rewritten(value) for key, value in node.items()}
 
     def _cast(self, node: dict[str, Any]) -> dict[str, Any] | None:
@@ -249,7 +247,6 @@ class _Counting:
         name, over = found
         if name[0] not in "cs" or not _is_whole(over.total) or over.total.type != BIGNUM:
             return None
-        self.calls[f"{name:<11} = {over}"] = None
         total = self._total(over.total)
         total = f"coalesce({total}, 0)" if name.startswith("count") else total
         shown = f"CAST({total} AS VARCHAR)"
@@ -261,7 +258,7 @@ class _Counting:
                 sql = f"CASE WHEN isinf({double}) THEN {_error(name, total, type)} ELSE {double} END"
             case _:
                 sql = f"CAST({total} AS {BIGNUM})"
-        return self._call(child, sql, node["alias"])
+        return self._call(child, sql, name, over, node["alias"])
 
     def _over_matches(self, node: dict[str, Any]) -> tuple[str, OverMatches] | None:
         """Returns the text of a call and what it is over trends; None for another function, or one that needs the
@@ -294,9 +291,6 @@ class _Counting:
     def _sql(self, name: str, over: OverMatches) -> str:
         """Returns SQL over partitions with the value and the type of an aggregate over matches."""
         a = over.total
-        if over.alike is not None:
-            one, two = (self._columns.setdefault(each, len(self._columns)) for each in over.alike)
-            self._alike[one, two] = None
         if a.over in (Over.MIN, Over.MAX):
             return f"{a.over.value}({self._column(a)})"
         total = self._total(a)
@@ -313,8 +307,12 @@ class _Counting:
             return total
         return _hugeint(name, total) if a.type == BIGNUM else _decimal(name, total, _scale(a))
 
-    def _call(self, node: dict[str, Any], sql: str, alias: str) -> dict[str, Any]:
-        """Returns the tree of SQL over partitions, with the FILTER of a call of an aggregate."""
+    def _call(self, node: dict[str, Any], sql: str, name: str, over: OverMatches, alias: str) -> dict[str, Any]:
+        """Returns the tree of SQL over partitions in place of a call, with its FILTER; notes the call."""
+        self.calls[f"{name:<11} = {over}"] = None
+        if over.alike is not None:
+            one, two = (self._columns.setdefault(each, len(self._columns)) for each in over.alike)
+            self._alike[one, two] = None
         where = self.rewritten(node["filter"])
 
         def filtered(part: Any) -> Any:
@@ -440,13 +438,14 @@ def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> p
     """Returns the partition columns and the aggregates, a row for each partition with a match."""
     from matching.engines.run_counts import TooManyMatches
 
+    on_spark = relations.searched_by_spark(factor) is not None
     if counted.paths:
         try:
             return _counted_by_state(factor, relations)
         except TooManyMatches:
-            if counted.trends is None:
+            if counted.trends is None or on_spark:
                 raise
-    if counted.trends is None or relations.searched_by_spark(factor) is not None:
+    if counted.trends is None or on_spark:
         return None
     return _over_trends(counted, counted.trends, factor, relations)
 

@@ -102,11 +102,11 @@ def test_aggregates_over_matches_that_are_not_found(
         events=rows(), keys=st.lists(st.sampled_from(("x", "y", None)), min_size=7, max_size=7),
         chosen=st.one_of(st.lists(st.sampled_from(of), min_size=1, max_size=3) for of in (EQUAL, EQUAL, PAIRS)),
         condition=st.sampled_from(CONDITIONS), shape=st.sampled_from(SHAPES), around=st.sampled_from(AROUND),
-        alone=st.booleans(),
+        alone=st.booleans(), cast=st.sampled_from(("", "", "::BIGNUM", "::HUGEINT", "::DOUBLE", "::VARCHAR")),
     )  # fmt: skip
     def check(
         pattern: str, events: list[Row], keys: list[str | None], chosen: list[tuple[str, str]], condition: str,
-        shape: str, around: str, alone: bool,
+        shape: str, around: str, alone: bool, cast: str,
     ) -> None:  # fmt: skip
         variables = [v for v in "ABCD" if v in pattern]
         assume("A" in pattern and "B" in pattern)
@@ -116,7 +116,9 @@ def test_aggregates_over_matches_that_are_not_found(
         named = ", ".join(f"{m} AS x{i}" for i, (_, m) in enumerate(listed))
         match = f"""events MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES {named} AFTER MATCH NO SKIP
             PATTERN ({pattern}) SELECTION {selection} DEFINE {defined}) AS """
-        calls = ", ".join(f"{function}(x{i})" for i, (function, _) in enumerate(chosen))
+        # a sum of doubles as a text would show its last digits
+        casts = [cast * (f == "count" or (f == "sum" and "d" not in m)) for f, m in chosen]
+        calls = ", ".join(f"{f}(x{i}){cast}" for i, ((f, _), cast) in enumerate(zip(chosen, casts, strict=True)))
         text = shape.format(calls, around.replace("{}", match + ("m" if around == "{}" else "o")))
         given_rows = [dict(row) for row in events]
         table = pa.Table.from_batches([batch_of(EVENTS, given_rows).columns])

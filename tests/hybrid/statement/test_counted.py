@@ -35,8 +35,8 @@ def events(counts: dict[str, int], **more: Any) -> pa.Table:
 
 
 def over(select: str, rest: str = "", pattern: str = "A B+ C", defines: str = "") -> str:
-    return f"""SELECT {select} FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES {MEASURES} PATTERN ({pattern})
-        SELECTION SKIP TILL ANY MATCH DEFINE A AS s = 'a', B AS s = 'b' {defines}, C AS s = 'c') AS m {rest}"""
+    return f"""SELECT {select} FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES {MEASURES}
+        PATTERN ({pattern}) SELECTION SKIP TILL ANY MATCH DEFINE A AS s = 'a', B AS s = 'b' {defines}, C AS s = 'c') AS m {rest}"""
 
 
 def asked(text: str, table: pa.Table, counted: bool = True) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_casts_to_numbers_that_hold_more() -> None:
     ("select", "rows", "said"),
     [
         ("count(*)", 63, r"count\(\*\) is 9223372036854775807, "),
-        ("count(*)", 64, r"^count\(\*\) is 18446744073709551615, more than a BIGINT can hold\nhint: count\(\*\)::BIGNUM"),
+        ("count(*)", 64, r"^count\(\*\) is 18446744073709551615, more than a BIGINT can hold\nhint: count\(\*\)::"),
         ("k, count(last) AS c", 1000, r"count\(last\) is 1.071e\+301, more than a BIGINT"),
         ("sum(n) + 1", 130, r"sum\(n\) is \d+, more than a HUGEINT can hold\nhint: sum\(n\)::BIGNUM"),
         ("sum(n)::HUGEINT", 130, r"sum\(n\) is \d+, more than a HUGEINT"),
@@ -113,6 +113,7 @@ def test_sums_without_a_value_are_found() -> None:
     column = pa.array([None if v == 1 else v for v in table["v"].to_pylist()], pa.int64())
     table = table.set_column(3, "v", column)
     assert asked(over("avg(s) AS a, count(s) AS c, count(low) AS l"), table) == [{"a": 20 / 6, "c": 6, "l": 6}]
+    assert asked(over("count(s)::DOUBLE AS c"), table) == [{"c": 6.0}]
 
 
 def test_a_value_that_cannot_be_computed_and_is_not_read() -> None:
