@@ -36,7 +36,8 @@ def events(counts: dict[str, int], **more: Any) -> pa.Table:
 
 def over(select: str, rest: str = "", pattern: str = "A B+ C", defines: str = "") -> str:
     return f"""SELECT {select} FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES {MEASURES}
-        PATTERN ({pattern}) SELECTION SKIP TILL ANY MATCH DEFINE A AS s = 'a', B AS s = 'b' {defines}, C AS s = 'c') AS m {rest}"""
+        PATTERN ({pattern}) SELECTION SKIP TILL ANY MATCH
+        DEFINE A AS s = 'a', B AS s = 'b' {defines}, C AS s = 'c') AS m {rest}"""
 
 
 def asked(text: str, table: pa.Table, counted: bool = True) -> list[dict[str, Any]]:
