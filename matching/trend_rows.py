@@ -126,16 +126,18 @@ def _value(p: Put, put: _Totals, table: TrendTable) -> pa.Array:
         if p.aggregate.over is Over.SUM:
             return pa.array(total, mask=missing)
         assert values is not None
-        shown = [None if not n else _double(Fraction(t) / n) if np.isfinite(t) else t for t, n in zip(total, values)]
-        return pa.array(shown, pa.float64())
+        means = [None if not n else _double(Fraction(t) / n) if np.isfinite(t) else t for t, n in zip(total, values)]
+        return pa.array(means, pa.float64())
     numbers = put.whole[:, 1 + p.total]
     if p.aggregate.over is Over.AVG:
         assert values is not None
         scale = 10**p.scale
-        shown = [None if not n else _double(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
-        return pa.array(shown, pa.float64())
-    texts = [digits(n, p.scale) for n in numbers]
-    return pa.array(texts, pa.string(), mask=missing if missing is not None else np.zeros(count, np.bool_))
+        means = [None if not n else _double(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
+        return pa.array(means, pa.float64())
+    shown = np.zeros(count, np.bool_) if missing is None else missing
+    if not p.scale and count and numbers.min() >= -(2**63) and numbers.max() < 2**63:
+        return pa.array(numbers.astype(np.int64), mask=shown).cast(pa.string())
+    return pa.array([digits(n, p.scale) for n in numbers], pa.string(), mask=shown)
 
 
 def _double(value: Fraction) -> float:

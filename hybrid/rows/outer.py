@@ -179,20 +179,24 @@ class Outer:
         return self._over(select_sql, tables, connection)
 
     def run_over(
-        self, select_sql: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None
-    ) -> pa.Table:
-        """Runs another SELECT with `rows` as the table of factor 0. Raises QueryError."""
-        return self._over(select_sql, {factor_name(0): rows}, connection)
+        self, select_sql: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None,
+        fields: Sequence[Field] = (),
+    ) -> pa.Table:  # fmt: skip
+        """Runs another SELECT with `rows` as the table of factor 0. fields: its columns besides those of the factor's
+        rows; BIGNUMs that come as text become BIGNUMs. Raises QueryError."""
+        texts = [f for f in fields if pa.types.is_string(rows.schema.field(f.name).type)]
+        return self._over(select_sql, {factor_name(0): rows}, connection, texts)
 
     def _over(
-        self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None
-    ) -> pa.Table:
+        self, select_sql: str, tables: Mapping[str, pa.Table], connection: duckdb.DuckDBPyConnection | None,
+        more: Sequence[Field] = (),
+    ) -> pa.Table:  # fmt: skip
         tables = self._extra | dict(tables)
         on = connection or duck.cursor(access=self._access)
         registered: dict[str, dict[str, str]] = {}
         try:
             for name, table in tables.items():
-                registered[name] = texts_of(self.fields.get(name, ()), self._has_enums)
+                registered[name] = texts_of((*self.fields.get(name, ()), *more), self._has_enums)
                 register(on, name, table, registered[name])
             return arrow_of(on.sql(select_sql))  # INSERT and the like return DuckDB's row count
         except duckdb.Error as error:

@@ -145,8 +145,8 @@ def _kernel(chosen: EnginePlan) -> str:
 def _counted(plan: QueryPlan) -> str:
     from hybrid.statement.counted import counted_select
 
-    sql = counted_select(plan)
-    return "" if sql is None else f"\n\n-- matches are counted, not searched for, by\n{sql}"
+    counted = counted_select(plan)
+    return "" if counted is None else f"\n\n{counted}"
 
 
 def show_ast(query: ast.QuerySyntax) -> str:

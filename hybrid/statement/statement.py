@@ -21,7 +21,7 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, Result, evidence_table, series
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.compressed import Compressed, compress
-from hybrid.statement.counted import count_matches, counted_select
+from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
 from hybrid.statement.relations import Relations, resorted
 from matching.batch import Matcher
@@ -110,9 +110,10 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                     relations.register(name, rows, outer.fields[name])
 
     connection = relations.connection
+    table = None
     if counted is not None:
-        table = outer.run_over(counted, count_matches(plan.factors[0], relations), connection)
-    else:
+        table = counted_answer(counted, plan.factors[0], relations, outer, connection)
+    if table is None:
         find(rows_matcher if bare else make)
         table = outer.run([a for a, _ in found], connection)
 

@@ -13,6 +13,10 @@ from matching.store import RowStore
 from query.errors import DataError
 
 
+class TooManyMatches(DataError):
+    """Raised if a partition has more matches than a BIGINT can hold."""
+
+
 class RunCounts:
     """The number of runs of each partition in each state. It keeps no rows and finds no matches."""
 
@@ -63,8 +67,8 @@ class RunCounts:
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """Takes the rows at `positions`; see matching.engines.engine.Engine.run. Raises DataError if a partition has
-        more matches than a BIGINT can hold."""
+        """Takes the rows at `positions`; see matching.engines.engine.Engine.run. Raises
+        TooManyMatches."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
@@ -80,7 +84,7 @@ class RunCounts:
                     c = self._counters
                     raise ConditionFailed(int(c[PathCounters.FAILED_ROW]) - 1, int(c[PathCounters.FAILED_LABEL]))
                 case counts.TOO_MANY:
-                    raise DataError(
+                    raise TooManyMatches(
                         "count(*): a partition has 2^63 - 1 matches or more, more than a BIGINT can hold",
                         "shorten WITHIN" if self.program.within_us is not None else "add WITHIN",
                     )

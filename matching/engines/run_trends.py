@@ -48,6 +48,10 @@ _OF_NODES, _OF_ENTRIES = ("nodes", "cells"), ("entries", "sums")
 _SCRATCH = ("fresh", "single", "touched")
 
 
+class TooManyTrends(DataError):
+    """Raised if a number needs more than LIMBS_MAX limbs."""
+
+
 class CountsOnly:
     """The methods of engines that count trends: they find no matches and keep no rows."""
 
@@ -77,10 +81,10 @@ class CountsOnly:
         return np.zeros(partitions, np.int64)
 
 
-def too_large() -> DataError:
+def too_large() -> TooManyTrends:
     """Returns the error of a number that needs more than LIMBS_MAX limbs."""
     message = f"a count of trends has more than {64 * LIMBS_MAX:,} bits"
-    return DataError(message, "shorten WITHIN, or make the conditions of the pattern stricter")
+    return TooManyTrends(message, "shorten WITHIN, or make the conditions of the pattern stricter")
 
 
 class RunTrends(CountsOnly):
@@ -148,8 +152,8 @@ class RunTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises DataError if a number needs more than LIMBS_MAX limbs,
-        or if a bound of a window is no TIMESTAMP."""
+        """See matching.engines.engine.Engine.run. Raises TooManyTrends, and DataError if a bound of a window is no
+        TIMESTAMP."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
         if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():

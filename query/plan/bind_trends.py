@@ -23,12 +23,11 @@ from query.plan.trends import (
     neighbours,
     reaches_too_far,
     reads_nothing,
+    result_type,
 )
 from query.plan.typed import base_type
 from query.schema import Field
 
-WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
-         "UHUGEINT", "BOOLEAN")  # fmt: skip
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "between", "in", "is_distinct", "is_not_distinct")
 _OVER = {"count": Over.VALUES, "sum": Over.SUM, "avg": Over.AVG, "mean": Over.AVG, "min": Over.MIN, "max": Over.MAX}
 #: Most windows that an event may be in: each has counts of its own.
@@ -196,21 +195,12 @@ class TrendBinder:
         elif argument is None:
             over, kind = Over.EVENTS, BIGNUM
         else:
-            type = argument.type
-            whole, decimal = base_type(type) in WHOLE, base_type(type) == "DECIMAL"
-            if over in (Over.SUM, Over.AVG) and not (whole or decimal or type in ("FLOAT", "DOUBLE")):
+            found = result_type(over, argument.type)
+            if found is None:
+                type = argument.type
                 self.fault(f"{e.function} of {type}", e.span, "not a number" if type != NULL_TYPE else "a null")
                 return None
-            match over:
-                case Over.VALUES:
-                    kind = BIGNUM
-                case Over.SUM:
-                    fraction = decimal and not type.endswith(",0)")
-                    kind = "VARCHAR" if fraction else BIGNUM if whole or decimal else "DOUBLE"
-                case Over.AVG:
-                    kind = "DOUBLE"
-                case _:
-                    kind = type
+            kind = found
         aggregate = TrendAggregate(over, argument, e.variables, kind)
         self.aggregates.setdefault(aggregate)
         return Column(aggregate.name, kind, e.span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -207,6 +208,34 @@ def rows_before(pattern: RowPattern) -> dict[str, int]:
 
     visit(pattern, 0)
     return found
+
+
+def occurrences(pattern: RowPattern, names: Collection[str]) -> tuple[int, int | None]:
+    """Returns the fewest and the most rows of these variables in a match; None: any number."""
+    match pattern:
+        case Variable(name):
+            return (1, 1) if name in names else (0, 0)
+        case Sequence(parts):
+            found = [occurrences(part, names) for part in parts]
+            most = [most for _, most in found]
+            return sum(least for least, _ in found), None if None in most else sum(m for m in most if m is not None)
+        case Alternation(choices):
+            found = [occurrences(choice, names) for choice in choices]
+            most = [most for _, most in found]
+            return min(least for least, _ in found), None if None in most else max(m for m in most if m is not None)
+        case Repeat(body, at_least, at_most):
+            least, inner = occurrences(body, names)
+            if inner == 0 or at_most == 0:
+                return 0, 0
+            return at_least * least, None if inner is None or at_most is None else at_most * inner
+        case Exclusion(body):
+            return occurrences(body, names)
+        case Conjunction():
+            return 0, None
+        case Empty() | Negation() | Anchor():
+            return 0, 0
+        case _:
+            assert_never(pattern)
 
 
 def anchors(pattern: RowPattern) -> frozenset[bool]:

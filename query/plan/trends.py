@@ -56,6 +56,27 @@ class Over(Enum):
     MIN = "min"  # over events in any trend, as MAX
     MAX = "max"
 
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
+          "UHUGEINT", "BOOLEAN")  # fmt: skip
+
+
+def result_type(over: Over, type: str) -> str | None:
+    """Returns the type of an aggregate over values of a type, None if it has none."""
+    whole, decimal = type in _WHOLE, type.startswith("DECIMAL(") and type.endswith(")")
+    match over:
+        case Over.MATCHES | Over.EVENTS | Over.VALUES:
+            return BIGNUM
+        case Over.MIN | Over.MAX:
+            return type
+        case _ if not (whole or decimal or type in ("FLOAT", "DOUBLE")):
+            return None
+        case Over.SUM:
+            return "VARCHAR" if decimal and not type.endswith(",0)") else BIGNUM if whole or decimal else "DOUBLE"
+        case Over.AVG:
+            return "DOUBLE"
+        case _:
+            assert_never(over)
+
 
 @dataclass(frozen=True, slots=True)
 class TrendAggregate:

@@ -21,6 +21,10 @@ EVENTS = [
 FACTOR = """e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES FIRST(A.ts) AS a, LAST(ts) AS c
     PATTERN (A B C) {} SELECTION SKIP TILL ANY MATCH DEFINE A AS s = 'a', B AS s = 'b', C AS s = 'c') AS m"""
 MATCHES = FACTOR.format("")
+NO_SKIP = "AFTER MATCH NO SKIP PATTERN"
+NUMBERED = """(SELECT k, n, s, at_a FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES count(B.*) AS n, sum(B.n) AS s, A.n AS at_a PATTERN (A B+ C)
+    SELECTION SKIP TILL ANY MATCH DEFINE A AS s = 'a', B AS s = 'b', C AS s = 'c')) AS m"""
 
 
 def found(text: str) -> list[tuple[object, ...]]:
@@ -38,6 +42,13 @@ COUNTED = [
     f"SELECT k, count(*) AS found FROM {MATCHES} GROUP BY ALL HAVING found > 1",
     f"SELECT count(*) FROM {MATCHES} WHERE k = 'nowhere'",
     f"SELECT count(*) FROM {FACTOR.format('WITHIN INTERVAL 3 SECOND')}",
+    # Before: the matches were found.
+    f"SELECT k, count(*), max(c) FROM {MATCHES} GROUP BY k",
+    f"SELECT upper(k), max(m.c) AS c, min(a) FILTER (WHERE k = 'x') FROM {MATCHES} GROUP BY k ORDER BY round(count(*))",
+    f"SELECT CASE WHEN count(*) > 3 THEN 'many' END AS how, count(a) FROM {MATCHES} GROUP BY k HAVING max(c) > min(a)",
+    f"SELECT count(*)::BIGNUM, sum(n)::HUGEINT, sum(n)::DOUBLE, avg(n) FROM {NUMBERED}",
+    f"SELECT k, avg(s), sum(n), count(s), min(at_a), max(at_a) AS at_a FROM (SELECT * FROM {NUMBERED}) GROUP BY ALL",
+    f"SELECT count(*) FROM {MATCHES.replace('SKIP TILL ANY MATCH', 'PARTITION').replace('PATTERN', NO_SKIP)}",
 ]
 
 
@@ -56,7 +67,6 @@ def test_counted_is_found(text: str) -> None:
     "text",
     [
         f"SELECT k, count(DISTINCT a) FROM {MATCHES} GROUP BY k",
-        f"SELECT k, count(*), max(c) FROM {MATCHES} GROUP BY k",
         f"SELECT a, count(*) FROM {MATCHES} GROUP BY a",
         f"SELECT k, count(*) AS a FROM {MATCHES} WHERE a IS NOT NULL GROUP BY k",
         f"SELECT k, sum(length(k)), count(*) FROM {MATCHES} GROUP BY k",
@@ -64,6 +74,12 @@ def test_counted_is_found(text: str) -> None:
         f"SELECT k, count(*) OVER () FROM {MATCHES}",
         f"SELECT k FROM {MATCHES}",
         f"SELECT count(*) FROM {MATCHES.replace('SKIP TILL ANY MATCH', 'PARTITION')}",
+        f"SELECT k, max(a) FROM {FACTOR.format('WITHIN INTERVAL 3 SECOND')} GROUP BY k",
+        f"SELECT max(n), sum(s) FROM {NUMBERED}",
+        f"SELECT max(c) OVER (), k FROM {MATCHES}",
+        f"SELECT count(*), median(c) FROM {MATCHES}",
+        f"SELECT max(a) FROM (SELECT DISTINCT a FROM {MATCHES}) AS m",
+        f"SELECT max(a) FROM (SELECT c AS a FROM {MATCHES}) AS m",
     ],
 )
 def test_what_needs_the_matches_finds_them(text: str) -> None:
