@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.limbs import add_limb, add_product_limb, leading_zeros, number_of, subtract_product_limb
 from matching.kernels.trends import (
     DONE,
@@ -527,7 +527,7 @@ def widen_records(data, at, count, lay, width, layouts):
             data[limb] = np.int64(-1) if data[limb - 1] < 0 else np.int64(0)
 
 
-@kernel
+@called
 def widen(sets, room, node, layouts):
     """Gives the numbers of a node one limb more."""
     width = room.nodes[node, WIDTH]
@@ -557,7 +557,7 @@ def make_wide(sets, room, node, bits, layouts):
     return True
 
 
-@kernel
+@called
 def split(sets, room, node, g, sums, layouts):
     """Gives each query of a set records of its own; False if they have no room."""
     if room.heads[node, g] < 0 or is_split(room, node, g):
@@ -590,7 +590,7 @@ def split(sets, room, node, g, sums, layouts):
     return True
 
 
-@kernel
+@called
 def share(sets, room, node, g, layouts):
     """Makes a snapshot of each cell of a split set."""
     if not is_split(room, node, g):
@@ -819,7 +819,7 @@ def gather(sets, room, node, op, mask, everything, width, sums, layouts):
     return some
 
 
-@kernel
+@called
 def take_split(sets, room, node, op, mask, row, width, bits, sums, layouts, values, doubles, valid):
     """Takes an event in cells of split sets."""
     label = sets.op_class[op]
@@ -866,7 +866,7 @@ def take_split(sets, room, node, op, mask, row, width, bits, sums, layouts, valu
                 room.nodes[node, FULL] = 1
 
 
-@kernel
+@called
 def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, layouts, values, doubles, valid):
     """Takes an event in a cell of a set by its columns. agreed: all its queries take it."""
     g, cell, label = sets.op_set[op], sets.op_cell[op], sets.op_class[op]
@@ -912,7 +912,7 @@ def take_shared(sets, room, node, op, mask, agreed, row, width, bits, sums, layo
         end_gates(sets, room, node, g, cell)
 
 
-@kernel
+@called
 def prepare(sets, room, node, op, mask, count, bits, sums, layouts):
     """Makes the columns of a cell's set ready for an event, and its numbers wide enough. False: records lack limbs."""
     g = sets.op_set[op]
@@ -940,7 +940,7 @@ def prepare(sets, room, node, op, mask, count, bits, sums, layouts):
     return True
 
 
-@kernel
+@called
 def turn(sets, room, node, kind, sums, layouts):
     """Ends the burst of a node and begins one of another kind; False if records lack limbs. A set of which a burst ends
     splits; one of which a burst begins shares if that takes fewer additions, by the usual length of its bursts

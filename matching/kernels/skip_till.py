@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import concerns, has, read_features, take
@@ -181,7 +181,7 @@ def passed_over(program, mask, bad):
     return passed
 
 
-@kernel
+@called
 def size_for(lines):
     """The smallest size of a block of so many lines."""
     size = 1
@@ -190,7 +190,7 @@ def size_for(lines):
     return size
 
 
-@kernel
+@called
 def take_block(size, runs):
     """Returns the first line of a free block."""
     base = runs.spare[size]
@@ -203,14 +203,14 @@ def take_block(size, runs):
     return base
 
 
-@kernel
+@called
 def give_block(base, size, runs):
     runs.line[base, 0] = runs.spare[size]
     runs.spare[size] = base
     runs.top[1] += np.int64(1) << size
 
 
-@kernel
+@called
 def copy_lines(of, count, to, runs):
     width = runs.line.shape[1]
     if to < of:
@@ -223,7 +223,7 @@ def copy_lines(of, count, to, runs):
                 runs.line[to + k, c] = runs.line[of + k, c]
 
 
-@kernel
+@called
 def make_gap(p, low, write, read, stop, blocks, runs):
     """Runs [low, write) have been written, [read, stop) not read yet: makes room between. Returns the new bounds."""
     written = write - low
@@ -248,7 +248,7 @@ def make_gap(p, low, write, read, stop, blocks, runs):
     return to, to + written, to + room - unread, to + room
 
 
-@kernel
+@called
 def leave_block(p, blocks, runs):
     """The partition has no runs."""
     give_block(blocks[p, BASE], blocks[p, SIZE], runs)
@@ -304,7 +304,7 @@ def copy_line(of, to, width, runs):
         runs.line[to, c] = runs.line[of, c]
 
 
-@kernel
+@called
 def by_node(begin, end, decided):
     """Sorts [begin, end) of `decided` by nodes (Shell's sort)."""
     gap = 1
@@ -330,7 +330,7 @@ def by_node(begin, end, decided):
         gap //= 3
 
 
-@kernel
+@called
 def decide_together(p, begin, end, program, runs, blocks, decided, counters):
     """Hands out the matches that wait in the lines [begin, end), which are decided at one time."""
     low = counters[C_DECIDED]
@@ -355,7 +355,7 @@ def decide_together(p, begin, end, program, runs, blocks, decided, counters):
         decide(p, decided.node[k], decided.row[k], blocks, decided, counters)
 
 
-@kernel
+@called
 def decide_over(p, begin, end, program, runs, blocks, decided, counters):
     """Hands out the matches that wait in the lines [begin, end), whose WITHIN, a time, is over."""
     while begin < end:
@@ -366,7 +366,7 @@ def decide_over(p, begin, end, program, runs, blocks, decided, counters):
         begin = behind
 
 
-@kernel
+@called
 def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
     """Hands out the matches that wait and that the row at `ordinal` cannot forbid: those in the lines before `low`,
     whose WITHIN is over; or of WITHIN n ROWS, if it forbids none, those of the start for which it is the last row.
@@ -381,7 +381,7 @@ def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
     return True
 
 
-@kernel
+@called
 def begin_chain(head, write, first, ts, row, ordinal, leads, runs):
     """Puts the line of the matches of a start that wait at `head`, before its runs, which stand up to `write`."""
     copy_lines(head, write - head, head + 1, runs)

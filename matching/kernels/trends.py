@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.limbs import (
     add_limb,
     add_product_limb,
@@ -508,7 +508,7 @@ def left(moves, cell, mask):
     return cell
 
 
-@kernel
+@called
 def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, valid):
     """Ends, moves or keeps the trends that an event does not become part of."""
     for cell in range(len(moves.breaks)):
@@ -629,7 +629,7 @@ def close_before(window, moves, sums, shape, pool):
         counters[CLOSED_BEFORE] = window
 
 
-@kernel
+@called
 def branch(moves, pairs, sums, shape, pool, node, m, row, width, bits, apart, values, doubles, valid):
     """Takes an event that has several labels, or is negated, or comes to a grained state; see `step`."""
     rest = m & moves.taken
