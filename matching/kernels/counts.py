@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.integers import MANY, many_sum, mul_overflows
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Parameters, ProgramArrays
 from matching.program.program import Ignore, Program
 
@@ -152,7 +152,7 @@ def advance(moves, m, vector, begin, stride, old):
                 vector[at] = many_sum(vector[at], old[s])
 
 
-@kernel
+@called
 def turn(moves, lowest, of, nodes, counters, matrix, old):
     """The back of a partition becomes its front. of: the partition; matrix: room, (n**2,)."""
     n = len(old)

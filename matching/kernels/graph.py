@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.kernels.integers import many_sum
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Parameters
 from matching.program.program import Ignore
 
@@ -476,7 +476,7 @@ def merge(low, middle, high, order, other, length, found):
             left += 1
 
 
-@kernel
+@called
 def sort(n, found):
     """Puts the n new matches in order; merge sort over stretches that are sorted by insertion. Returns whether `other`
     has the order, instead of `order`."""
@@ -563,7 +563,7 @@ def enumerate_chain(p, lowest, cells, lists, found, scratch, matches_max, counte
     return OK
 
 
-@kernel
+@called
 def merge_runs(count, runs, length, found):
     """Puts new matches in order: run r is [new_bound[r], new_bound[r + 1]), and all are found backwards. Returns
     whether `other` has the order, instead of `order`."""

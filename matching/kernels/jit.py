@@ -4,17 +4,22 @@ numba's disk cache does not notice a changed callee or constant in another file,
 hash of all kernel sources, of the files whose numbers kernels bake in, and of the versions that compiled code depends
 on. Within it a kernel is found by what its file has in it, not by the file's place: code that was shipped to an
 executor, and another checkout, do not compile it again. (Where numba knows no setting for that, they do.)
+
+One process at a time compiles a kernel; others that want it wait, and read it from the cache.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -23,6 +28,8 @@ import numba
 import numpy as np
 from numba.core import config
 from numba.core.caching import _CacheLocator
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
 
 from query.cache import cache_home, is_private
 
@@ -79,12 +86,60 @@ def kernel(function: F) -> F:
 
     A kernel makes no arrays, so references to them are not counted: that took most of the time where they come in
     tuples. numba does not compile a kernel that makes one."""
-    return _compiled(function)
+    return _compiled(function, _Kernel)
+
+
+def called(function: F) -> F:
+    """A kernel that only kernels call: code for calls from Python would take a third of the time to compile it."""
+    return _compiled(function, _Called, no_cpython_wrapper=True)
 
 
 def inlined(function: F) -> F:
-    """A kernel whose code is inlined where it is called: passing it tuples of arrays would copy them."""
-    return _compiled(function, forceinline=True)
+    """A kernel whose code is inlined where kernels call it: passing it tuples of arrays would copy them."""
+    return _compiled(function, _Called, no_cpython_wrapper=True, forceinline=True)
+
+
+class _Kernel(CPUDispatcher):
+    """A compiled function that one process at a time compiles."""
+
+    def compile(self, sig: Any) -> Any:
+        # numba's lock first: two threads may not wait for each other; processes do not, as no kernel calls its callers
+        with global_compiler_lock:
+            if sig in self.overloads:
+                return super().compile(sig)
+            with _locked(Path(str(self.stats.cache_path)) / f"{self.py_func.__name__}.lock"):
+                return super().compile(sig)
+
+
+class _Called(_Kernel):
+    """A kernel without code for calls from Python, where numba would jump to address 0. It gets some once a test calls
+    it."""
+
+    def __call__(self, *arguments: object) -> object:
+        return _from_python(self)(*arguments)
+
+
+@cache
+def _from_python(called: _Called) -> Callable[..., object]:
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    return cast(Callable[..., object], numba.njit(**options)(lambda *arguments: called(*arguments)))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits until no other process has the lock of this file; without it where files have no locks. A lock ends with
+    its process, and children do not inherit it."""
+    try:
+        file = path.open("ab")
+    except OSError:
+        yield
+        return
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
 
 
 def module_of(source: str) -> ModuleType:
@@ -142,13 +197,18 @@ def _put(path: Path, text: str) -> None:
     os.replace(file.name, path)
 
 
-def _compiled(function: F, **more: bool) -> F:
+def _compiled(function: F, kind: type[_Kernel], **more: bool) -> F:
+    # no kernel is called from C
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, **more}
+    options["no_cfunc_wrapper"] = True
     settings = cast(Any, config)
     before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
     # read when the decorator runs; a user's own functions keep their place
     settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(_CACHE), f"{__name__}.{ByContent.__name__}"
     try:
-        return cast(F, numba.njit(**options)(function))
+        compiled = numba.njit(**options)(function)
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
+    if isinstance(compiled, CPUDispatcher):  # not where NUMBA_DISABLE_JIT is set
+        cast(Any, compiled).__class__ = kind
+    return cast(F, compiled)

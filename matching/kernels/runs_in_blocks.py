@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.program.program import Program
 
@@ -106,7 +106,7 @@ def block_columns(program: Program) -> int:
 # ---- room for runs
 
 
-@kernel
+@called
 def size_for(lines):
     """The smallest size of a block of so many lines."""
     size = 1
@@ -115,7 +115,7 @@ def size_for(lines):
     return size
 
 
-@kernel
+@called
 def take_block(size, runs):
     """Returns the first line of a free block."""
     base = runs.spare[size]
@@ -128,14 +128,14 @@ def take_block(size, runs):
     return base
 
 
-@kernel
+@called
 def give_block(base, size, runs):
     runs.line[base, 0] = runs.spare[size]
     runs.spare[size] = base
     runs.top[1] += np.int64(1) << size
 
 
-@kernel
+@called
 def copy_lines(of, count, to, runs):
     width = runs.line.shape[1]
     if to < of:
@@ -148,7 +148,7 @@ def copy_lines(of, count, to, runs):
                 runs.line[to + k, c] = runs.line[of + k, c]
 
 
-@kernel
+@called
 def make_gap(p, low, write, read, stop, blocks, runs):
     """Runs [low, write) have been written, [read, stop) not read yet: makes room between. Returns the new bounds."""
     written = write - low
@@ -173,7 +173,7 @@ def make_gap(p, low, write, read, stop, blocks, runs):
     return to, to + written, to + room - unread, to + room
 
 
-@kernel
+@called
 def leave_block(p, blocks, runs):
     """The partition has no runs."""
     give_block(blocks[p, BASE], blocks[p, SIZE], runs)

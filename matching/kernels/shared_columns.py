@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.shared_records import add_composed, add_same, bits_composed, lay_record, widen_records
 from matching.kernels.trends import NONE
 
@@ -310,7 +310,7 @@ def bits_of_value(sets, room, node, g, cell, query, width, layouts):
     return most
 
 
-@kernel
+@called
 def widen(sets, room, node, layouts):
     """Gives the numbers of a node one limb more."""
     width = room.nodes[node, WIDTH]
@@ -344,7 +344,7 @@ def make_wide(sets, room, node, bits, layouts):
     return True
 
 
-@kernel
+@called
 def split(sets, room, node, g, sums, layouts):
     """Gives each query of a set records of its own; False if they have no room."""
     if sets.own[g] or room.heads[node, g] < 0 or is_split(room, node, g):
@@ -377,7 +377,7 @@ def split(sets, room, node, g, sums, layouts):
     return True
 
 
-@kernel
+@called
 def share(sets, room, node, g, layouts):
     """Makes a snapshot of each cell of a split set."""
     if not is_split(room, node, g):

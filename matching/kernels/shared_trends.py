@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.limbs import add_limb, trailing_zeros
 from matching.kernels.shared_columns import (
     BURST,
@@ -182,7 +182,7 @@ def end_gates(sets, room, node, g, cell):
         room.gates[node, sets.reader[i]] = NONE
 
 
-@kernel
+@called
 def bits_read(sets, room, node, op, mask, everything, width, layouts):
     """More bits than any number has that is computed from the sources of an op."""
     most = np.int64(0)
@@ -198,7 +198,7 @@ def bits_read(sets, room, node, op, mask, everything, width, layouts):
     return most
 
 
-@kernel
+@called
 def gather(sets, room, node, op, mask, everything, width, sums, layouts):
     """Computes the values of a snapshot, for the queries that take an event; True if there is a trend."""
     some = False
@@ -385,7 +385,7 @@ def prepare(sets, room, node, op, mask, count, bits, sums, layouts):
     return True
 
 
-@kernel
+@called
 def turn(sets, room, node, kind, sums, layouts):
     """Ends the burst of a node and begins one of another kind; False if records lack limbs. A set of which a burst ends
     splits; one of which a burst begins shares if that takes fewer additions, by the usual length of its bursts

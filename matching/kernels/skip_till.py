@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.predicate import concerns, has, read_features, take
 from matching.kernels.runs_in_blocks import (
@@ -164,7 +164,7 @@ def copy_line(of, to, width, runs):
         runs.line[to, c] = runs.line[of, c]
 
 
-@kernel
+@called
 def by_node(begin, end, decided):
     """Sorts [begin, end) of `decided` by nodes (Shell's sort)."""
     gap = 1
@@ -190,7 +190,7 @@ def by_node(begin, end, decided):
         gap //= 3
 
 
-@kernel
+@called
 def decide_together(p, begin, end, program, runs, blocks, decided, counters):
     """Hands out the matches that wait in the lines [begin, end), which are decided at one time."""
     low = counters[C_DECIDED]
@@ -215,7 +215,7 @@ def decide_together(p, begin, end, program, runs, blocks, decided, counters):
         decide(p, decided.node[k], decided.row[k], blocks, decided, counters)
 
 
-@kernel
+@called
 def decide_over(p, begin, end, program, runs, blocks, decided, counters):
     """Hands out the matches that wait in the lines [begin, end), whose WITHIN, a time, is over."""
     while begin < end:
@@ -226,7 +226,7 @@ def decide_over(p, begin, end, program, runs, blocks, decided, counters):
         begin = behind
 
 
-@kernel
+@called
 def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
     """Hands out the matches that wait and that the row at `ordinal` cannot forbid: those in the lines before `low`,
     whose WITHIN is over; or of WITHIN n ROWS, if it forbids none, those of the start for which it is the last row.
@@ -241,7 +241,7 @@ def settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
     return True
 
 
-@kernel
+@called
 def begin_chain(head, write, first, ts, row, ordinal, leads, runs):
     """Puts the line of the matches of a start that wait at `head`, before its runs, which stand up to `write`."""
     copy_lines(head, write - head, head + 1, runs)

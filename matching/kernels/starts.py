@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters
 from matching.kernels.step import heap_pop, heap_push
 from matching.program.determinise import WAITING
@@ -141,7 +141,7 @@ def table_arrays(table: StartTable, program: Program) -> StartTableArrays:
     )  # fmt: skip
 
 
-@kernel
+@called
 def root_of(s, rows):
     """The root of a row's tree. The row and all on its way become its children. Nearly constant, amortised."""
     below = np.int64(-1)
@@ -164,7 +164,7 @@ def root_of(s, rows):
     return root
 
 
-@kernel
+@called
 def end_of(s, root, rows):
     """The last row of the match that waits for start s, whose root is `root`; -1: it is empty, or there is none."""
     if s != root and rows[root, END] > rows[s, LINK]:
@@ -172,7 +172,7 @@ def end_of(s, root, rows):
     return rows[s, END]
 
 
-@kernel
+@called
 def replay(s, end, table, rows, path):
     """Takes start s through the table up to row `end`; writes the transitions to `path` and returns their number."""
     masks = table.settings[S_MASKS]
@@ -188,13 +188,13 @@ def replay(s, end, table, rows, path):
         s = rows[s, NEXT]
 
 
-@kernel
+@called
 def last_item(transition, outcome, table):
     """The item at which reading back begins: the match is last in its configuration, the preferred run is first."""
     return table.goes[transition + 1, 2] - 1 if outcome == MATCH else table.goes[transition, 2]
 
 
-@kernel
+@called
 def skip_target(s, end, table, rows, path):
     """Returns the row at which the scan goes on after a match under SKIP TO FIRST / LAST; s if there is no other."""
     n = replay(s, end, table, rows, path)
@@ -212,7 +212,7 @@ def skip_target(s, end, table, rows, path):
     return s
 
 
-@kernel
+@called
 def leave(p, rows, partitions):
     """Takes the first row out of the queue."""
     s = partitions[p, HEAD]
@@ -223,7 +223,7 @@ def leave(p, rows, partitions):
         partitions[p, HEAD] = rows[s, NEXT]
 
 
-@kernel
+@called
 def pass_over(p, until, rows, partitions):
     """Drops the starts before row `until`: there is no attempt at them."""
     while 0 <= partitions[p, HEAD] < until:
@@ -232,7 +232,7 @@ def pass_over(p, until, rows, partitions):
         leave(p, rows, partitions)
 
 
-@kernel
+@called
 def record(p, s, end, outcome, number, state, rows, decided, counters):
     n = counters[C_DECIDED]
     counters[C_DECIDED] = n + 1
@@ -245,7 +245,7 @@ def record(p, s, end, outcome, number, state, rows, decided, counters):
     decided[n, D_STATE] = state
 
 
-@kernel
+@called
 def settle(p, why, now, table, rows, partitions, decided, scratch, counters):
     """Settles starts from the front of the queue as far as they are decided. now: no row before that time can come."""
     within_us = table.settings[S_WITHIN_US]
@@ -287,13 +287,13 @@ def settle(p, why, now, table, rows, partitions, decided, scratch, counters):
             leave(p, rows, partitions)
 
 
-@kernel
+@called
 def queue_length(p, rows, partitions):
     head = partitions[p, HEAD]
     return rows[partitions[p, LAST], ORDINAL] - rows[head, ORDINAL] + 1 if head >= 0 else 0
 
 
-@kernel
+@called
 def meet(config, root, position, tick, rows, configs, met):
     """Notes that the group of `root` is in `config` after the row at `position`; returns the number of configurations
     met."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import begin_registers, concerns, has, read_features, take
@@ -109,7 +109,7 @@ def heap_push(heap, counters, deadline, partition):
     heap.partition[i] = partition
 
 
-@kernel
+@called
 def heap_pop(heap, counters):
     """Drops the first entry."""
     counters[C_HEAP] -= 1
@@ -152,7 +152,7 @@ def decide(p, node, row, waiting, partitions, decided, counters):
         decided.number[n] = partitions.number[p]
 
 
-@kernel
+@called
 def row_behind(node, first, program, buffer, counters):
     """Returns the ordinal of the row where the scan goes on after a match that began at `first`. O(its rows)."""
     skip = program.parameters[P_SKIP]
@@ -174,7 +174,7 @@ def row_behind(node, first, program, buffer, counters):
     return first + length - 1 - to
 
 
-@kernel
+@called
 def decide_heads(p, program, runs, buffer, partitions, decided, counters):
     """Hands out what waits at the head of the list: nothing preferred over it is alive. Where AFTER MATCH skips, what
     began before the row it goes on at is dropped."""
@@ -208,7 +208,7 @@ def timed_out(tail, first, runs):
     return tail >= 0 and runs.state[tail] == TIMEOUT and runs.first[tail] == first
 
 
-@kernel
+@called
 def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
     """Drops the runs that began before `before_ts`, and of the pending matches that did all but the most preferred one
     of each start, which is its match now; what waits stays in place. which: OLD for that, RUNS, or EVERYTHING.
@@ -279,7 +279,7 @@ def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
     partitions.calm_length[p] = calm_length
 
 
-@kernel
+@called
 def negated(labels, mask, bad):
     """Finds the first of the labels whose condition a row meets, or whose condition cannot be computed. Returns (0, MET
     or BAD; that label). bad: like mask."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import kernel
+from matching.kernels.jit import called, kernel
 from matching.program.determinise import TRANSITIONS_MAX, ListTable
 
 #: A word of the trail is (position of the row before in its partition) << SHIFT | transition.
@@ -60,7 +60,7 @@ class TableDecided(NamedTuple):
     number: np.ndarray
 
 
-@kernel
+@called
 def end_runs(p, table, state, number, last, trail, decided, n):
     """All runs of partition p fail; the matches that waited are decided. Returns the new count of decided matches."""
     at = state[p]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.limbs import add_limb, trailing_zeros
 from matching.kernels.predicate import holds
 from matching.kernels.trend_records import (
@@ -242,7 +242,7 @@ def operand(v, of_before, pool, entry, row, values, valid):
     return values[v, row], valid[v, row]
 
 
-@kernel
+@called
 def computed(pairs, code, label, pool, entry, row, bits, valid):
     """True if a condition holds for an event after the event of an entry, by bytecode; notes one that cannot be
     computed."""
@@ -373,7 +373,7 @@ def left(moves, cell, mask):
     return cell
 
 
-@kernel
+@called
 def pass_over(moves, pairs, pool, node, mask, row, width, sums, shape, values, bits, valid):
     """Ends, moves or keeps the trends that an event does not become part of."""
     for cell in range(len(moves.breaks)):
@@ -494,7 +494,7 @@ def close_before(window, moves, sums, shape, pool):
         counters[CLOSED_BEFORE] = window
 
 
-@kernel
+@called
 def branch(moves, pairs, sums, shape, pool, node, m, row, width, room, apart, values, bits, doubles, valid):
     """Takes an event that has several labels, or is negated, or comes to a grained state; see `step`."""
     rest = m & moves.taken
