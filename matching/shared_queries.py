@@ -21,8 +21,9 @@ from query.plan.plan import Plan
 
 #: Bytes of the length of a snapshot's head.
 _HEAD = 8
-#: Events by which rates are measured before a plan is chosen, or compared with others.
-MEASURED_EVENTS = 2_000
+#: Events by which rates are measured before a plan is chosen, or compared with others, for each so many places of
+#: queries: that takes time for each of them, which is to be a small part of the time for the events.
+MEASURED_EVENTS, MEASURED_PLACES = 2_000, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,17 @@ class SharedQueries:
         """Returns the number of snapshots since the plan was chosen last."""
         return self._matcher.engine.snapshots
 
+    @property
+    def _wait(self) -> float:
+        """Returns the number of events by which rates are measured."""
+        places = sum(len(path.labels) for path in self.template.queries)
+        return MEASURED_EVENTS * max(1, places / MEASURED_PLACES)
+
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""
         found = self._matcher.push(batch)
         self.events += len(batch)
-        if self.mode.measures and self._matcher.engine.measured_events >= MEASURED_EVENTS:
+        if self.mode.measures and self._matcher.engine.measured_events >= self._wait:
             self._choose()
         return found
 

@@ -25,7 +25,7 @@ from query.errors import DataError
 #: Initial room for nodes, columns and rows of output.
 ROOM = 1 << 8
 #: Records carried over at once from one plan to another.
-CARRIED_AT_ONCE = 1 << 16
+CARRIED_AT_ONCE = 1 << 13
 #: Kinds of sums, in the order of a record.
 _KINDS = (WHOLE, FLOAT, LEAST)
 #: No set splits by itself.

@@ -59,6 +59,8 @@ LIGHTER = 1 - 1e-12
 #: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
 #: over, and rates of a few windows differ by chance.
 WORTH = 1 - 1 / 20
+#: A set is kept for queries only if it costs at most this part of what they cost alone.
+WORTH_SHARING = 0.85
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -106,6 +108,12 @@ def lightest(template: Template, rates: EventRates) -> SharingPlan:
     return sharing_graph(template, rates).plan
 
 
+def chosen(template: Template, rates: EventRates) -> SharingPlan:
+    """Returns the plan of the lightest path, as far as its sets are worthwhile."""
+    plan = lightest(template, rates)
+    return worthwhile(SetCosts(template, rates), plan)
+
+
 def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
     search = _Search(template, rates, prune, width)
@@ -114,6 +122,22 @@ def sharing_graph(template: Template, rates: EventRates, prune: bool = True, wid
     if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
         plan = unshared(template)
     return Graph(template, rates, search.parts, tuple(nodes), path, plan)
+
+
+def worthwhile(costs: SetCosts, plan: SharingPlan) -> SharingPlan:
+    """Returns the plan without the sets that cost nearly as much as their queries would alone: costs are estimates."""
+    kept: list[Bits] = []
+    alone: dict[int, int] = {}
+    for queries, nodes in map(masks, plan.sets):
+        each = [1 << q for q in bits(queries)]
+        if len(each) > 1:
+            apart = sum(costs.whole(q, nodes).total for q in each)
+            if costs.whole(queries, nodes).total <= WORTH_SHARING * apart:
+                kept.append((queries, nodes))
+                continue
+        for q in each:
+            alone[q] = alone.get(q, 0) | nodes
+    return _plan([*kept, *alone.items()])
 
 
 def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
@@ -131,7 +155,7 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     search = _Search(template, new, True, WIDTH)
     first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
     _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
-    better = _plan(sets)
+    better = worthwhile(search.costs, _plan(sets))
     kept, changed = _total(search.costs, plan), _total(search.costs, better)
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
     if changed > LIGHTER * kept:
