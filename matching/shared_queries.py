@@ -21,9 +21,9 @@ from query.plan.plan import Plan
 
 #: Bytes of the length of a snapshot's head.
 _HEAD = 8
-#: Events by which rates are measured before a plan is chosen, or compared with others, for each so many places of
-#: queries: that takes time for each of them, which is to be a small part of the time for the events.
-MEASURED_EVENTS, MEASURED_PLACES = 2_000, 20
+#: Events by which rates are measured before a plan is chosen, or compared with others; and more for each place of a
+#: query above some. The choice takes as long as some 25 events for each place, and is to be a small part of the run.
+MEASURED_EVENTS, EVENTS_OF_PLACE, FEW_PLACES = 2_000, 300, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class SharedQueries:
         return self._matcher.engine.snapshots
 
     @property
-    def _wait(self) -> float:
+    def _wait(self) -> int:
         """Returns the number of events by which rates are measured."""
         places = sum(len(path.labels) for path in self.template.queries)
-        return MEASURED_EVENTS * max(1, places / MEASURED_PLACES)
+        return MEASURED_EVENTS + EVENTS_OF_PLACE * max(0, places - FEW_PLACES)
 
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises DataError if a condition cannot be computed."""
