@@ -436,11 +436,13 @@ class _Search:
         def add(rule: str, inherited: Sequence[tuple[Bits, Bits]], new: Iterable[Bits]) -> None:
             found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
 
-        kept = {s for s, _ in stay}
-        gated = [(s, self.grown(s, own)) for s in touched if s not in kept and (own := self.takes_along(k, s, True))]
+        with_gates = list(stay)
+        for s in sorted(touched, key=lambda s: -s[0].bit_count()):
+            if not s[0] & _union(t for t, _ in with_gates) and (own := self.takes_along(k, s, True)):
+                with_gates.append((s, self.grown(s, own)))
         ways = [stay, [pair for pair in stay if pair not in joins]] if joins else [stay]
-        if gated and _disjoint([*stay, *gated]):
-            ways.append([*stay, *gated])
+        if len(with_gates) > len(stay):
+            ways.append(with_gates)
         for taken in ways:
             rule = "inherit" if taken else "renew"
             rest = part.queries & ~_union(s for s, _ in taken)
@@ -539,11 +541,6 @@ def _union(of: Iterable[Bits]) -> int:
     for queries, _ in of:
         found |= queries
     return found
-
-
-def _disjoint(pairs: Sequence[tuple[Bits, Bits]]) -> bool:
-    """True if no query is in two of some sets."""
-    return sum(s[0].bit_count() for s, _ in pairs) == _union(s for s, _ in pairs).bit_count()
 
 
 def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
