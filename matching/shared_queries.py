@@ -137,7 +137,7 @@ class SharedQueries:
     def snapshot(self) -> bytes:
         """Returns all state, with the plan, for `restore` of the same queries in any mode."""
         sets = [[s.queries, s.nodes] for s in self.plan.sets]
-        rates = None if self._rates is None else self._rates.events
+        rates = None if self._rates is None else (self._rates.events, self._rates.limbs)
         head = json.dumps({"sets": sets, "rates": rates, "events": self.events}).encode()
         return len(head).to_bytes(_HEAD, "little") + head + self._matcher.snapshot()
 
@@ -148,5 +148,6 @@ class SharedQueries:
         plan = SharingPlan(tuple(SharedSet(tuple(queries), tuple(nodes)) for queries, nodes in head["sets"]))
         self._matcher.share(plan)
         self._matcher.restore(state[_HEAD + size :])
-        self._rates = None if head["rates"] is None else EventRates(tuple(head["rates"]))
+        rates = head["rates"]
+        self._rates = None if rates is None else EventRates(tuple(rates[0]), rates[1])
         self.events = head["events"]
