@@ -184,6 +184,13 @@ class KernelMatcher:
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
+    def go_on_by(self, chosen: EnginePlan) -> Engine:
+        """Switches to a new engine for the same program, without state. Returns the engine before."""
+        old = self.engine
+        self._planned = chosen
+        self._run_by(chosen)
+        return old
+
     def successor(
         self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose = Purpose.LIVE
     ) -> KernelMatcher | None:  # fmt: skip

@@ -27,8 +27,9 @@ from query.plan.plan import Plan
 
 #: Bytes of the length of a snapshot's head.
 _HEAD = 8
-#: Events by which rates are measured before a plan is chosen, or compared with others.
-MEASURED_EVENTS = 2_000
+#: Events by which rates are measured before a plan is chosen, or compared with others; and more for each place of a
+#: query above some. The choice takes as long as some 25 events for each place, and is to be a small part of the run.
+MEASURED_EVENTS, EVENTS_OF_PLACE, FEW_PLACES = 2_000, 300, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,17 @@ class SharedQueries:
             copy.change({name: self.queries[name] for name in names})
         return copy
 
+    @property
+    def _wait(self) -> int:
+        """Returns the number of events by which rates are measured."""
+        places = sum(len(path.labels) for path in self.template.queries)
+        return MEASURED_EVENTS + EVENTS_OF_PLACE * max(0, places - FEW_PLACES)
+
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises QueriesFailed."""
         found = self._matcher.push(batch)
         self.events += len(batch)
-        if self.mode.measures and self._matcher.engine.measured_events >= MEASURED_EVENTS:
+        if self.mode.measures and self._matcher.engine.measured_events >= self._wait:
             self._choose()
         return found
 
@@ -185,7 +192,7 @@ class SharedQueries:
     def snapshot(self) -> bytes:
         """Returns all state, with the plan, for `restore` of the same queries in any mode."""
         sets = [[s.queries, s.nodes] for s in self.plan.sets]
-        rates = None if self._rates is None else self._rates.events
+        rates = None if self._rates is None else (self._rates.events, self._rates.limbs)
         of = [fingerprint(plan) for plan in self.queries.values()]
         head = json.dumps({"sets": sets, "rates": rates, "events": self.events, "queries": of}).encode()
         return len(head).to_bytes(_HEAD, "little") + head + self._matcher.snapshot()
@@ -203,7 +210,8 @@ class SharedQueries:
         head, own = _apart(state)
         self._matcher.share(_plan_in(head))
         self._matcher.restore(own)
-        self._rates = None if head["rates"] is None else EventRates(tuple(head["rates"]))
+        rates = head["rates"]
+        self._rates = None if rates is None else EventRates(tuple(rates[0]), rates[1])
         self.events = head["events"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matches
 from matching.engines.choose import rows_wanted
-from matching.engines.engine import EnginePlan
+from matching.engines.engine import Engine, EnginePlan
 from matching.engines.run_trends import too_large
 from matching.engines.shared_trends import Other, SharedTrends, TooLarge
 from matching.kernels.trends import NONE
@@ -81,7 +81,8 @@ class WorkloadMatcher:
             number[name] if name in was and counts_the_same(was[name], plan) else NONE for name, plan in plans.items()
         ]
         self._begin(plans, sharing, splitting, old.rows)
-        self._go_on_from(old, continues)
+        self._take_over(old.engine, continues)
+        old.rows.remove(old)
 
     @property
     def engine(self) -> SharedTrends:
@@ -108,18 +109,15 @@ class WorkloadMatcher:
 
     def share(self, sharing: SharingPlan) -> None:
         """Goes on by another sharing plan, in open windows too. All rows must have been fetched."""
-        old = self.matcher
-        workload = old.chosen.workload
+        workload = self.matcher.chosen.workload
         assert workload is not None
-        chosen = replace(old.chosen, workload=replace(workload, plan=sharing))
-        self.matcher = KernelMatcher(old.plan, chosen, self._sources, rows=old.rows)
-        self._go_on_from(old, range(len(self.plans)))
+        old = self.matcher.go_on_by(replace(self.matcher.chosen, workload=replace(workload, plan=sharing)))
+        self._take_over(old, range(len(self.plans)))
 
-    def _go_on_from(self, old: KernelMatcher, queries: Sequence[int]) -> None:
-        assert isinstance(old.engine, SharedTrends)
-        self.engine.reserve(len(old.keys))
-        self.engine.take_over(old.engine, queries)
-        old.rows.remove(old)
+    def _take_over(self, old: Engine, queries: Sequence[int]) -> None:
+        assert isinstance(old, SharedTrends)
+        self.engine.reserve(len(self.matcher.keys))
+        self.engine.take_over(old, queries)
 
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises QueriesFailed."""

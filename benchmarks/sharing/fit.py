@@ -30,7 +30,7 @@ from matching.shared_queries import groups_of
 from matching.workload.cost import EventRates, Weights, cost
 from matching.workload.graph import lightest
 from matching.workload.plan import SharedSet, SharingPlan, unshared
-from matching.workload.program import Splitting
+from matching.workload.sharing_mode import Splitting
 from matching.workload.template import Template
 from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan

@@ -25,7 +25,7 @@ from matching.workload.template import START, Template, kinds_of, order_of
 #: Initial room for nodes, columns and rows of output.
 ROOM = 1 << 8
 #: Records carried over at once from one plan to another.
-CARRIED_AT_ONCE = 1 << 16
+CARRIED_AT_ONCE = 1 << 13
 #: Kinds of sums, in the order of a record.
 _KINDS = (WHOLE, FLOAT, LEAST)
 #: Values make room for so many bits more at once, as each time all nodes get a limb more.

@@ -79,8 +79,8 @@ ADDITIONS = Weights(
     product_limb=0, product_alone=2, result=1, least=1, live=False,
 )  # fmt: skip
 FITTED = Weights(
-    visit=36, event=66, entry=3.8, column=4.9, addition=0, limb=3.3, snapshot=270, record=16, own=9.9, value=107,
-    product=32, product_limb=13, product_alone=0, result=82, least=0, live=True,
+    visit=4.4, event=20, entry=6, column=2, addition=23, limb=0.8, snapshot=240, record=44, own=1, value=60,
+    product=5, product_limb=25, product_alone=0, result=150, least=0, live=True,
 )  # fmt: skip
 #: Those by which plans are chosen.
 WEIGHTS = FITTED

@@ -4,7 +4,7 @@ A part is a strongly connected part of the template: a node, or the nodes of a K
 inside. A node of the graph is a state after a part: the sets that can still grow. It is made from a node before by the
 rules of [SHARING] 3.2.1, an edge for each, weighed by what it adds to the cost of the plan:
 
-    inherit  sets take the part along: all their queries have it, and come to it from their nodes alone, without gates
+    inherit  sets take the part along: all their queries have it, and come to it from their nodes; others open gates
     renew    a set ends and its queries go on, in a new set or several, with gates at the part
     merge    queries of several sets go on in a new one
     apart    each query goes on alone, or with those that are the same from here on; of a Kleene closure this is "none"
@@ -15,12 +15,12 @@ Decisions that the paper leaves open:
   that branches has a set for each branch. Queries whose trends start at a part form sets as renewed ones do.
 - New sets are formed by queries with the same nodes in the part: by all of them, by those with the same conditions, or
   by those that go on to the same nodes (the paper shares transitions, so that these are apart there, too); within the
-  sets from which they come, or across these.
+  sets from which they come, or across these. They are also formed by queries with the same conditions further on, and
+  by those that come there from the same nodes as well, up to each of the next FURTHER parts that tell queries apart.
 - A set with the column of the start can take along a part at which all its queries start, too (AppOrder OR WebOrder).
-- Where some queries of a set leave it and others do not, or nodes before belong to several sets, nothing is inherited.
-  In the paper each event there makes a snapshot. With gates, a set could take such a part along: its own nodes would be
-  passed on, and only what comes from elsewhere would open gates, which costs less than a renewed set if that is rare.
-  The rule of the paper is kept: such plans are counted right, but not looked for.
+- Where some queries of a set leave it and others do not, nothing is inherited. Where nodes before belong to several
+  sets, a set with all its queries may take the part along with gates: its own nodes are passed on, and what comes from
+  elsewhere opens the gates. In the paper each event there makes a snapshot.
 - While others inherit, a set is renewed by itself; of more than RENEWED sets, those that gain most; and all that gain,
   together. The paper asks for a type rarer than the snapshots so far; here, the new set must have fewer columns, which
   a frequent type may give, too: its gates are at most as many as the events before it.
@@ -52,6 +52,8 @@ from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 WIDTH = 8
 #: Sets that are renewed one by one at a part: of more, those that gain most.
 RENEWED = 4
+#: Ways to group the queries of new sets by what parts further on tell apart, for each of two kinds of groups.
+FURTHER = 3
 #: Nodes that a node is compared with before it is kept.
 COMPARED = 8
 #: A plan that costs less than another costs at most this part of it: sums are rounded.
@@ -59,6 +61,8 @@ LIGHTER = 1 - 1e-12
 #: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
 #: over, and rates of a few windows differ by chance.
 WORTH = 1 - 1 / 20
+#: A set is kept for queries only if it costs at most this part of what they cost alone.
+WORTH_SHARING = 0.85
 #: Nodes of a part, and queries of a set, that are shown.
 SHOWN, NAMED = 6, 4
 
@@ -106,6 +110,12 @@ def lightest(template: Template, rates: EventRates) -> SharingPlan:
     return sharing_graph(template, rates).plan
 
 
+def chosen(template: Template, rates: EventRates) -> SharingPlan:
+    """Returns the plan of the lightest path, as far as its sets are worthwhile."""
+    plan = lightest(template, rates)
+    return worthwhile(SetCosts(template, rates), plan)
+
+
 def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
     search = _Search(template, rates, prune, width)
@@ -114,6 +124,22 @@ def sharing_graph(template: Template, rates: EventRates, prune: bool = True, wid
     if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
         plan = unshared(template)
     return Graph(template, rates, search.parts, tuple(nodes), path, plan)
+
+
+def worthwhile(costs: SetCosts, plan: SharingPlan) -> SharingPlan:
+    """Returns the plan without the sets that cost nearly as much as their queries would alone: costs are estimates."""
+    kept: list[Bits] = []
+    alone: dict[int, int] = {}
+    for queries, nodes in map(masks, plan.sets):
+        each = [1 << q for q in bits(queries)]
+        if len(each) > 1:
+            apart = sum(costs.whole(q, nodes).total for q in each)
+            if costs.whole(queries, nodes).total <= WORTH_SHARING * apart:
+                kept.append((queries, nodes))
+                continue
+        for q in each:
+            alone[q] = alone.get(q, 0) | nodes
+    return _plan([*kept, *alone.items()])
 
 
 def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
@@ -131,7 +157,7 @@ def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRat
     search = _Search(template, new, True, WIDTH)
     first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
     _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
-    better = _plan(sets)
+    better = worthwhile(search.costs, _plan(sets))
     kept, changed = _total(search.costs, plan), _total(search.costs, better)
     what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
     if changed > LIGHTER * kept:
@@ -204,6 +230,7 @@ class _Search:
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
+    further: list[list[tuple[Bits, ...]]] = field(init=False)  # by part: groups by parts further on
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
     number: dict[int, int] = field(init=False)  # by node: its part
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
@@ -223,6 +250,7 @@ class _Search:
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
         self.number = numbered(self.parts)
+        self.further = [_further(self.parts, k) for k in range(len(self.parts))]
         self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
@@ -408,7 +436,14 @@ class _Search:
         def add(rule: str, inherited: Sequence[tuple[Bits, Bits]], new: Iterable[Bits]) -> None:
             found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
 
-        for taken in (stay, [pair for pair in stay if pair not in joins]) if joins else (stay,):
+        with_gates = list(stay)
+        for s in sorted(touched, key=lambda s: -s[0].bit_count()):
+            if not s[0] & _union(t for t, _ in with_gates) and (own := self.takes_along(k, s, True)):
+                with_gates.append((s, self.grown(s, own)))
+        ways = [stay, [pair for pair in stay if pair not in joins]] if joins else [stay]
+        if len(with_gates) > len(stay):
+            ways.append(with_gates)
+        for taken in ways:
             rule = "inherit" if taken else "renew"
             rest = part.queries & ~_union(s for s, _ in taken)
             left = [o & rest for o in origins]
@@ -419,6 +454,9 @@ class _Search:
             add("merge", taken, _split([rest], part.labelled))
             add("merge", taken, _split([rest], part.onward))
             add("apart", taken, _split([rest], part.rest))
+            for groups in self.further[k]:
+                add(rule, taken, _split(left, groups))
+                add("merge", taken, _split([rest], groups))
         rest = part.queries & ~_union(s for s, _ in stay)
         alike = _split([o & rest for o in origins], part.alike)
         gains: list[tuple[float, int, Bits]] = []
@@ -455,8 +493,8 @@ class _Search:
             name = "renew"
         return "start" if name != "apart" and not any(queries & self.fed[k] for queries, _ in new) else name
 
-    def takes_along(self, k: int, s: Bits) -> int:
-        """Returns the nodes of a part that a set can inherit."""
+    def takes_along(self, k: int, s: Bits, gates: bool = False) -> int:
+        """Returns the nodes of a part that a set can inherit. gates: also those to which some come from elsewhere."""
         queries, nodes = s
         own = next((own for have, own in self.parts[k].shapes if not queries & ~have), 0)
         if not own:
@@ -464,6 +502,8 @@ class _Search:
         known = self.known(s)
         if known.inside.get(k) != queries and not own & known.reach:
             return 0
+        if gates:
+            return own if known.inside.get(k) == queries else 0
         for n in bits(own):
             here = [a for a in self.costs.alike[n] if a.queries & queries]
             if here[0].before & ~(nodes | own):
@@ -501,6 +541,27 @@ def _union(of: Iterable[Bits]) -> int:
     for queries, _ in of:
         found |= queries
     return found
+
+
+def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
+    """Returns groups of the queries of a part that later parts do not tell apart: by their conditions, and also by
+    where they come from; up to each of the next parts that tell some apart."""
+    found: dict[tuple[Bits, ...], None] = {}
+    for kind in ("labelled", "alike"):
+        groups: list[Bits] = list(getattr(parts[k], kind))
+        left = FURTHER
+        for later in parts[k + 1 :]:
+            by: tuple[Bits, ...] = getattr(later, kind)
+            refined: list[Bits] = []
+            for queries, own in groups:
+                all_there = not queries & ~later.queries
+                refined += [(queries & of, own) for of, _ in by if queries & of] if all_there else [(queries, own)]
+            if len(refined) > len(groups):
+                groups, left = refined, left - 1
+                found[tuple(groups)] = None
+            if not left:
+                break
+    return list(found)
 
 
 def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from matching.workload.cost import EventRates
-from matching.workload.graph import lightest
+from matching.workload.graph import chosen
 from matching.workload.plan import SharedSet, SharingPlan, unshared
 from matching.workload.sharing_mode import SharingMode
 from matching.workload.template import Template
@@ -14,7 +14,7 @@ def first_plan(mode: SharingMode, template: Template, rates: EventRates | None) 
     if mode is SharingMode.HAMLET:
         return flat_kleene(template)
     if mode.measures and rates is not None:
-        return lightest(template, rates)
+        return chosen(template, rates)
     return unshared(template)
 
 

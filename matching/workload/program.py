@@ -67,6 +67,8 @@ def shareable(plan: Plan) -> str | None:
         _, table = trend_program(plan)
     except NoKernel as construct:
         return f"{construct} is enumerated"
+    if table.others:
+        return "its pattern has AND"
     if table.pairs:
         return "a condition links two events"
     own = template({"": plan})

@@ -237,20 +237,26 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]
         labels = mask(number.setdefault(item, len(number)) for item in path.labels.items())
         edges = mask(number.setdefault((e, path.labels[e[1]]), len(number)) for e in path.edges)
         queries.append((mask(path.labels), labels, edges, mask(path.last)))
+    at_node, into, out_of = ([0] * len(template.nodes) for _ in range(3))
+    starting, later = 0, 0
+    for item, i in number.items():
+        match item:
+            case (int(n), _):
+                at_node[n] |= 1 << i
+            case ((int(source), int(n)), _):
+                into[n] |= 1 << i
+                later |= 1 << i
+                if source == START:
+                    starting |= 1 << i
+                else:
+                    out_of[source] |= 1 << i
     found = []
-    ahead = (1 << len(template.nodes)) - 1
     for nodes in order:
-        ahead &= ~nodes
-        at, to, outside, away, later = 0, 0, 0, 0, 0
-        for item, i in number.items():
-            match item:
-                case (int(n), _) if nodes >> n & 1:
-                    at |= 1 << i
-                case ((int(source), int(n)), _):
-                    to |= (nodes >> n & 1) << i
-                    outside |= (source != START and not nodes >> source & 1) << i
-                    away |= (source != START and nodes >> source & 1) << i
-                    later |= (ahead >> n & 1) << i
+        at, to, away = 0, 0, 0
+        for n in bits(nodes):
+            at, to, away = at | at_node[n], to | into[n], away | out_of[n]
+        outside = ~(starting | away)
+        later &= ~to
         groups: list[dict[object, Bits]] = [{} for _ in range(5)]
         every = 0
         for q, (has, labels, edges, last) in enumerate(queries):

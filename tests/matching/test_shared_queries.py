@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from matching.batch import Matches
 from matching.matcher import make_matcher
 from matching.program.program import NoKernel
 from matching.shared_queries import SharedQueries, groups_of
+from matching.workload import cost
 from matching.workload.modes import flat_kleene
 from matching.workload.sharing_mode import SharingMode, Splitting
 from matching.workload.template import template
@@ -22,6 +24,15 @@ from tests.matching.test_workload_matcher import COLUMNS, alone, streams, worklo
 from tests.trends import EVENTS, Row, expected, plan_of, row, rows_of, statement
 
 pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """Plans are chosen as soon as events are measured, by the units of the equations: they share and change more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "WEIGHTS", cost.ADDITIONS)
+        patch.setattr("matching.shared_queries.EVENTS_OF_PLACE", 0)
+        yield
 
 
 def rows(queries: SharedQueries, events: list[Row], size: int, restored: bool = False) -> dict[str, list[Any]]:
@@ -47,6 +58,9 @@ def test_all_modes_give_the_rows_of_the_reference(data: st.DataObject) -> None:
     restored = data.draw(st.booleans())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("matching.shared_queries.MEASURED_EVENTS", 5)
+        patch.setattr("matching.shared_queries.EVENTS_OF_PLACE", 0)
+        if data.draw(st.booleans()):
+            patch.setattr(cost, "WEIGHTS", cost.ADDITIONS)
         found = rows(SharedQueries(plans, mode), events, size, restored)
     assert found == {name: expected(plan, events) for name, plan in plans.items()}
 
@@ -71,6 +85,7 @@ def phases(rates: tuple[float, ...], each: int, queries: int) -> list[Row]:
     return events
 
 
+@pytest.mark.usefixtures("eager")
 def test_large_streams_are_equal_in_all_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.shared_queries.MEASURED_EVENTS", 400)
     plans, events = workload(12), phases((0.02, 0.5, 0.02), 800, 12)
@@ -85,6 +100,7 @@ def test_large_streams_are_equal_in_all_modes(monkeypatch: pytest.MonkeyPatch) -
     assert max(shared[SharingMode.STATIC]) == 12
 
 
+@pytest.mark.usefixtures("eager")
 def test_queries_come_and_go_in_all_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.shared_queries.MEASURED_EVENTS", 100)
     everything, events = workload(6), phases((0.1, 0.1), 500, 6)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from matching.workload import cost as costs
 from matching.workload.cost import Cost, EventRates, cost, show_cost, show_rates, some_and_all
-from matching.workload.graph import lightest
+from matching.workload.graph import WORTH_SHARING, chosen, lightest, worthwhile
 from matching.workload.plan import SharingPlan, passes_on, unshared
 from matching.workload.template import START, QueryPath, Template
 from query.plan.expression import Call, Column, Constant
@@ -25,6 +27,7 @@ from tests.matching.workload.workloads import (
     plan_of,
     rates,
     sequences,
+    written,
 )
 
 Q3 = sequences({"q2": "ABCD", "q4": "BCDG"})
@@ -315,3 +318,53 @@ def test_cost_is_near_that_of_the_operations(template, of):
     assert measured[1] == pytest.approx(shared, rel=0.1)
     assert measured[1] < measured[0]
     assert shared < alone
+
+
+def test_nodes_are_dead_until_something_comes():
+    made = sequences({"q": "ABC"})
+    dead = costs.Liveness(made, rates(made, A=0, B=50, C=50))
+    assert dead.come[0] == {0: 1.0, 1: 0.0, 2: 0.0}
+    assert dead.final[0] == dead.mean[0] == {0: 0.0, 1: 0.0, 2: 0.0}
+    often = costs.Liveness(made, rates(made, A=100, B=100, C=100))
+    assert min(often.final[0].values()) > 0.99
+    assert 1 > often.mean[0][0] > often.mean[0][1] > often.mean[0][2] > 0.8
+    rare = costs.Liveness(made, rates(made, A=1, B=1, C=1))
+    # one event or more of A by the end; and by a time evenly drawn
+    assert rare.final[0][0] == pytest.approx(1 - math.exp(-1))
+    assert rare.mean[0][0] == pytest.approx(math.exp(-1), rel=0.01)
+    assert rare.come[0][1] == pytest.approx(rare.mean[0][0], rel=0.1)
+
+
+def test_a_query_alone_costs_little_while_nothing_has_come():
+    made = sequences({"q": "ABC"})
+    dead, live = (cost(made, unshared(made), rates(made, A=a, B=500, C=500), costs.FITTED) for a in (0, 20))
+    assert dead.pass_on == 1000 * costs.FITTED.visit
+    assert live.pass_on > 4 * dead.pass_on
+
+
+def test_a_record_has_the_numbers_of_its_queries():
+    made = sequences({"q1": "AB", "q2": "AB", "q3": "AB"})
+    paths = [replace(p, sums=frozenset(of)) for p, of in zip(made.queries, ("xy", "xy", "z"))]
+    made = replace(made, queries=tuple(paths))
+    of = costs.SetCosts(made, rates(made, A=1, B=1), costs.FITTED)
+    assert [of.numbers(queries) for queries in (0b1, 0b11, 0b111)] == [(3, 3), (3, 6), (4, 8)]
+    alike, other = (of.whole(queries, 0b11).total for queries in (0b011, 0b101))
+    assert alike < other
+
+
+def test_a_set_is_kept_where_it_is_clearly_lighter(monkeypatch: pytest.MonkeyPatch):
+    """Queries that begin alike are counted together; one event of each type is not worth it; nor is a set for two."""
+    monkeypatch.setattr(costs, "WEIGHTS", costs.FITTED)
+    made = sequences({f"q{i}": "ABC" + end for i, end in enumerate("DEFGHI")})
+    often = rates(made, A=20, B=20, C=20, **dict.fromkeys("DEFGHI", 1))
+    assert "q0 q1 q2 q3 q4 q5: A B C" in written(made, chosen(made, often))
+    apart = sequences({f"q{i}": start + "BC" for i, start in enumerate("DEFGHI")})
+    few = rates(apart, B=1, C=1, **dict.fromkeys("DEFGHI", 1))
+    assert chosen(apart, few) == unshared(apart)
+    found = costs.SetCosts(made, often)
+    alone = [f"q{i}: A B C" for i in range(2, 6)] + [f"q{i}: {end}" for i, end in enumerate("DEFGHI")]
+    both = plan_of(made, "q0 q1: A B C", *alone)
+    assert worthwhile(found, unshared(made)) == unshared(made)
+    assert (worthwhile(found, both) == unshared(made)) == (
+        found.whole(0b11, 0b111).total > WORTH_SHARING * 2 * found.whole(0b1, 0b111).total
+    )

@@ -12,11 +12,12 @@ from hypothesis import assume, given, settings
 from matching.workload.cost import EventRates, cost
 from matching.workload.graph import WIDTH, Graph, draw, lightest, sharing_graph, show, update
 from matching.workload.plan import SharingPlan, unshared
-from matching.workload.template import START, Template, bits, template
+from matching.workload.template import START, QueryPath, Template, bits, template
 from tests.matching.workload.workloads import (
     QA,
     QB,
     QC,
+    QE,
     drawn_rates,
     drawn_templates,
     plan_of,
@@ -162,6 +163,43 @@ def test_delivery_shares_the_closure_where_few_orders_come():
     of[slow] = 4.0  # qc disagrees with the others on most of the events of Travel
     plan = lightest(made, EventRates(tuple(of.values())))
     assert not any("qc" in text and "qa" in text for text in written(made, plan) if "Travel" in text)
+
+
+def delivery(texts: dict[str, str], **of: float) -> tuple[Template, EventRates]:
+    """Returns the template of deliveries, and one event of each condition but of these types and of slow travels."""
+    made = template({name: planned(text) for name, text in texts.items()})
+    found = dict.fromkeys(range(len(made.conditions)), 1.0)
+    for name, rate in of.items():
+        node = [str(n) for n in made.nodes].index(name.removesuffix("_slow"))
+        found[made.queries[2 if name.endswith("_slow") else 0].labels[node]] = rate
+    return made, EventRates(tuple(found.values()))
+
+
+def test_queries_begin_together_that_go_on_together():
+    """qa has a start of its own. Before: those at the start were all together or alone."""
+    texts = {"qa": QA, "qb": QB, "qc": QC, "qe": QE}
+    made, of = delivery(texts, AppOrder=5.0, WebOrder=40.0, Request=8.0, Travel=40.0, Travel_slow=4.0)
+    plan = lightest(made, of)
+    assert {"qa qb qe: Pickup Travel", "qb qc qe: AppOrder Request"} <= written(made, plan)
+    before = plan_of(
+        made, "qa: WebOrder", "qa qb qc qe: AppOrder", "qa qb qc qe: Request", "qa qb qe: Pickup Travel",
+        "qc: Pickup Travel", "qa qb: Dropoff", "qc qe: Cancel",
+    )  # fmt: skip
+    assert total(made, plan, of) < 0.95 * total(made, before, of)
+
+
+def test_a_set_takes_a_part_along_with_gates():
+    """What comes from rare X and Y opens gates; what the set has of frequent A is passed on. Before: renewed at C."""
+    made = sequences({"q1": "ACD", "q2": "ACD", "qx": "X", "qy": "Y"})
+    a, c, d, x, y = (next(n for n, node in enumerate(made.nodes) if str(node) == name) for name in "ACDXY")
+
+    def path(name: str, other: int) -> QueryPath:
+        edges = {(START, a), (START, other), (a, c), (other, c), (c, d)}
+        return QueryPath(name, {n: n for n in (a, c, d, other)}, frozenset(edges), frozenset({d}))
+
+    made = Template(made.nodes, made.conditions, (path("q1", x), path("q2", y)), True)
+    plan = lightest(made, rates(made, A=30, C=40, D=40, X=1, Y=1))
+    assert written(made, plan) == {"q1 q2: A C D", "q1: X", "q2: Y"}
 
 
 def test_snapshots_are_renewed_at_a_rarer_type():

@@ -36,6 +36,11 @@ QC = (
     f"(SEQ(Pickup P, Travel T))+, Cancel C) WHERE [driver_id] AND T.speed < 10 {ENDING}"
 )
 
+QE = (
+    "RETURN district, COUNT(*) FROM s TYPE BY type PATTERN SEQ(AppOrder A, Request R, "
+    f"(SEQ(Pickup P, Travel T))+, Cancel C) WHERE [driver_id] {ENDING}"
+)
+
 
 def planned(text: str) -> Plan:
     return bind(parse(text), lambda _: DELIVERY).factors[0].plan
