@@ -27,6 +27,7 @@ from matching.program.trends import FLOAT, LEAST, WHOLE, Comparison, Computed, S
 from matching.store import RowStore
 from query.errors import DataError
 from query.language.ast import Selection
+from query.plan.trends import Trends
 
 #: Initial room for nodes and rows of output.
 ROOM = 1 << 8
@@ -79,6 +80,14 @@ class CountsOnly:
     def numbers(self, partitions: int) -> Int64Array:
         """Returns 0: trends have no numbers."""
         return np.zeros(partitions, np.int64)
+
+
+def check_bounds(trends: Trends, mask: Int64Array, ts: Int64Array) -> None:
+    """Raises DataError if a bound of a window of the rows that are taken is no TIMESTAMP. ts: in order."""
+    if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
+        some = ts[taken]
+        first, last = trends.windows(int(some[0]))[0], trends.windows(int(some[-1]))[-1]
+        check_windows(first * trends.slide_us, last * trends.slide_us + trends.within_us)
 
 
 def too_large() -> TooManyTrends:
@@ -156,10 +165,7 @@ class RunTrends(CountsOnly):
         TIMESTAMP."""
         partition, ts = store.partition[positions], store.ts[positions]
         doubles = feature.view(np.float64)
-        if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
-            of, some = self._table.trends, ts[taken]  # in the order of time
-            first, last = of.windows(int(some[0]))[0], of.windows(int(some[-1]))[-1]
-            check_windows(first * of.slide_us, last * of.slide_us + of.within_us)
+        check_bounds(self._table.trends, mask, ts)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)
         while at < count:

@@ -9,7 +9,16 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
-from matching.engines.run_trends import END, GROWTH_BITS, LIMBS_MAX, CountsOnly, in_order, sums_of, too_large
+from matching.engines.run_trends import (
+    END,
+    GROWTH_BITS,
+    LIMBS_MAX,
+    CountsOnly,
+    check_bounds,
+    in_order,
+    sums_of,
+    too_large,
+)
 from matching.kernels import shared_trends as kernels
 from matching.kernels.layout import grown
 from matching.kernels.shared_columns import Room, Sets, SharedCounter, SharedNode, lay_out
@@ -186,9 +195,11 @@ class SharedTrends(CountsOnly):
         self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
-        """See matching.engines.engine.Engine.run. Raises TooLarge, and can go on from there."""
+        """See matching.engines.engine.Engine.run. Raises TooLarge, and can go on from there;
+        and DataError if a bound of a window is no TIMESTAMP."""
         partition, ts, valid = store.partition[positions], store.ts[positions], feature_valid
         doubles = feature.view(np.float64)
+        check_bounds(self._table.tables[0].trends, mask, ts)
         values = self._values(feature, doubles, valid)
         self._measure(mask, ts)
         at, count = 0, len(mask)
