@@ -149,8 +149,9 @@ class RunTrends(CountsOnly):
         doubles = feature.view(np.float64)
         if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
             of, some = self._table.trends, ts[taken]  # in the order of time
-            first, last = of.windows(int(some[0]))[0], of.windows(int(some[-1]))[-1]
-            check_windows(first * of.slide_us, last * of.slide_us + of.within_us)
+            for windows in (of.windows(int(some[0])), of.windows(int(some[-1]))):
+                if windows:  # an event may lie between two of them
+                    check_windows(windows[0] * of.slide_us, windows[-1] * of.slide_us + of.within_us)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)
         while at < count:
