@@ -86,8 +86,9 @@ def check_bounds(trends: Trends, mask: Int64Array, ts: Int64Array) -> None:
     """Raises DataError if a bound of a window of the rows that are taken is no TIMESTAMP. ts: in order."""
     if len(ts) and max(-int(ts[0]), int(ts[-1])) > FAR_US and (taken := mask != 0).any():
         some = ts[taken]
-        first, last = trends.windows(int(some[0]))[0], trends.windows(int(some[-1]))[-1]
-        check_windows(first * trends.slide_us, last * trends.slide_us + trends.within_us)
+        for windows in (trends.windows(int(some[0])), trends.windows(int(some[-1]))):
+            if windows:  # an event may lie between two of them
+                check_windows(windows[0] * trends.slide_us, windows[-1] * trends.slide_us + trends.within_us)
 
 
 def too_large() -> TooManyTrends:

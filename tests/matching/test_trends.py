@@ -316,3 +316,10 @@ def test_sums_of_decimals_are_not_compared_as_texts() -> None:
     with pytest.raises(QueryError, match=r"HQ221(.|\n)*text of its digits(.|\n)*sum\(A.m\)::DECIMAL\(38,2\)"):
         plan_of(statement("A B", 10, 10, measures="SUM(A.m) > SUM(B.m) AS more"))
     plan_of(statement("A B", 10, 10, measures="SUM(A.m)::DECIMAL(38,2) > SUM(B.m)::DECIMAL(38,2) AS more"))
+
+
+def test_a_far_event_between_two_windows() -> None:
+    """The length of a window is a tenth of the time to the next one: the last event is in none."""
+    plan = plan_of(statement("A", 1, 10, measures="COUNT(MATCHES) AS n"))
+    events = [row("A", 0.5), row("A", 5), {**row("A", 0), "ts": 2**62}]
+    assert found(plan, events) == expected(plan, events) == [(0, 1_000_000, 1)]
