@@ -468,6 +468,8 @@ def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
     Events expire if matches do not depend on each other and read nothing before their first row."""
     from matching.program.program import NoKernel, assemble
 
+    if watermark_us is not None and plan.trends is not None:
+        return watermark_us - plan.trends.within_us  # events of open windows
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
     numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
     if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):
@@ -476,6 +478,7 @@ def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
         program = assemble(plan)
     except NoKernel:
         return None
-    if program.before or program.after or any(program.first_row) or program.absent or program.unmatched:
+    reads_beyond = program.reach.before or program.reach.after or any(program.first_row)
+    if reads_beyond or program.absent or program.extras.unmatched:
         return None
     return watermark_us - plan.within.interval_us

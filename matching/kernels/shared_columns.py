@@ -17,7 +17,7 @@ import numpy as np
 
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.shared_records import add_composed, add_same, bits_composed, lay_record, widen_records
-from matching.kernels.trends import NONE
+from matching.kernels.trend_records import NONE
 
 #: Bits above a product for the number of columns that are added up.
 SUM_BITS = 24

@@ -13,7 +13,7 @@ import numpy as np
 
 from matching.kernels.jit import inlined
 from matching.kernels.limbs import add_limb, add_product_limb, leading_zeros, number_of, subtract_product_limb
-from matching.kernels.trends import add_float, as_double, crowded
+from matching.kernels.trend_records import add_float, as_double, crowded
 
 
 class Layouts(NamedTuple):

@@ -52,7 +52,8 @@ from matching.kernels.shared_columns import (
     widen,
 )
 from matching.kernels.shared_records import bits_in, grow
-from matching.kernels.trends import DONE, MORE_LIMBS, MORE_NODES, MORE_OUTPUT, NONE, clear
+from matching.kernels.trend_records import NONE, clear
+from matching.kernels.trends import DONE, MORE_LIMBS, MORE_NODES, MORE_OUTPUT
 
 MORE_RECORDS = 5
 

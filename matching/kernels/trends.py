@@ -20,12 +20,9 @@ from matching.kernels.limbs import add_limb, trailing_zeros
 from matching.kernels.predicate import holds
 from matching.kernels.trend_records import (
     NONE,
-    add_float,  # noqa: F401  (matching.kernels.shared_trends reads it here)
     add_record,
     any_crowded,
-    as_double,  # noqa: F401  (likewise)
     clear,
-    crowded,  # noqa: F401  (likewise)
     extend,
     touch,
 )

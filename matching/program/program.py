@@ -200,18 +200,6 @@ class Program:
         return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
 
     @property
-    def before(self) -> int:
-        return self.reach.before
-
-    @property
-    def after(self) -> int:
-        return self.reach.after
-
-    @property
-    def unmatched(self) -> bool:
-        return self.extras.unmatched
-
-    @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(
