@@ -13,7 +13,7 @@ from matching.workload.sharing_mode import Splitting
 from matching.workload.template import Template, kinds_of, order_of, template
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import Expression
-from query.plan.pattern import Alternation, Variable, negated
+from query.plan.pattern import Alternation, Conjunction, Variable, negated
 from query.plan.plan import AfterMatch, Define, Plan
 
 #: Most groups of nodes that differ in what is added up of their events.
@@ -61,14 +61,14 @@ def shareable(plan: Plan) -> str | None:
         return "it gives no row per window"
     if plan.selection is not Selection.SKIP_TILL_ANY:
         return f"its selection is {plan.selection.value}"
+    if isinstance(plan.pattern, Conjunction):
+        return "its pattern has AND"
     if negated(plan.pattern):
         return "its pattern has a negation"
     try:
         _, table = trend_program(plan)
     except NoKernel as construct:
         return f"{construct} is enumerated"
-    if table.others:
-        return "its pattern has AND"
     if table.pairs:
         return "a condition links two events"
     own = template({"": plan})
