@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
     from matching.rows import Rows
     from matching.shedding import Shedder
-    from matching.together import Counted, Together
+    from matching.together import CountedQuery, Together
     from matching.workload.sharing_mode import SharingMode
 
 
@@ -111,7 +111,7 @@ class Feed:
         group.members.append(member)
         return member
 
-    def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> Counted:
+    def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:
         group = next((
             g for g in self._together()
             if g.since_seq == since_seq and g.plain and not g.sources and g.matches(plan, mode, purpose)
@@ -204,7 +204,7 @@ class Feed:
 
     def _replay_together(
         self, plan: Plan, since_seq: int, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
-    ) -> Counted:  # fmt: skip
+    ) -> CountedQuery:  # fmt: skip
         """See `replay`. The query is counted with others from the next events on."""
         group = self._new_together(mode, purpose, since_seq)
         self._names += 1

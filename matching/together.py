@@ -19,7 +19,7 @@ from query.errors import DataError
 from query.plan.plan import Plan
 
 
-class Counted(Member):
+class CountedQuery(Member):
     """A query that is counted together with others. name: unique in its feed. conditions: of its variables."""
 
     __slots__ = ("conditions", "name", "plan", "together")
@@ -52,7 +52,7 @@ class Together(Group):
     __slots__ = ("mode", "purpose", "queries")
 
     together = True
-    members: list[Counted]  # type: ignore[assignment]
+    members: list[CountedQuery]  # type: ignore[assignment]
 
     def __init__(self, mode: SharingMode, purpose: Purpose, since_seq: int) -> None:
         super().__init__(None, since_seq)
@@ -67,18 +67,18 @@ class Together(Group):
             return False
         return len(conditions_of(plan).union(*(m.conditions for m in self.members))) <= VARIABLES_MAX
 
-    def add(self, name: str, plan: Plan) -> Counted:
+    def add(self, name: str, plan: Plan) -> CountedQuery:
         """Adds a query that sees the events from the next `join` on."""
-        member = Counted(name, plan, self)
+        member = CountedQuery(name, plan, self)
         self.members.append(member)
         return member
 
-    def succeed(self, old: Counted, plan: Plan, purpose: Purpose) -> Counted | None:
+    def succeed(self, old: CountedQuery, plan: Plan, purpose: Purpose) -> CountedQuery | None:
         """Replaces one of its queries by one of another plan, with its open windows, if both count the same; returns
         None otherwise."""
         if purpose is not self.purpose or old.failure is not None or not counts_the_same(old.plan, plan):
             return None
-        member = Counted(old.name, plan, self)
+        member = CountedQuery(old.name, plan, self)
         self.members[self.members.index(old)] = member
         return member
 
@@ -86,7 +86,7 @@ class Together(Group):
     def _running(self) -> dict[str, Plan]:
         return {m.name: m.plan for m in self.members if m.failure is None}
 
-    def join(self) -> list[Counted]:
+    def join(self) -> list[CountedQuery]:
         """Counts the queries added since the last call, and no longer those removed. Returns, and removes, those that
         cannot be counted with the others."""
         wanted = self._running
@@ -197,7 +197,7 @@ class Together(Group):
 
     # ---- state
 
-    def snapshot(self, chosen: Sequence[Counted]) -> tuple[dict[str, Any], bytes]:
+    def snapshot(self, chosen: Sequence[CountedQuery]) -> tuple[dict[str, Any], bytes]:
         """Returns the state of some of its queries: a head, and a part. `join` was called."""
         names = [m.name for m in chosen if m.failure is None]
         queries = self.queries
@@ -233,7 +233,7 @@ class Together(Group):
             return SpillStats("no event has come yet")
         return self.queries.spill
 
-    def show(self, member: Counted) -> str:
+    def show(self, member: CountedQuery) -> str:
         """Returns the lines of EXPLAIN about sharing, for one of the queries."""
         names = [m.name for m in self.members]
         others = f"with {len(names) - 1} others" if len(names) > 1 else "with no other now"

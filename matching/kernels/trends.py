@@ -6,6 +6,8 @@ minima and maxima. An event with the label v in state s moves nothing: all trend
 follows (SKIP TILL ANY MATCH), so that the count there grows by that of s, and each sum by that of s plus the event's
 value times that count ([SHARING] unshared online aggregation; COGRA, type-grained). These numbers are a record:
 matching.kernels.trend_records.
+
+Long: a pass with events kept, one with counts only, and what closes a window know one layout of nodes.
 """
 
 from __future__ import annotations

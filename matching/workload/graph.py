@@ -35,6 +35,8 @@ the same nodes for events to come, is lighter and will be for whatever follows. 
 kept, half of these the lightest so far, half those that seem lightest at the end if nothing is merged any more: the
 paper has no such limit, but the choices of parts next to one another would multiply. So the plan is the best that the
 rules give if no part has more nodes, and never costs more than that without sharing.
+
+Long: the rules, what they cost and how the graph is shown all read its nodes and edges.
 """
 
 from __future__ import annotations

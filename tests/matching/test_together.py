@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matching.batch import EventBatch, Matches
 from matching.feed import Feed, Member
 from matching.purpose import Purpose
-from matching.together import Counted
+from matching.together import CountedQuery
 from matching.workload.sharing_mode import SharingMode
 from query.plan.plan import Plan
 from tests.events import batch_of
@@ -177,7 +177,7 @@ def test_queries_of_different_times_are_put_together() -> None:
     first = [feed.add(plan, 0, sharing=SharingMode.DYNAMIC) for plan in plans[:2]]
     feed.push(batch_of(EVENTS, events[:20], 0), events[15]["ts"])
     later = [feed.add(plan, 20, sharing=SharingMode.DYNAMIC) for plan in plans[2:]]
-    groups = lambda: {id(m.together) for m in (*first, *later) if isinstance(m, Counted)}  # noqa: E731
+    groups = lambda: {id(m.together) for m in (*first, *later) if isinstance(m, CountedQuery)}  # noqa: E731
     assert len(groups()) == 2  # the later ones do not see the events that are held back
     feed.push(batch_of(EVENTS, events[20:40], 20), events[35]["ts"])
     feed.push(batch_of(EVENTS, events[40:], 40), events[-1]["ts"])
@@ -199,7 +199,7 @@ def test_queries_of_other_keys_windows_and_uses_stay_apart() -> None:
     assert member(statement("A+ B", 20, 10, partition="h")).together is not one.together
     assert member(base, Purpose.IDENTIFIED).together is not one.together
     assert member(base, mode=SharingMode.STATIC).together is not one.together
-    assert not isinstance(member(statement("A+ B", 20, 10, partition="g", conditions="B: v > LAST(A.v)")), Counted)
+    assert not isinstance(member(statement("A+ B", 20, 10, partition="g", conditions="B: v > LAST(A.v)")), CountedQuery)
 
 
 def test_rows_have_the_ids_that_they_have_alone() -> None:
