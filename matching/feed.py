@@ -147,7 +147,9 @@ class Feed:
                 alone.ordering, alone.from_us, alone.ahead_us = group.ordering, group.from_us, group.ahead_us
                 alone.members.append(member)
                 member.together = alone
-                alone.join()
+                if alone.join():
+                    alone.members.append(member)
+                    member.failure = cannot_be_counted()
         known: list[Together] = []
         for group in [g for g in groups if g.members and g.plain and not g.since_seq]:
             first = group.members[0].plan
@@ -209,7 +211,9 @@ class Feed:
         group = self._new_together(mode, purpose, since_seq)
         self._names += 1
         member = group.add(str(self._names), plan)
-        group.join()
+        if group.join():
+            self._groups.remove(group)
+            raise cannot_be_counted()
         group.push_all(events)
         if self._advanced_us is not None:
             group.advance(self._advanced_us)
@@ -447,6 +451,11 @@ def shares_trends(plan: Plan) -> bool:
     from matching.workload.program import shareable
 
     return plan.trends is not None and shareable(plan) is None
+
+
+def cannot_be_counted() -> DataError:
+    """Returns the error of a query that the engine of many queries refuses even alone."""
+    return DataError("the trends of this query cannot be counted together with others", 'watch it with sharing="none"')
 
 
 def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
 class Member:
     """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
     no more rows. matcher: its own; None: it is counted together with others. kernel: its matcher, if that shares rows.
-    shedder: leaves out partitions of the query, which then
-    shares rows with no other query."""
+    shedder: leaves out partitions of the query, which then shares rows with no other query."""
 
     __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matching.batch import EventBatch, Matches
+from matching.engines.shared_trends import TooLarge
 from matching.members import Group, Member
 from matching.ordering import in_sources
 from matching.program.program import VARIABLES_MAX, NoKernel
@@ -123,10 +124,18 @@ class Together(Group):
         mine, theirs = self.queries, other.queries
         if mine is not None and theirs is not None:
             try:
-                for group, found in zip((self, other), close_together([mine, theirs]), strict=True):
-                    group._deliver(found)
+                closed = close_together([mine, theirs])
+            except TooLarge:
+                return False  # the next event, or the watermark, says whose count it is
+            for group, found in zip((self, other), closed, strict=True):
+                group._deliver(found)
+            try:
                 mine.absorb({**mine.queries, **theirs.queries}, [theirs])
-            except (NoKernel, DataError):
+            except NoKernel:
+                return False
+            except Exception as error:  # noqa: BLE001  (of all of them, as in push)
+                self._all_fail(error)
+                other._all_fail(error)
                 return False
         self.queries = theirs if mine is None else mine
         for member in other.members:

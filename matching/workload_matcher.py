@@ -208,14 +208,13 @@ def counts_the_same(one: Plan, other: Plan) -> bool:
 
 
 def close_together(matchers: Sequence[WorkloadMatcher]) -> list[dict[str, Matches]]:
-    """Closes the windows of each that one of them has closed. Returns the new rows of each. Raises QueriesFailed."""
+    """Closes the windows of each that one of them has closed. Returns the new rows of each. Raises TooLarge, and then
+    no row is lost."""
     closed = [window for m in matchers if (window := m.engine.closed_before) is not None]
-    found = []
     for m in matchers:
         if m.engine.closed_before is not None:
             m.engine.close_before(max(closed))
-        found.append(m._rows_so_far())
-    return found
+    return [m._rows_so_far() for m in matchers]
 
 
 def _into(rows: Rows, others: Rows) -> Int64Array:
