@@ -36,6 +36,15 @@ def drawn_alike(check: F) -> F:
     return seed(1)(check) if settings().derandomize else check
 
 
+def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 4) -> None:
+    """Runs a property, and again on other examples until it has met what it is to meet. Which examples are drawn also
+    depends on the numbers in the sources of all loaded modules, so what is rare may be missing among the first ones."""
+    for n in range(1, most + 1):
+        (seed(n)(check) if settings().derandomize else check)()
+        if met():
+            return
+
+
 def variants(*values: T) -> Sequence[T]:
     """What each example of a property is to meet, such as values of a constant: in the quick suite only the first.
 
