@@ -602,11 +602,12 @@ class KernelMatcher:
         if self._bare:
             again = self.purpose.again
             searched = self.program.ignore or not again
-            return replace(
-                self._none(), rows=table, row_match=row_match, number=out.number, outcome=out.outcome,
-                event_bounds=np.zeros(out.count + 1, np.int64) if searched else bounds,
-                event_variable=_NO_VARIABLES if searched else out.variables, ends=self._ends(out) if again else None,
-                ids=self._ids(out) if self.purpose is Purpose.IDENTIFIED else None,
+            n = _NO_NUMBERS
+            return Matches(
+                table, row_match, out.number, n, n, np.zeros(out.count + 1, np.int64) if searched else bounds,
+                _NO_VARIABLES if searched else out.variables, n, _NO_SOURCES, n, n, self.measures.variables,
+                self.sources, out.outcome, self._ends(out) if again else None,
+                self._ids(out) if self.purpose is Purpose.IDENTIFIED else None,
             )  # fmt: skip
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])
@@ -657,11 +658,11 @@ class KernelMatcher:
 
     def _none(self) -> Matches:
         """Returns the empty result, which most pushes of single events give."""
-        n = np.zeros(0, np.int64)
-        small, codes = np.zeros(0, np.int16), np.zeros(0, np.int32)
+        n = _NO_NUMBERS
         return Matches(
-            self._empty, n, n, n, n, np.zeros(1, np.int64), small, n, codes, n, n, self.measures.variables, self.sources
-        )
+            self._empty, n, n, n, n, _NO_BOUNDS, _NO_VARIABLES, n, _NO_SOURCES, n, n, self.measures.variables,
+            self.sources,
+        )  # fmt: skip
 
     # ---- state
 
@@ -738,7 +739,9 @@ class KernelMatcher:
         self.serial = head.get("serial", self.serial)
 
 
-_NO_VARIABLES = np.zeros(0, np.int16)
+#: Columns of results without events, made once: most pushes of single events give one.
+_NO_NUMBERS, _NO_BOUNDS = np.zeros(0, np.int64), np.zeros(1, np.int64)
+_NO_VARIABLES, _NO_SOURCES = np.zeros(0, np.int16), np.zeros(0, np.int32)
 _START_ANEW = "start the query again, or run the version that wrote the state"
 
 
