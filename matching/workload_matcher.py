@@ -102,7 +102,7 @@ class WorkloadMatcher:
         names = [list(self.plans), *(list(other.plans) for other in others)]
         self._begin(plans, None, splitting, old.rows)
         of = [[mine.index(name) if name in mine else NONE for name in plans] for mine in names]
-        into = [_into(old.rows, other.matcher.rows) for other in others]
+        into = [_same_keys(old.rows, other.matcher.rows) for other in others]
         self.engine.reserve(len(old.keys))
         self.engine.take_over(engines[0], of[0], list(map(Other, engines[1:], of[1:], into)))
         old.rows.remove(old)
@@ -217,8 +217,9 @@ def close_together(matchers: Sequence[WorkloadMatcher]) -> list[dict[str, Matche
     return [m._rows_so_far() for m in matchers]
 
 
-def _into(rows: Rows, others: Rows) -> Int64Array:
-    """Returns, by partition of other rows, the partition of the same key here; for free ones, any."""
+def _same_keys(rows: Rows, others: Rows) -> Int64Array:
+    """Returns, by partition of other rows, the partition with its key in `rows`, made if there is none; any for a
+    partition without a key."""
     count = len(others.keys)
     used = np.setdiff1d(np.arange(count), others.keys.free)
     found = np.zeros(count, np.int64)

@@ -89,8 +89,8 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class SkipTo:
-    """What AFTER MATCH does; in Mode.TO_NEXT_ROW it chooses among the matches found. counts: of SKIP TO FIRST / LAST,
-    per label whether its rows count."""
+    """AFTER MATCH. In Mode.TO_NEXT_ROW it chooses among the matches found. row: where the next match may begin; counts:
+    per label, True if SKIP TO FIRST or LAST looks for its rows."""
 
     row: Skip = Skip.NEXT_ROW
     counts: tuple[bool, ...] = ()
@@ -98,8 +98,8 @@ class SkipTo:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What comes out beside matches. unmatched, timeouts: WITH UNMATCHED ROWS, TIMEOUT ROWS. waiting: per state what a
-    partial match there waits for, as the column `timeout` shows it."""
+    """The rows beside matches. unmatched: WITH UNMATCHED ROWS; timeouts: TIMEOUT ROWS; waiting: per state, the value of
+    the column `timeout` for a partial match there."""
 
     unmatched: bool = False
     timeouts: bool = False

@@ -22,7 +22,7 @@ All costs of a set come from its queries and nodes alone: that of reading its co
 that is read. It is read as often as gates open there if all queries of the node are one set. The cost of a plan is thus
 the sum over its sets. An event of two nodes, where types are not exclusive, counts at both.
 
-What each of these costs is in `Weights`. FITTED are nanoseconds, fitted to the time that the kernels take for plans of
+`Weights` has the cost of each of these. FITTED are nanoseconds, fitted to the time that the kernels take for plans of
 all kinds on an x86-64 machine (`python -m benchmarks.sharing.fit` measures and prints them). With these, an event at a
 node where nothing has come costs next to nothing: `Liveness` estimates how often there are partial trends. A record
 has numbers for all aggregates of its queries, each of as many limbs as the engine has measured. ADDITIONS are the units

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,29 @@ sinks = ["alerts"]
 """
 
 
+def killed(directory: Path, queries: str, lines: list[str], more: Sequence[int], step: int) -> None:
+    """Runs a service over a file that grows by `step` lines, and kills it once it has given so many more rows: as often
+    as there are numbers in `more`. Then it reads all lines and ends by itself."""
+    app = APP[: APP.index("[sources")] + queries + APP[APP.index("[sinks") :]
+    (directory / "app.toml").write_text(
+        app + '[sources.feed]\nstream = "ticks"\ntype = "file"\npath = "ticks.ndjson"\n'
+    )
+    with open(directory / "ticks.ndjson", "w", encoding="utf-8") as file:
+        for run, least in enumerate(more):
+            file.writelines(lines[run * step : (run + 1) * step])
+            file.flush()
+            child, before = start(directory), len(rows(directory))
+            until(lambda before=before, least=least: len(rows(directory)) > before + least)
+            time.sleep(0.13 * run)
+            child.kill()
+            child.communicate(timeout=60)
+        file.writelines(lines[len(more) * step :])
+    (directory / "app.toml").write_text((directory / "app.toml").read_text() + "follow = false\n")
+    child = start(directory)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 0, said
+
+
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """A file that grows, and a service that is killed four times, at times of its own: every event is archived once,
     and by their ids the rows are those of a run that was left in peace."""
@@ -139,24 +163,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
 
     events = walk(7, 40_000, 50)
     lines = [json.dumps(row | {"ts": row["ts"].isoformat()}) + "\n" for row in events.to_pylist()]
-    app = APP[: APP.index("[sources")] + FALLS + APP[APP.index("[sinks") :]
-    (tmp_path / "app.toml").write_text(
-        app + '[sources.feed]\nstream = "ticks"\ntype = "file"\npath = "ticks.ndjson"\n'
-    )
-    with open(tmp_path / "ticks.ndjson", "w", encoding="utf-8") as file:
-        for run in range(4):
-            file.writelines(lines[run * 8000 : (run + 1) * 8000])
-            file.flush()
-            child, before = start(tmp_path), len(rows(tmp_path))
-            until(lambda before=before: len(rows(tmp_path)) > before + 20 * (run + 1))  # noqa: B023
-            time.sleep(0.13 * run)
-            child.kill()
-            child.communicate(timeout=60)
-        file.writelines(lines[32_000:])
-    (tmp_path / "app.toml").write_text((tmp_path / "app.toml").read_text() + "follow = false\n")
-    child = start(tmp_path)
-    _, said = child.communicate(timeout=120)
-    assert child.returncode == 0, said
+    killed(tmp_path, FALLS, lines, (20, 40, 60, 80), 8000)
     expected = hybrid.sql(FALLS.split("'''")[1], ticks=events).arrow().to_pylist()
     found = {row["match_id"]: row for row in rows(tmp_path)}
     assert len(expected) > 500
@@ -189,24 +196,7 @@ def test_killed_while_windows_are_open(tmp_path: Path) -> None:
 
     events = walk(7, 20_000, 50)
     lines = [json.dumps(row | {"ts": row["ts"].isoformat()}) + "\n" for row in events.to_pylist()]
-    app = APP[: APP.index("[sources")] + WINDOWS + APP[APP.index("[sinks") :]
-    (tmp_path / "app.toml").write_text(
-        app + '[sources.feed]\nstream = "ticks"\ntype = "file"\npath = "ticks.ndjson"\n'
-    )
-    with open(tmp_path / "ticks.ndjson", "w", encoding="utf-8") as file:
-        for run in range(3):
-            file.writelines(lines[run * 5000 : (run + 1) * 5000])
-            file.flush()
-            child, before = start(tmp_path), len(rows(tmp_path))
-            until(lambda before=before: len(rows(tmp_path)) > before + 20)
-            time.sleep(0.13 * run)
-            child.kill()
-            child.communicate(timeout=60)
-        file.writelines(lines[15_000:])
-    (tmp_path / "app.toml").write_text((tmp_path / "app.toml").read_text() + "follow = false\n")
-    child = start(tmp_path)
-    _, said = child.communicate(timeout=120)
-    assert child.returncode == 0, said
+    killed(tmp_path, WINDOWS, lines, (20, 20, 20), 5000)
     found = {str(row.pop("match_id")): row for row in rows(tmp_path)}
     ends = [lines[n] for n in (5000, 10_000, 15_000)]
     assert len({json.loads(line)["ts"][:19] for line in ends}) == 3  # a window is open at each of them

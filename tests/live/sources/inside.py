@@ -1,4 +1,4 @@
-"""What a source of Kafka keeps, as tests of other folders look at it: the one place that knows its private names."""
+"""The state of a Kafka source for tests of other folders: this file alone knows its private names."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_queries_begin_together_that_go_on_together():
 
 
 def test_a_set_takes_a_part_along_with_gates():
-    """What comes from rare X and Y opens gates; what the set has of frequent A is passed on. Before: renewed at C."""
+    """Trends from rare X and Y open gates, and those from frequent A are passed on. Before: renewed at C."""
     made = sequences({"q1": "ACD", "q2": "ACD", "qx": "X", "qy": "Y"})
     a, c, d, x, y = (next(n for n, node in enumerate(made.nodes) if str(node) == name) for name in "ACDXY")
 
