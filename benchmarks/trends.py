@@ -76,12 +76,15 @@ SIZES = ((1, 20), (1, 250), (1, 5_000), (100, 20), (100, 250), (100, 5_000), (10
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Events as arrays: partition and label, int64 codes; times and values."""
+    """Events as arrays: partition and label, int64 codes; times and values. For the engine, mask: the bit of each
+    label; valid: True, for each value."""
 
     partition: np.ndarray
     label: np.ndarray
     ts: np.ndarray
     values: np.ndarray
+    mask: np.ndarray
+    valid: np.ndarray
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -92,7 +95,8 @@ def drawn(asked: Asked, rows: int, partitions: int, events: int, seed: int) -> C
     rng = generator(seed)
     ts = START_US + np.arange(rows, dtype=np.int64) * WITHIN_US // (events * partitions)
     label = rng.choice(len(asked.types), rows, p=asked.shares).astype(np.int64)
-    return Coded(rng.integers(0, partitions, rows), label, ts, rng.integers(-20, 80, rows))
+    partition, values = rng.integers(0, partitions, rows), rng.integers(-20, 80, rows)
+    return Coded(partition, label, ts, values, np.int64(1) << label, np.ones((1, rows), np.bool_))
 
 
 def as_arrow(asked: Asked, coded: Coded) -> pa.Table:
@@ -111,8 +115,10 @@ def as_arrow(asked: Asked, coded: Coded) -> pa.Table:
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def kernel_by_hand(asked: Asked, coded: Coded, partitions: int) -> Numbers:
-    most = int(min(len(coded), ((coded.ts[-1] - coded.ts[0]) // WITHIN_US + 2) * partitions))
+def kernel_by_hand(
+    asked: Asked, partition: np.ndarray, label: np.ndarray, ts: np.ndarray, values: np.ndarray, partitions: int
+) -> Numbers:
+    most = int(min(len(ts), ((ts[-1] - ts[0]) // WITHIN_US + 2) * partitions))
     limbs = 2
     while True:
         cells = np.zeros((asked.cells, partitions, limbs), np.int64)
@@ -120,9 +126,8 @@ def kernel_by_hand(asked: Asked, coded: Coded, partitions: int) -> Numbers:
         out_partition, out_window = np.empty(most, np.int64), np.empty(most, np.int64)
         out = np.empty((most, len(asked.columns) - 2, limbs), np.int64)
         found = asked.by_hand(
-            coded.partition, coded.label, coded.ts, coded.values, WITHIN_US, limbs, cells, width, live, out_partition,
-            out_window, out,
-        )  # fmt: skip
+            partition, label, ts, values, WITHIN_US, limbs, cells, width, live, out_partition, out_window, out
+        )
         if found >= 0:
             return out_partition[:found], out_window[:found], out[:found]
         limbs *= 2
@@ -132,12 +137,12 @@ def rows_by_hand(asked: Asked, events: pa.Table) -> pa.Table:
     type = events["type"].combine_chunks().dictionary_encode()
     key = events["key"].combine_chunks().dictionary_encode()
     codes = np.array([asked.types.index(name) for name in type.dictionary.to_pylist()])
-    coded = Coded(
-        key.indices.to_numpy().astype(np.int64), codes[type.indices.to_numpy()],
-        events["ts"].combine_chunks().view(pa.int64()).to_numpy(), events["v"].to_numpy(),
+    partition, window, numbers = kernel_by_hand(
+        asked, key.indices.to_numpy().astype(np.int64), codes[type.indices.to_numpy()],
+        events["ts"].combine_chunks().view(pa.int64()).to_numpy(), events["v"].to_numpy(), len(key.dictionary),
     )  # fmt: skip
-    partition, window, numbers = kernel_by_hand(asked, coded, len(key.dictionary))
-    columns = {"window_start": pa.array(window * WITHIN_US).view(TIMESTAMP), "key": key.dictionary.take(pa.array(partition))}
+    start = pa.array(window * WITHIN_US).view(TIMESTAMP)
+    columns = {"window_start": start, "key": key.dictionary.take(pa.array(partition))}
     for k, name in enumerate(asked.columns[2:]):
         of = numbers[:, k]
         columns[name] = pa.array([
@@ -158,8 +163,7 @@ def kernel_of_engine(plan: Plan, coded: Coded, partitions: int) -> Numbers:
     store.ts, store.partition = coded.ts, coded.partition
     engine.reserve(partitions)
     values = coded.values.reshape(1, -1)
-    valid = np.ones(values.shape, np.bool_)
-    engine.run(store, slice(0, len(coded)), np.int64(1) << coded.label, values, valid)
+    engine.run(store, slice(0, len(coded)), coded.mask, values, coded.valid)
     engine.finish(partitions)
     found = engine.windows()
     return found.partition, found.window, found.whole
@@ -210,7 +214,9 @@ def case(asked: Asked, rows: int, partitions: int, events: int, seed: int, repea
     table = as_arrow(asked, coded)
     plan = hybrid.plan(asked.text, {"events": EVENTS}).factors[0].plan
     contenders: dict[str, Callable[[], object]] = {
-        "kernel by hand": lambda: kernel_by_hand(asked, coded, partitions),
+        "kernel by hand": lambda: kernel_by_hand(
+            asked, coded.partition, coded.label, coded.ts, coded.values, partitions
+        ),
         "kernel": lambda: kernel_of_engine(plan, coded, partitions),
         "rows by hand": lambda: rows_by_hand(asked, table),
         "rows": lambda: rows_of_engine(plan, table),

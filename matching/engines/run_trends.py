@@ -9,6 +9,7 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, ConditionFailed, EnginePlan
+from matching.kernels import trend_steps
 from matching.kernels import trends as kernels
 from matching.kernels.layout import STACK, grown
 from matching.kernels.trend_records import Shape, TrendSums
@@ -25,6 +26,7 @@ from matching.limits import check_windows
 from matching.program.opcodes import OpCode
 from matching.program.trends import FLOAT, LEAST, WHOLE, Comparison, Computed, Sum, TrendTable, values_before
 from matching.store import RowStore
+from matching.trend_steps import has_steps, steps_of
 from query.errors import DataError
 from query.language.ast import Selection
 from query.plan.trends import Trends
@@ -110,6 +112,7 @@ class RunTrends(CountsOnly):
         self._sums = sums_of(table.sums)
         self._pairs = pairs_of(table)
         self._apart = bool(self._pairs.grained.any())
+        self._has_steps = has_steps(self._moves, self._sums, len(table.pairs))
         self._slots = -(-table.trends.within_us // table.trends.slide_us)
         in_order = [s.value for s in table.of_kind(LEAST)]
         in_order += [v for _, _, pair in table.pairs for one in pair for c in one for v in c.values]
@@ -127,6 +130,7 @@ class RunTrends(CountsOnly):
             np.zeros((entries, len(Entry) + len(self._pairs.kept)), np.int64), np.zeros((entries, columns), np.int64),
             np.zeros((ROOM, 2 + columns), np.int64), NONE_BAD, NONE_BAD, NONE_BAD, counters,
         ))  # fmt: skip
+        self._steps = steps_of(self._moves, self._sums, self._shape)
 
     def _shape_of(self, limbs: int) -> Shape:
         """Returns the columns of a record with numbers of so many limbs."""
@@ -169,12 +173,20 @@ class RunTrends(CountsOnly):
         check_bounds(self._table.trends, mask, ts)
         values = self._values(feature, doubles, feature_valid)
         at, count = 0, len(mask)
+        by_steps = self._has_steps and self._counters[Counter.VALUE_BITS] < trend_steps.BITS_MAX
         while at < count:
-            at, status = kernels.step(
-                at, count, partition, mask, ts, values, feature, doubles, feature_valid, self._moves, self._pairs,
-                self._sums, self._shape, self._pool,
-            )  # fmt: skip
+            if by_steps:
+                at, status = trend_steps.step(
+                    at, count, partition, mask, ts, values, feature_valid, self._steps, self._shape, self._pool
+                )
+            else:
+                at, status = kernels.step(
+                    at, count, partition, mask, ts, values, feature, doubles, feature_valid, self._moves, self._pairs,
+                    self._sums, self._shape, self._pool,
+                )  # fmt: skip
             match status:
+                case trend_steps.SEVERAL_LABELS:
+                    by_steps = False
                 case kernels.MORE_NODES:
                     self._grow(_OF_NODES, 2 * len(self._pool.nodes) + self._slots)
                 case kernels.MORE_LIMBS:
@@ -193,7 +205,7 @@ class RunTrends(CountsOnly):
         the largest whole number that is added."""
         added = [s.value for s in self._table.of_kind(WHOLE) if s.value >= 0 and not s.ones]
         if added and feature.shape[1]:
-            of = np.where(valid[added], feature[added], 0)
+            of = feature[added] if valid[added].all() else np.where(valid[added], feature[added], 0)
             largest = max(int(of.max()), -int(of.min()))
             bits = self._growth_bits + largest.bit_length()
             if bits > self._counters[Counter.VALUE_BITS]:
@@ -213,6 +225,7 @@ class RunTrends(CountsOnly):
         if 2 * old.limbs > LIMBS_MAX:
             raise too_large()
         self._shape = self._shape_of(2 * old.limbs)
+        self._steps = steps_of(self._moves, self._sums, self._shape)
         pool = self._pool
         # numbers of nodes and entries are as wide as Node.WIDTH says; those of the output continue their sign
         out = np.concatenate([pool.out[:, :2], wider(pool.out[:, 2:], old)], axis=1)
@@ -278,6 +291,7 @@ class RunTrends(CountsOnly):
         while self._shape_of(limbs).alive + 1 < columns:
             limbs *= 2
         self._shape = self._shape_of(limbs)
+        self._steps = steps_of(self._moves, self._sums, self._shape)
         self._pool = self._with_scratch(Pool(**arrays, **dict.fromkeys(_SCRATCH, NONE_BAD)))
         self._grow(_OF_NODES, max(ROOM, len(self._pool.nodes)))
         self._grow(_OF_ENTRIES, max(ROOM, len(self._pool.entries)) if self._apart else 0)

@@ -67,6 +67,18 @@ def test_live_queries_give_the_rows_of_statements() -> None:
 
 
 @pytest.mark.slow
+def test_trends_agree_with_code_by_hand() -> None:
+    result = printed("benchmarks.trends", "--rows", "60_000", "--repeat", "1")
+    assert len(result["cases"]) == 14
+    for case in result["cases"].values():
+        assert case["matches"]["rows by hand"] == case["matches"]["kernel"] > 0
+        assert case["hash"]["rows by hand"] == case["hash"]["rows"] == case["hash"]["sql"]
+        assert all(ratio > 0 for ratio in case["ratios"].values())
+    assert result["cases"]["A+ B, 1 x 5,000"]["digits"] > 1_000
+    assert result["cases"]["trips, 1 x 20"]["digits"] < 10
+
+
+@pytest.mark.slow
 def test_like_agrees_with_code_by_hand() -> None:
     result = printed("benchmarks.like", "--rows", "20_000", "--symbols", "50", "--repeat", "1")
     assert set(result["columns"]) == {"few distinct", "many distinct"}

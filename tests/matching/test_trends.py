@@ -67,6 +67,44 @@ def test_numbers_are_exact_at_any_size(size: int) -> None:
     assert m == 6 * half
 
 
+@pytest.mark.parametrize("pattern", ["A+ B", "(A B)+", "A (B C)+ D", "(A | B)+ C", "A (B+ | C) D?"])
+@pytest.mark.parametrize(("conditions", "within"), [("", 10), ("", 7), ("B: v < 3; D: v <> 1", 10)])
+def test_one_window_at_a_time_gives_what_many_do(
+    pattern: str, conditions: str, within: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """matching.kernels.trend_steps and matching.kernels.trends: the same rows and the same state, also where one goes
+    on after the other, at a row with several labels, and in what numbers of one limb and of several have left."""
+    rng = np.random.default_rng(3)
+    values = [None, 1, 2, -5, 2**40, -(2**62)]
+    seconds = np.cumsum(np.where(np.arange(1200) % 400 < 300, 0.05, 0.6))
+    events = [
+        row("ABCD"[rng.integers(4)], second, values[rng.integers(2 + i // 300)], h=int(rng.integers(3)))
+        for i, second in enumerate(seconds)
+    ]
+    measures = "COUNT(MATCHES) AS n, COUNT(A.*) AS ca, SUM(A.v) AS sa, SUM(v) AS s, COUNT(B.v) AS cb"
+    text = statement(pattern, within, 10, partition="h", group="h", measures=measures, conditions=conditions)
+    if conditions:
+        text = text.replace("A AS type = 'A'", "A AS type IN ('A', 'B')")
+    plan = plan_of(text)
+    by_steps, states = found(plan, events, 100), []
+    for steps in (True, False):
+        if not steps:
+            monkeypatch.setattr("matching.engines.run_trends.has_steps", lambda *of: False)
+        matcher = make_matcher(plan)
+        matcher.push(batch_of(EVENTS, events[:650]))
+        states.append(matcher.snapshot())
+    assert found(plan, events, 100) == by_steps
+    assert len(by_steps) > 10
+    monkeypatch.undo()
+    halves = []
+    for state in states:
+        matcher = make_matcher(plan)
+        matcher.restore(state)
+        halves.append(rows_of(plan, [matcher.push(batch_of(EVENTS, events[650:])), matcher.advance(None)]))
+    assert halves[0] == halves[1]
+    assert halves[0]
+
+
 def test_more_limbs_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.engines.run_trends.LIMBS_MAX", 2)
     plan = plan_of(statement("A+", 10, 10))
