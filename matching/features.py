@@ -290,7 +290,7 @@ class Words:
         found: list[Values | None] = []
         for answers in self._answers:
             assert answers is not None or not len(column)
-            if answers is None or answers[2][codes].any():
+            if answers is None or (answers[2].any() and answers[2][codes].any()):
                 found.append(None)
             else:
                 values, valid, _ = answers

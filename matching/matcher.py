@@ -158,7 +158,8 @@ class KernelMatcher:
         reach = program.reach.before + program.reach.after + program.reach.ahead
         linked = reach > 0 or program.extras.unmatched or any(program.first_row)
         behind = max(program.reach.after, program.reach.ahead)
-        self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach)
+        keeps = linked or plan.trends is None
+        self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach, keeps)
         self.floor = self.serial = 0
         self._looked: Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads

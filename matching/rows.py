@@ -62,6 +62,8 @@ class Rows:
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
         self.came = 0  # number of rows of the last `append`
+        self._shown = False  # the rows of the store are those of the batch
+        self._passed = 0  # number of rows that were, since idle keys have been looked for
         self.began = False
         self.compact_at = SLACK
         self.forget_at = KEYS_MIN
@@ -75,6 +77,7 @@ class Rows:
 
     def add(self, tenant: Tenant) -> None:
         """Adds a matcher that sees the rows appended from now on."""
+        self._forget_shown()
         tenant.floor = self.store.count
         tenant.serial, self._serial = self._serial, self._serial + 1
         self._tenants.append(tenant)
@@ -109,6 +112,7 @@ class Rows:
 
     def _adapt(self) -> None:
         """Combines the needs of all tenants."""
+        self._forget_shown()
         numeric: dict[str, bool] = {}
         other: dict[str, None] = {}
         types: dict[str, pa.DataType] = {}
@@ -118,6 +122,8 @@ class Rows:
             types |= zip(tenant.needs.schema.names, tenant.needs.schema.types, strict=True)
         linked = any(tenant.needs.linked for tenant in self._tenants)
         self.store.adapt(numeric, tuple(other), pa.schema(list(types.items())), linked)
+        # no row is read again once all have taken it
+        self._passing = bool(self._tenants) and self.spilled is None and not any(t.needs.keeps for t in self._tenants)
         self._before = max((t.needs.before for t in self._tenants), default=0)
         self._behind = max((t.needs.behind for t in self._tenants), default=0)
         self._reach = max((t.needs.reach for t in self._tenants), default=0)
@@ -147,6 +153,7 @@ class Rows:
 
     def append(self, batch: EventBatch) -> None:
         """Takes the next rows of the total order; `block` becomes the rows that may be matched now."""
+        self._forget_shown()  # where a condition has failed
         self.store.floor = 0
         self.came = len(batch)
         self.began = self.began or self.came > 0
@@ -154,8 +161,12 @@ class Rows:
         partition = self.keys.encode(keys, len(batch))
         if self.spilled is not None:
             self.spilled.touch(self, partition, batch.ts_us)
-        self.begin = self.store.append(batch, partition, len(self.keys))
         self._attempts = {}
+        if self._passing and not self.after:
+            self.store.show(batch, partition)
+            self.begin, self._shown = 0, True
+        else:
+            self.begin = self.store.append(batch, partition, len(self.keys))
         if not self.after:
             self.block = slice(self.begin, self.store.count)
             return
@@ -171,7 +182,9 @@ class Rows:
         retained = wanted[0] if len(wanted) == 1 else _united(wanted)
         if retained is None or 2 * len(retained) > self.came:
             return None
-        if len(retained) or self.store.other:
+        if self._shown:
+            self.store.retain_shown(retained)
+        elif len(retained) or self.store.other:
             self.store.retain(self.begin, retained)
         else:
             self.store.count = self.begin
@@ -182,6 +195,13 @@ class Rows:
     def taken(self) -> None:
         """Notes that all matchers have taken the block."""
         self.let_go(self.block)
+        self._forget_shown()
+
+    def _forget_shown(self) -> None:
+        if self._shown:
+            self._passed += self.came
+            self.store.forget()
+            self.block, self._shown = slice(0, 0), False
 
     def let_go(self, positions: Int64Array | slice) -> None:
         """Notes that all matchers have taken these rows."""
@@ -218,7 +238,8 @@ class Rows:
             self.spilled.learn(self)
             if self.spilled.evict(self):
                 return
-        if self._size() >= self.compact_at:
+        if self._size() + self._passed >= self.compact_at:
+            self._passed = 0
             self.drop(self.mark())
 
     def mark(self, exact: bool = False) -> np.ndarray:

@@ -21,6 +21,8 @@ TAGS = {
 }  # fmt: skip
 #: Read only if rows know their neighbours.
 LINKS = ("previous", "next", "first")
+#: Of the rows of a batch.
+SHOWN = ("ts", "source", "offset", "seq", "partition")
 #: In `last`: no row of the partition has come; the last one has been dropped.
 NONE = -1
 DROPPED = -2
@@ -180,6 +182,37 @@ class RowStore:
             link_rows(self.partition, begin, end, self.last, self.previous, self.next, self.first)
         self.count = end
         return begin
+
+    def show(self, batch: EventBatch, partition: Int64Array) -> None:
+        """Replaces all rows by those of a batch, until `forget`; only `retain_shown` may change them. They must not
+        know their neighbours. Copies no column but times, which kernels read: those are compiled for arrays that can be
+        written to."""
+        self.count = len(batch)
+        self.ts, self.partition = batch.ts_us.copy(), partition
+        self.source, self.offset, self.seq = batch.source, batch.offset, batch.seq
+        for name, floating in self.numeric.items():
+            self.values[name], self.valid[name] = lanes(batch.columns.column(name), floating)
+        if self.other:
+            self.arrow = pa.table({n: batch.columns.column(n) for n in self.other})
+
+    def retain_shown(self, index: Int64Array) -> None:
+        """Keeps, of the rows of `show`, those at `index`."""
+        self.count = len(index)
+        for name in SHOWN:
+            setattr(self, name, getattr(self, name)[index])
+        self.values = {n: v[index] for n, v in self.values.items()}
+        self.valid = {n: None if v is None else v[index] for n, v in self.valid.items()}
+        if self.other:
+            self.arrow = self.arrow.take(pa.array(index))
+
+    def forget(self) -> None:
+        """Forgets the rows of `show`."""
+        self.count = 0
+        for name in FIXED:
+            setattr(self, name, getattr(self, name)[:0].copy())
+        self.values = {n: v[:0].copy() for n, v in self.values.items()}
+        self.valid = dict.fromkeys(self.valid)
+        self.arrow = self.arrow.slice(0, 0)
 
     def retain(self, begin: int, index: Int64Array) -> None:
         """Keeps, of the rows from `begin` on, those at `index`, counted from there; rows must not know their

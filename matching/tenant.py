@@ -19,7 +19,8 @@ from matching.store import RowStore
 class Needs:
     """The data of rows that a matcher reads. numeric: columns stored as lanes (name -> floating); other: columns stored
     as Arrow; schema: of both. linked: True if rows must know their neighbours. before, behind: number of rows of the
-    partition that are read before and after one. reach: number of last rows of a partition that later rows may read."""
+    partition that are read before and after one. reach: number of last rows of a partition that later rows may read.
+    keeps: False if no row is read again once it is taken."""
 
     numeric: dict[str, bool]
     other: tuple[str, ...]
@@ -28,6 +29,7 @@ class Needs:
     before: int
     behind: int
     reach: int
+    keeps: bool = True
 
 
 class Tenant(Protocol):

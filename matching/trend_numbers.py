@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-#: Bits of a digit while numbers are added: so many rows of them fit into an int64.
-_DIGIT = 32
-
 
 def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     """Returns the sums of numbers by group, as Python's ints, object (count, numbers). whole: int64 (rows, numbers,
@@ -18,19 +15,14 @@ def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
         np.add.at(added, group, whole[:, :, 0])
         out[:] = added
         return out
-    unsigned = whole.view(np.uint64)
-    digits = np.empty((rows, numbers, 2 * limbs), np.int64)
-    digits[:, :, 0::2] = (unsigned & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    digits[:, :, 1::2] = (unsigned >> np.uint64(_DIGIT)).astype(np.int64)
-    digits[:, :, -1] = whole[:, :, -1] >> _DIGIT  # the highest digit has the sign
-    added = np.zeros((count, numbers, 2 * limbs), np.int64)
-    np.add.at(added, group, digits)
-    for i in range(count):
-        for k in range(numbers):
-            value = 0
-            for digit in reversed(added[i, k].tolist()):
-                value = (value << _DIGIT) + digit
-            out[i, k] = value
+    content, size = whole.tobytes(), 8 * limbs
+    each = [int.from_bytes(content[at : at + size], "little", signed=True) for at in range(0, len(content), size)]
+    values = np.array(each, object).reshape(rows, numbers)
+    if rows == count:  # each group has a row
+        out[group] = values
+        return out
+    out[:] = 0
+    np.add.at(out, group, values)
     return out
 
 

@@ -12,6 +12,7 @@ from matching.engines.run_trends import LIMBS_MAX, in_order, out_of_order
 from matching.kernels import trends as kernels
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program.trends import trend_program
+from matching.rows import Rows
 from matching.trend_numbers import limbs_of, whole_numbers
 from matching.trend_rows import grouped
 from query.automaton.trends import trend_automaton
@@ -41,6 +42,13 @@ def found(plan: Plan, events: list[Row], size: int = 1000) -> list[tuple[object,
     whole = batch_of(EVENTS, events)
     parts = [whole.slice(i, min(len(events), i + size)) for i in range(0, len(events), size)]
     return rows_of(plan, [*map(matcher.push, parts), matcher.advance(None)])
+
+
+def plan_of_matches(pattern: str, condition: str) -> Plan:
+    return plan_of(
+        f"SELECT * FROM events MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v PATTERN ({pattern}) "
+        f"DEFINE B AS {condition}) AS m"
+    )
 
 
 @pytest.mark.parametrize(("pattern", "events", "windows", "key", "wanted"), WORKED, ids=[w[0] for w in WORKED])
@@ -144,6 +152,48 @@ def test_a_watermark_closes_windows_and_a_closed_window_leaves_no_memory() -> No
         assert len(matcher.advance((10 * k + 9) * 1_000_000)) == 2
         assert not matcher.engine.busy(np.arange(min(k, 1))).any()
     assert matcher.engine.snapshot()["nodes"].shape[0] < 10
+
+
+def test_rows_of_trends_are_shown_and_not_stored() -> None:
+    """A column that the query reads is that of the batch until its rows are taken, and nothing is written to it later,
+    when another query keeps rows of the same input."""
+    shared: list[Rows] = []
+    trends = plan_of(statement("A+ B", 10, 10, measures="SUM(v) AS s", conditions="B: v > 1"))
+    matcher = make_matcher(trends, shared=shared)
+    store = shared[0].store
+    batch = batch_of(EVENTS, [row("C", i, 1) for i in range(9)] + [row("A", 9, 2), row("B", 9, 3)])
+    given = batch.columns.column("v").to_numpy()
+    shared[0].append(batch)
+    assert isinstance(matcher, KernelMatcher)
+    assert np.shares_memory(store.values["v"], given)
+    wanted = matcher.wants(batch.sources)
+    assert wanted is not None
+    assert len(wanted) < len(batch)
+    matcher.take(shared[0].retain([wanted]))
+    assert not np.shares_memory(store.values["v"], given)
+    shared[0].taken()
+    assert store.count == 0
+    assert rows_of(trends, [matcher.advance(None)]) == [(0, 10_000_000, 5)]
+
+    other = make_matcher(plan_of_matches("A B", "v > 1"), shared=shared)
+    assert isinstance(other, KernelMatcher)
+    assert len(shared) == 1
+    later = batch_of(EVENTS, [row("A", 20, 5), row("B", 21, 6)], 11)
+    shared[0].append(later)
+    assert store.count == 2
+    assert not np.shares_memory(store.values["v"], later.columns.column("v").to_numpy())
+    assert store.values["v"][:2].tolist() == [5, 6]
+
+
+def test_idle_keys_are_forgotten_while_no_row_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matching.rows.KEYS_MIN", 8)
+    monkeypatch.setattr("matching.rows.SLACK", 40)
+    matcher = make_matcher(plan_of(statement("A+ B", 10, 10, partition="v", group="v", measures="COUNT(MATCHES) AS n")))
+    assert isinstance(matcher, KernelMatcher)
+    matcher.rows.compact_at, matcher.rows.forget_at = 40, 8
+    for i in range(100):
+        matcher.push(batch_of(EVENTS, [row("A", 10 * i, i), row("B", 10 * i + 1, i)], 2 * i))
+    assert len(matcher.keys) < 60
 
 
 def test_policy_of_strategies() -> None:
