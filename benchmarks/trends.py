@@ -27,6 +27,7 @@ from benchmarks import answers, trends_by_hand
 from benchmarks.v_pattern import one_core, stopwatch
 from matching.batch import EventBatch
 from matching.engines.choose import choose_engine
+from matching.engines.engine import EnginePlan
 from matching.engines.run_trends import RunTrends
 from matching.matcher import make_matcher
 from matching.purpose import Purpose
@@ -154,11 +155,9 @@ def rows_by_hand(asked: Asked, events: pa.Table) -> pa.Table:
 # ---- through the engine
 
 
-def kernel_of_engine(plan: Plan, coded: Coded, partitions: int) -> Numbers:
-    chosen = choose_engine(plan, Purpose.ROWS)
+def kernel_of_engine(chosen: EnginePlan, coded: Coded, partitions: int) -> Numbers:
     engine = chosen.make()
     assert isinstance(engine, RunTrends)
-    assert chosen.trends is not None
     store = RowStore({}, (), pa.schema([]), False)
     store.ts, store.partition = coded.ts, coded.partition
     engine.reserve(partitions)
@@ -213,11 +212,12 @@ def case(asked: Asked, rows: int, partitions: int, events: int, seed: int, repea
     coded = drawn(asked, rows, partitions, events, seed)
     table = as_arrow(asked, coded)
     plan = hybrid.plan(asked.text, {"events": EVENTS}).factors[0].plan
+    chosen = choose_engine(plan, Purpose.ROWS)
     contenders: dict[str, Callable[[], object]] = {
         "kernel by hand": lambda: kernel_by_hand(
             asked, coded.partition, coded.label, coded.ts, coded.values, partitions
         ),
-        "kernel": lambda: kernel_of_engine(plan, coded, partitions),
+        "kernel": lambda: kernel_of_engine(chosen, coded, partitions),
         "rows by hand": lambda: rows_by_hand(asked, table),
         "rows": lambda: rows_of_engine(plan, table),
         "sql": lambda: by_sql(asked, table),

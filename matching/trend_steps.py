@@ -8,6 +8,12 @@ from matching.kernels.trend_records import NONE, Shape, TrendSums
 from matching.kernels.trend_steps import (
     BEGIN,
     COUNT,
+    FLOAT,
+    FLOAT_PRODUCT,
+    FLOAT_VALUE,
+    LEAST,
+    LEAST_AFTER,
+    LEAST_FIRST,
     ONE,
     ONE_IF,
     PRODUCT,
@@ -21,21 +27,21 @@ from matching.kernels.trend_steps import (
 from matching.kernels.trends import ANY, TrendMoves
 
 
-def has_steps(moves: TrendMoves, sums: TrendSums, pairs: int) -> bool:
-    """True if events are taken by steps unless they have several labels: each is in one window at most, no event is
-    negated, and nothing but whole numbers is added. pairs: number of the conditions between two events."""
-    whole = not len(sums.float_value) and not len(sums.least_value)
+def has_steps(moves: TrendMoves, pairs: int) -> bool:
+    """True if events are taken by steps unless they have several labels: each is in one window at most, and no event is
+    negated. pairs: number of the conditions between two events."""
     plain = moves.policy == ANY and moves.broken == 0 and moves.alone & moves.taken == moves.taken
-    return whole and plain and not pairs and moves.within_us <= moves.slide_us
+    return plain and not pairs and moves.within_us <= moves.slide_us
 
 
 def steps_of(moves: TrendMoves, sums: TrendSums, shape: Shape) -> TrendSteps:
     """Returns the steps of each label, with places in records of a shape."""
     columns = shape.alive + 1
+    joined = not len(sums.float_value)  # doubles are added in the order of matching.kernels.trends
     seen = _labels_before(moves)
     begin, steps = [0], []
     for label in range(len(moves.alone_begin) - 1):
-        for source, to, begins in _copies(moves, label):
+        for source, to, begins in _copies(moves, label, joined):
             if source == NONE:
                 steps += _first_steps(sums, shape, label, to * columns)
             else:
@@ -49,30 +55,29 @@ def steps_of(moves: TrendMoves, sums: TrendSums, shape: Shape) -> TrendSteps:
     )  # fmt: skip
 
 
-def _copies(moves: TrendMoves, label: int) -> list[tuple[int, int, bool]]:
-    """Returns the cells that trends are copied from and to, and whether one begins there besides: NONE if nothing else
-    comes there. Each cell is read before it grows."""
+def _copies(moves: TrendMoves, label: int, joined: bool) -> list[tuple[int, int, bool]]:
+    """Returns the cells that trends are copied from and to, each read before it grows, and whether one begins there
+    besides; NONE as the source: one begins. joined: one that begins is put together with others that come there."""
     copies: list[tuple[int, int]] = []
-    begins: list[int] = []
     for e in range(moves.alone_begin[label], moves.alone_begin[label + 1]):
-        source = int(moves.alone_source[e])
+        source = NONE if moves.starts[moves.alone_source[e]] else int(moves.alone_source[e])
         # the end first: the next state may be the source itself
-        for to in (int(moves.alone_end[e]), int(moves.alone_state[e])):
-            if to >= 0 and moves.starts[source]:
-                begins.append(to)
-            elif to >= 0:
-                copies.append((source, to))
+        copies += [(source, to) for to in (int(moves.alone_end[e]), int(moves.alone_state[e])) if to >= 0]
+    if not joined:
+        return [(source, to, source == NONE) for source, to in copies]
+    begins = {to for source, to in copies if source == NONE}
     found = []
     for source, to in copies:
-        found.append((source, to, to in begins))
-        begins = [b for b in begins if b != to]
-    return found + [(NONE, to, True) for to in begins]
+        if source != NONE:
+            found.append((source, to, to in begins))
+            begins.discard(to)
+    return found + [(NONE, to, True) for source, to in copies if source == NONE and to in begins]
 
 
 def _labels_before(moves: TrendMoves) -> list[int]:
     """Returns for each cell bits of the labels that events of its trends may have."""
     seen = [0] * len(moves.results)
-    copies = [(label, s, to) for label in range(len(moves.alone_begin) - 1) for s, to, _ in _copies(moves, label)]
+    copies = [(label, s, to) for label in range(len(moves.alone_begin) - 1) for s, to, _ in _copies(moves, label, True)]
     for _ in seen:
         for label, source, to in copies:
             seen[to] |= 1 << label | (0 if source == NONE else seen[source])
@@ -86,6 +91,10 @@ def _whole(sums: TrendSums) -> list[tuple[int, int, bool]]:
         (int(v), int(labels), bool(ones))
         for v, labels, ones in zip(sums.whole_value, sums.whole_labels, sums.whole_ones, strict=True)
     ]
+
+
+def _pairs(values: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
+    return list(zip(values.tolist(), labels.tolist(), strict=True))
 
 
 def _steps(
@@ -103,6 +112,14 @@ def _steps(
             found.append((kind, source, to + at, int(begins), max(0, value)))
             if begins and kind == PRODUCT:
                 found.append((VALUE, 0, to + at, 0, value))
+    for k, (value, labels) in enumerate(_pairs(sums.float_value, sums.float_labels), start=shape.floats):
+        found += [(FLOAT, source + k, to + k, 0, 0)] if labels & seen else []
+        found += [(FLOAT_PRODUCT, source, to + k, 0, value)] if labels >> label & 1 else []
+    for k, (value, labels) in enumerate(_pairs(sums.least_value, sums.least_labels), start=shape.least):
+        largest = int(sums.least_largest[k - shape.least])
+        found += [(LEAST, source + k, to + k, largest, 0)] if labels & seen else []
+        found += [(LEAST_AFTER, source, to + k, largest, value)] if labels >> label & 1 and not begins else []
+        found += [(LEAST_FIRST, 0, to + k, largest, value)] if labels >> label & 1 and begins else []
     return [*found, (COUNT, source, to, int(begins), 0)]
 
 
@@ -113,4 +130,9 @@ def _first_steps(sums: TrendSums, shape: Shape, label: int, to: int) -> list[tup
         for k, (value, labels, ones) in enumerate(_whole(sums), start=1)
         if labels >> label & 1
     ]
+    for k, (value, labels) in enumerate(_pairs(sums.float_value, sums.float_labels), start=shape.floats):
+        found += [(FLOAT_VALUE, 0, to + k, 0, value)] if labels >> label & 1 else []
+    for k, (value, labels) in enumerate(_pairs(sums.least_value, sums.least_labels), start=shape.least):
+        largest = int(sums.least_largest[k - shape.least])
+        found += [(LEAST_FIRST, 0, to + k, largest, value)] if labels >> label & 1 else []
     return [*found, (BEGIN, 0, to, 0, 0)]

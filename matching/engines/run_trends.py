@@ -112,7 +112,7 @@ class RunTrends(CountsOnly):
         self._sums = sums_of(table.sums)
         self._pairs = pairs_of(table)
         self._apart = bool(self._pairs.grained.any())
-        self._has_steps = has_steps(self._moves, self._sums, len(table.pairs))
+        self._has_steps = has_steps(self._moves, len(table.pairs))
         self._slots = -(-table.trends.within_us // table.trends.slide_us)
         in_order = [s.value for s in table.of_kind(LEAST)]
         in_order += [v for _, _, pair in table.pairs for one in pair for c in one for v in c.values]
@@ -177,8 +177,9 @@ class RunTrends(CountsOnly):
         while at < count:
             if by_steps:
                 at, status = trend_steps.step(
-                    at, count, partition, mask, ts, values, feature_valid, self._steps, self._shape, self._pool
-                )
+                    at, count, partition, mask, ts, values, doubles, feature_valid, self._steps, self._sums,
+                    self._shape, self._pool,
+                )  # fmt: skip
             else:
                 at, status = kernels.step(
                     at, count, partition, mask, ts, values, feature, doubles, feature_valid, self._moves, self._pairs,

@@ -1,7 +1,7 @@
-"""Counts and whole sums of trends where an event has one label and one window: the loop that most queries need.
+"""Counts and sums of trends where an event has one label and one window: the loop that most queries need.
 
-What matching.kernels.trends.step does for such events, over the same nodes, without what they do not need: no negated
-events, no conditions between two events, no doubles, no minima and maxima. What an event of a label adds to the numbers
+What matching.kernels.trends.step does for such events, over the same nodes and with the same bits, without what they do
+not need: there are no negated events and no conditions between two events. What an event of a label adds to the numbers
 of its node is a list of steps, made once (matching.trend_steps).
 """
 
@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from matching.kernels.jit import inlined, kernel
+from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.limbs import (
     add_limb,
     add_product_limb,
+    bits_of,
+    number_of,
     subtract_product_limb,
     trailing_zeros,
 )
@@ -51,15 +53,18 @@ class Step(IntEnum):
     record."""
 
     KIND = 0
-    FROM = 1  # the place of the number that is added
-    TO = 2  # the place of the number that grows
-    MORE = 3  # 1 to add 1 besides
+    FROM = 1  # the place of what is added
+    TO = 2  # the place of what grows
+    MORE = 3  # 1 to add 1 besides; of a minimum or maximum, 1 for a maximum
     VALUE = 4  # the value of the event that is read
 
 
 #: Kinds of steps. A count, or a sum, grows by a number and MORE; a count, or a sum, by 1; if a value of the event is
-#: not null, a sum by a number and MORE, or by 1; by the product of a number and the value; or by the value.
+#: not null, a sum by a number and MORE, or by 1; by the product of a number and the value; or by the value. A double
+#: grows by another; by the product of a count and the value; or by the value. A minimum or maximum takes in another;
+#: the value, if a count is not 0; or the value.
 COUNT, SUM, BEGIN, ONE, SUM_IF, ONE_IF, PRODUCT, VALUE = range(8)
+FLOAT, FLOAT_PRODUCT, FLOAT_VALUE, LEAST, LEAST_AFTER, LEAST_FIRST = range(8, 14)
 #: Logarithm of the numbers from one step to the next.
 STEP_BITS = 3
 
@@ -141,10 +146,60 @@ def add_product(numbers, to, more, value, width):
 
 
 @inlined
-def close_open(window, moves, shape, pool, numbers):
+def add_double(numbers, to, value):
+    numbers[to] = bits_of(number_of(numbers[to]) + value)
+
+
+@inlined
+def rounded(numbers, count, width):
+    """A count as a double; the same as matching.kernels.trend_records.as_double."""
+    result = 0.0
+    i = width
+    while i > 0:
+        i -= ONE_MORE
+        low = numbers[count + i] & 0xFFFFFFFF
+        high = (numbers[count + i] >> 32) & 0xFFFFFFFF
+        result = (result * 4294967296.0 + high) * 4294967296.0 + low
+    return result
+
+
+@inlined
+def take_in(numbers, to, apart, value, largest):
+    """Takes a value into a minimum or maximum. apart: from its place to that of whether there is one."""
+    if numbers[to + apart] == 0 or (value > numbers[to] if largest else value < numbers[to]):
+        numbers[to] = value
+        numbers[to + apart] = 1
+
+
+@called
+def take_besides(numbers, node, q, alive, apart, row, width, values, doubles, valid, steps):
+    """Takes the steps of doubles, minima and maxima from q on; returns the next one."""
+    kind = steps[q]
+    while kind >= FLOAT:  # a step of a count follows
+        source, to = node + np.uint64(steps[q + FROM]), node + np.uint64(steps[q + TO])
+        v, largest = np.uint64(steps[q + VALUE_AT]), steps[q + MORE] != 0
+        if kind == FLOAT:
+            add_double(numbers, to, number_of(numbers[source]))
+        elif kind == LEAST:
+            if numbers[source + apart] != 0:
+                take_in(numbers, to, apart, numbers[source], largest)
+        elif valid[v, row] and (kind in (FLOAT_VALUE, LEAST_FIRST) or numbers[source + alive] != 0):
+            if kind >= LEAST:
+                take_in(numbers, to, apart, values[v, row], largest)
+            elif doubles[v, row] != 0.0:  # 0 times infinity is 0 here
+                count = rounded(numbers, source, width) if kind == FLOAT_PRODUCT else 1.0
+                add_double(numbers, to, doubles[v, row] * count)
+        q += A_STEP
+        kind = steps[q]
+    return q
+
+
+@inlined
+def close_open(window, moves, sums, shape, pool, numbers):
     """Closes the open window, which is before `window`; as matching.kernels.trends.close_before does."""
     counters, nodes, out = pool.counters, pool.nodes, pool.out
     cells, columns = pool.cells.shape[1], pool.cells.shape[2]
+    apart = shape.there - shape.least
     k = counters[CLOSED_BEFORE]
     node = pool.first[0]
     row = counters[OUT]
@@ -168,6 +223,15 @@ def close_open(window, moves, shape, pool, numbers):
                 for i in range(width, shape.limbs):
                     before = out[row, 2 + n * shape.limbs + i] if some else np.int64(0)
                     out[row, 2 + n * shape.limbs + i], carry = add_limb(before, high, carry)
+            for c in range(shape.floats, shape.least):
+                out[row, 2 + c] = bits_of((number_of(out[row, 2 + c]) if some else 0.0) + number_of(numbers[at + c]))
+            for c in range(shape.least, shape.there):
+                flag = c + apart
+                if not some:
+                    out[row, 2 + c], out[row, 2 + flag] = numbers[at + c], numbers[at + flag]
+                elif numbers[at + flag] != 0:
+                    largest = sums.least_largest[c - shape.least]
+                    take_in(out[row], 2 + c, apart, numbers[at + c], largest)
             some = True
         if some:
             out[row, 0] = nodes[node, PARTITION]
@@ -190,7 +254,7 @@ def close_open(window, moves, shape, pool, numbers):
 
 
 @inlined
-def take(numbers, node, q, last, width, alive, row, values, valid, steps):
+def take(numbers, node, q, last, width, alive, apart, row, values, doubles, valid, steps):
     """Takes the steps [q, last) of an event in a node, whose records begin at `node`. Returns bits of the highest limbs
     of all numbers that have grown, less their sign."""
     high = np.int64(0)
@@ -206,6 +270,9 @@ def take(numbers, node, q, last, width, alive, row, values, valid, steps):
             top = add_whole(numbers, to, np.int64(1), width)
             if kind == BEGIN:
                 numbers[to + alive] = 1
+        elif kind >= FLOAT:
+            q = take_besides(numbers, node, q, alive, apart, row, width, values, doubles, valid, steps)
+            continue
         else:
             v = np.uint64(steps[q + VALUE_AT])
             if valid[v, row]:
@@ -221,12 +288,13 @@ def take(numbers, node, q, last, width, alive, row, values, valid, steps):
 
 
 @kernel
-def step(begin, end, partition, mask, ts, values, valid, moves, shape, pool):
+def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, shape, pool):
     """Takes rows [begin, end) as matching.kernels.trends.step does; with one window at a time. moves: TrendSteps."""
     counters, steps = pool.counters, moves.steps
     # indices without a sign: others are tested
     nodes, node_of, numbers = pool.nodes.reshape(-1), pool.of.reshape(-1), pool.cells.reshape(-1)
     size, alive = np.uint64(pool.cells.shape[1] * pool.cells.shape[2]), np.uint64(shape.alive)
+    apart = np.uint64(shape.there - shape.least)
     room = 62 - counters[VALUE_BITS]
     window = np.int64(0)
     until = np.int64(-0x8000000000000000)  # times before this one have the same window, or none
@@ -251,7 +319,7 @@ def step(begin, end, partition, mask, ts, values, valid, moves, shape, pool):
             elif window > counters[CLOSED_BEFORE]:
                 if counters[OUT] + counters[OPEN] > len(pool.out) - 1:
                     return np.int64(row), MORE_OUTPUT
-                close_open(window, moves, shape, pool, numbers)
+                close_open(window, moves, sums, shape, pool, numbers)
         if not inside:
             continue
         node = np.int64(node_of[np.uint64(partition[row])])
@@ -272,9 +340,9 @@ def step(begin, end, partition, mask, ts, values, valid, moves, shape, pool):
         q, last = np.uint64(moves.begin[label]), np.uint64(moves.begin[label + ONE_MORE])
         # the loops over limbs are folded away where a limb is enough
         if width == ONE_MORE:
-            high = take(numbers, first, q, last, ONE_MORE, alive, row, values, valid, steps)
+            high = take(numbers, first, q, last, ONE_MORE, alive, apart, row, values, doubles, valid, steps)
         else:
-            high = take(numbers, first, q, last, width, alive, row, values, valid, steps)
+            high = take(numbers, first, q, last, width, alive, apart, row, values, doubles, valid, steps)
         if high >> room != 0:
             nodes[of_node + FULL_AT] = 1
     return end, DONE

@@ -77,19 +77,23 @@ def test_numbers_are_exact_at_any_size(size: int) -> None:
 
 @pytest.mark.parametrize("pattern", ["A+ B", "(A B)+", "A (B C)+ D", "(A | B)+ C", "A (B+ | C) D?"])
 @pytest.mark.parametrize(("conditions", "within"), [("", 10), ("", 7), ("B: v < 3; D: v <> 1", 10)])
+@pytest.mark.parametrize(
+    "more", ["", ", SUM(d) AS sd, AVG(A.d) AS ad", ", MIN(A.d) AS ld, MAX(v) AS hv, MIN(B.v) AS lb, SUM(B.d) AS sb"]
+)
 def test_one_window_at_a_time_gives_what_many_do(
-    pattern: str, conditions: str, within: int, monkeypatch: pytest.MonkeyPatch
+    pattern: str, conditions: str, within: int, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """matching.kernels.trend_steps and matching.kernels.trends: the same rows and the same state, also where one goes
     on after the other, at a row with several labels, and in what numbers of one limb and of several have left."""
     rng = np.random.default_rng(3)
-    values = [None, 1, 2, -5, 2**40, -(2**62)]
+    values, doubles = [None, 1, 2, -5, 2**40, -(2**62)], [None, 0.0, 0.1, -0.7, 1e100]
     seconds = np.cumsum(np.where(np.arange(1200) % 400 < 300, 0.05, 0.6))
     events = [
-        row("ABCD"[rng.integers(4)], second, values[rng.integers(2 + i // 300)], h=int(rng.integers(3)))
+        row("ABCD"[rng.integers(4)], second, values[rng.integers(2 + i // 300)], h=int(rng.integers(3)),
+            d=doubles[rng.integers(5)])
         for i, second in enumerate(seconds)
-    ]
-    measures = "COUNT(MATCHES) AS n, COUNT(A.*) AS ca, SUM(A.v) AS sa, SUM(v) AS s, COUNT(B.v) AS cb"
+    ]  # fmt: skip
+    measures = f"COUNT(MATCHES) AS n, COUNT(A.*) AS ca, SUM(A.v) AS sa, SUM(v) AS s, COUNT(B.v) AS cb{more}"
     text = statement(pattern, within, 10, partition="h", group="h", measures=measures, conditions=conditions)
     if conditions:
         text = text.replace("A AS type = 'A'", "A AS type IN ('A', 'B')")
