@@ -254,12 +254,14 @@ def close_open(window, moves, sums, shape, pool, numbers):
 
 
 @inlined
-def take(numbers, node, q, last, width, alive, apart, row, values, doubles, valid, steps):
+def take(numbers, node, q, last, nodes, of_node, single, alive, apart, row, values, doubles, valid, steps):
     """Takes the steps [q, last) of an event in a node, whose records begin at `node`. Returns bits of the highest limbs
     of all numbers that have grown, less their sign."""
     high = np.int64(0)
     while q < last:
         kind = steps[q]
+        # read each time, so that what loops over limbs prepare is not computed for those that do not run
+        width = ONE_MORE if single else np.uint64(nodes[of_node + WIDTH_AT])
         source, to = node + np.uint64(steps[q + FROM]), node + np.uint64(steps[q + TO])
         top = np.int64(0)
         if kind <= SUM:
@@ -334,15 +336,18 @@ def step(begin, end, partition, mask, ts, values, doubles, valid, moves, sums, s
             if nodes[of_node + WIDTH_AT] == shape.limbs:
                 return np.int64(row), MORE_LIMBS
             widen(pool, node, nodes[of_node + WIDTH_AT], shape)
-        width = np.uint64(nodes[of_node + WIDTH_AT])
         first = np.uint64(node) * size
         label = np.uint64(trailing_zeros(m))
         q, last = np.uint64(moves.begin[label]), np.uint64(moves.begin[label + ONE_MORE])
         # the loops over limbs are folded away where a limb is enough
-        if width == ONE_MORE:
-            high = take(numbers, first, q, last, ONE_MORE, alive, apart, row, values, doubles, valid, steps)
+        if nodes[of_node + WIDTH_AT] == 1:
+            high = take(
+                numbers, first, q, last, nodes, of_node, True, alive, apart, row, values, doubles, valid, steps
+            )
         else:
-            high = take(numbers, first, q, last, width, alive, apart, row, values, doubles, valid, steps)
+            high = take(
+                numbers, first, q, last, nodes, of_node, False, alive, apart, row, values, doubles, valid, steps
+            )
         if high >> room != 0:
             nodes[of_node + FULL_AT] = 1
     return end, DONE
