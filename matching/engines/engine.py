@@ -289,7 +289,7 @@ class EnginePlan:
     def stamp(self) -> str:
         """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
         if self.trends is not None:
-            return stamp(self.program, self.trends)
+            return stamp(self.program, self.trends, *(["panes"] if self.trends.by_panes else []))
         if self.workload is not None:
             return stamp(self.program, self.workload)
         if self.keeps_rows:

@@ -9,6 +9,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
+from matching.engines.run_panes import RunPanes
 from matching.engines.run_trends import CountsOnly, RunTrends
 from matching.program.trends import LEAST, WHOLE, Computed, TrendTable
 from matching.store import RowStore
@@ -26,7 +27,8 @@ class RunConjoined(CountsOnly):
     def __init__(self, chosen: EnginePlan) -> None:
         assert chosen.trends is not None
         table = self._table = chosen.trends
-        self._sides = [RunTrends(replace(chosen, trends=side)) for side in sides_of(table)]
+        engine = RunPanes if table.by_panes else RunTrends
+        self._sides = [engine(replace(chosen, trends=side)) for side in sides_of(table)]
 
     @property
     def decided(self) -> int:

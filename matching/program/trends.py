@@ -34,6 +34,11 @@ WHOLE, FLOAT, LEAST = "whole", "float", "least"
 ALTERNATIVES_MAX = 64
 #: Most values that are kept of an event: each has a bit that says whether it is null.
 KEPT_MAX = 62
+#: Windows that hold an event from which on they are put together from panes, and from which on that costs less than to
+#: count queries together.
+PANES_FROM, PANES_ALONE_FROM = 50, 100
+#: A pane has a square of so many records at most.
+CELLS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,19 @@ class TrendTable:
     def automata(self) -> tuple[TrendAutomaton, ...]:
         """Returns the automaton of each side of AND, or the only one."""
         return (self.automaton, *self.others)
+
+    @property
+    def pane_windows(self) -> int:
+        """Returns the number of windows that hold an event if panes can count them (matching.kernels.panes), else 0: an
+        event then moves trends in a way that is the same whatever their numbers are."""
+        cells = max(len(a.states) + len(a.ends) for a in self.automata)
+        linear = self.selection is Selection.SKIP_TILL_ANY and not self.pairs and cells <= CELLS_MAX
+        return self.trends.within_us // self.trends.slide_us if linear else 0
+
+    @property
+    def by_panes(self) -> bool:
+        """True if panes cost less than to count each window on its own."""
+        return self.pane_windows >= PANES_FROM
 
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
