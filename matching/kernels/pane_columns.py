@@ -77,9 +77,9 @@ class Panes(NamedTuple):
     """panes: int64 (n, len(Pane)); matrices: int64 (n, cells * cells, columns), a record for each row and cell. ends:
     int64 (n, len(End)); vectors: int64 (n, cells, columns), the records of trends in them. keys: int64 (partitions,
     len(PaneKey)). products: int64 (n, cells * cells + 1, columns), those of partitions, with the row of their last
-    window; widths: int64 (n, cells), limbs in use of each row. out: int64 (rows, 2 + columns), partition, window and record of
-    closed windows with a trend. fresh, touched: room for what an event adds. suffix, made: int64 (cells * cells,
-    columns), room for two matrices; suffix_widths, made_widths: of their rows."""
+    window; widths: int64 (n, cells), limbs in use of each row. out: int64 (rows, 2 + columns), partition, window and
+    record of closed windows with a trend. fresh, touched: room for what an event adds. suffix, made: int64
+    (cells * cells, columns), room for two matrices; suffix_widths, made_widths: of their rows."""
 
     panes: np.ndarray
     matrices: np.ndarray
