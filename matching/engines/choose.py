@@ -11,6 +11,8 @@ from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
 from matching.engines.run_lists import RunLists
 from matching.engines.run_merged import RunMerged
+from matching.engines.run_ordered import RunOrdered
+from matching.engines.run_panes import RunPanes
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
 from matching.engines.run_trends import RunTrends
@@ -93,7 +95,13 @@ def _of_trends(plan: Plan, purpose: Purpose) -> EnginePlan:
     passes = plan.selection in (Selection.SKIP_TILL_ANY, Selection.SKIP_TILL_NEXT)
     why = "all matches of a window are counted by state, not found"
     wanted = rows_wanted(program) if passes else WantedRows.ALL
-    engine = RunConjoined if table.others else RunTrends
+    engine: type[Engine] = RunConjoined if table.others else RunTrends
+    if table.by_panes:
+        engine = engine if table.others else RunPanes
+        why = f"an event is in {table.pane_windows:,} windows, which are put together from panes"
+    elif table.ordered:
+        engine = engine if table.others else RunOrdered
+        why = "an event continues the trends before it whose last value is smaller, larger or equal: trees find them"
     resident = f"the engine, {engine.name}, keeps them in memory"
     return EnginePlan(engine, why, purpose, program, trends=table, wanted=wanted, resident=resident)
 

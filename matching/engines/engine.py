@@ -289,7 +289,8 @@ class EnginePlan:
     def stamp(self) -> str:
         """Returns the stamp of the numbers of states, labels and registers in a snapshot."""
         if self.trends is not None:
-            return stamp(self.program, self.trends)
+            ways = ("panes", self.trends.by_panes), ("ordered", self.trends.ordered)
+            return stamp(self.program, self.trends, *(way for way, taken in ways if taken))
         if self.workload is not None:
             return stamp(self.program, self.workload)
         if self.keeps_rows:

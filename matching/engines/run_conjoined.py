@@ -9,6 +9,8 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, EnginePlan
+from matching.engines.run_ordered import RunOrdered
+from matching.engines.run_panes import RunPanes
 from matching.engines.run_trends import CountsOnly, RunTrends
 from matching.program.trends import LEAST, WHOLE, Computed, TrendTable
 from matching.store import RowStore
@@ -26,7 +28,10 @@ class RunConjoined(CountsOnly):
     def __init__(self, chosen: EnginePlan) -> None:
         assert chosen.trends is not None
         table = self._table = chosen.trends
-        self._sides = [RunTrends(replace(chosen, trends=side)) for side in sides_of(table)]
+        self._sides: list[RunPanes | RunTrends] = []
+        for side in sides_of(table):
+            engine = RunPanes if table.by_panes else RunOrdered if table.ordered and side.pairs else RunTrends
+            self._sides.append(engine(replace(chosen, trends=side)))
 
     @property
     def decided(self) -> int:

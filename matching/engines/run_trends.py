@@ -185,21 +185,24 @@ class RunTrends(CountsOnly):
                     at, count, partition, mask, ts, values, feature, doubles, feature_valid, self._moves, self._pairs,
                     self._sums, self._shape, self._pool,
                 )  # fmt: skip
-            match status:
-                case trend_steps.SEVERAL_LABELS:
-                    by_steps = False
-                case kernels.MORE_NODES:
-                    self._grow(_OF_NODES, 2 * len(self._pool.nodes) + self._slots)
-                case kernels.MORE_LIMBS:
-                    self._more_limbs()
-                case kernels.MORE_OUTPUT:
-                    self._room_for_output()
-                case kernels.MORE_ENTRIES:
-                    more = self._slots * self._pairs.label_count * self._moves.states
-                    self._grow(_OF_ENTRIES, 2 * len(self._pool.entries) + more)
-                case kernels.FAILED:
-                    position = positions.start + at if isinstance(positions, slice) else int(positions[at])
-                    raise ConditionFailed(position, int(self._counters[Counter.FAILED_LABEL]))
+            by_steps = by_steps and status != trend_steps.SEVERAL_LABELS
+            self._make_room(status)
+            if status == kernels.FAILED:
+                position = positions.start + at if isinstance(positions, slice) else int(positions[at])
+                raise ConditionFailed(position, int(self._counters[Counter.FAILED_LABEL]))
+
+    def _make_room(self, status: int) -> None:
+        """Makes the room that a kernel has asked for. Raises TooManyTrends."""
+        match status:
+            case kernels.MORE_NODES:
+                self._grow(_OF_NODES, 2 * len(self._pool.nodes) + self._slots)
+            case kernels.MORE_LIMBS:
+                self._more_limbs()
+            case kernels.MORE_OUTPUT:
+                self._room_for_output()
+            case kernels.MORE_ENTRIES:
+                more = self._slots * self._pairs.label_count * self._moves.states
+                self._grow(_OF_ENTRIES, 2 * len(self._pool.entries) + more)
 
     def _values(self, feature: np.ndarray, doubles: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """Returns whole numbers as they are, and doubles that are compared as int64 in their order; notes the bits of
@@ -386,7 +389,7 @@ def _in_order(takes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]] |
 
 
 #: By function of a comparison, its number in the kernel.
-_FUNCTIONS = {"is": kernels.IS, "=": kernels.EQUAL, "<>": kernels.UNEQUAL, "<": kernels.LESS, "<=": kernels.LESS_EQUAL,
+FUNCTIONS = {"is": kernels.IS, "=": kernels.EQUAL, "<>": kernels.UNEQUAL, "<": kernels.LESS, "<=": kernels.LESS_EQUAL,
               ">": kernels.GREATER, ">=": kernels.GREATER_EQUAL}  # fmt: skip
 
 
@@ -425,7 +428,7 @@ def pairs_of(table: TrendTable) -> Pairs:
         if isinstance(c, Computed):
             return kernels.COMPUTED, c.code, kernels.NONE, 0, 0
         sides = (c.left, c.left_before), (c.right, c.right_before)
-        return (_FUNCTIONS[c.function], *(place(*side) for side in sides), *(before for _, before in sides))
+        return (FUNCTIONS[c.function], *(place(*side) for side in sides), *(before for _, before in sides))
 
     code = [
         (op, kept.index((a, True)) if op == OpCode.REGISTER else a, b) for of in table.code for op, a, b in of

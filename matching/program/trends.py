@@ -34,6 +34,11 @@ WHOLE, FLOAT, LEAST = "whole", "float", "least"
 ALTERNATIVES_MAX = 64
 #: Most values that are kept of an event: each has a bit that says whether it is null.
 KEPT_MAX = 62
+#: Windows that hold an event from which on they are put together from panes, and from which on that costs less than to
+#: count queries together.
+PANES_FROM, PANES_ALONE_FROM = 50, 100
+#: A pane has a square of so many records at most.
+CELLS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,31 @@ class TrendTable:
         """Returns the automaton of each side of AND, or the only one."""
         return (self.automaton, *self.others)
 
+    @property
+    def pane_windows(self) -> int:
+        """Returns the number of windows that hold an event if panes can count them (matching.kernels.panes), else 0: an
+        event then moves trends in a way that is the same whatever their numbers are."""
+        cells = max(len(a.states) + len(a.ends) for a in self.automata)
+        linear = self.selection is Selection.SKIP_TILL_ANY and not self.pairs and cells <= CELLS_MAX
+        return self.trends.within_us // self.trends.slide_us if linear else 0
+
+    @property
+    def ordered(self) -> bool:
+        """True if each condition between two events compares a value of one with one of the other, so that the trends
+        that an event may continue are found by its value (matching.kernels.ordered). Negated events, and strategies
+        that do not keep all trends, take some away."""
+        negated = any(any(s.violated for s in a.states) or any(a.ends) for a in self.automata)
+        between = [pair for before, _, pair in self.pairs if before >= 0]
+        compared = all(len(pair) <= 1 and all(map(_compares, pair)) for pair in between)
+        computed = any(isinstance(c, Computed) for _, _, pair in self.pairs for one in pair for c in one)
+        stays = self.selection is Selection.SKIP_TILL_ANY and not negated
+        return bool(between) and compared and stays and not computed
+
+    @property
+    def by_panes(self) -> bool:
+        """True if panes cost less than to count each window on its own."""
+        return self.pane_windows >= PANES_FROM
+
     def of_kind(self, kind: str) -> list[Sum]:
         """Returns the sums of a kind, in the order of their indices."""
         return [s for s in self.sums if s.kind == kind]
@@ -151,6 +181,14 @@ class TrendTable:
         what = f"1 for each {value}" if s.ones else f"{'largest' if s.largest else 'smallest'} {value}" if (
             s.kind == LEAST) else value  # fmt: skip
         return f"{s.kind} {what} of {names}"
+
+
+def _compares(conditions: Sequence[Comparison | Computed]) -> bool:
+    """True of one comparison of a value of an event with one of the event before."""
+    if len(conditions) != 1 or isinstance(conditions[0], Computed):
+        return False
+    c = conditions[0]
+    return c.right >= 0 and c.left_before != c.right_before
 
 
 def trend_program(plan: Plan) -> tuple[Program, TrendTable]:

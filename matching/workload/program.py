@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane
 from matching.program.program import NoKernel, Program, assemble
-from matching.program.trends import Sum, TrendTable, trend_program
+from matching.program.trends import PANES_ALONE_FROM, Sum, TrendTable, trend_program
 from matching.workload.plan import SharingPlan
 from matching.workload.sharing_mode import Splitting
 from matching.workload.template import Template, kinds_of, order_of, template
@@ -71,6 +71,8 @@ def shareable(plan: Plan) -> str | None:
         return f"{construct} is enumerated"
     if table.pairs:
         return "a condition links two events"
+    if table.pane_windows >= PANES_ALONE_FROM:
+        return "its windows overlap so much that panes cost less"
     own = template({"": plan})
     if any(order_of(own, kind) is None for kind in set(kinds_of(own))):
         return "the same event may fulfil several variables of a loop"

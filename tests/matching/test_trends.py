@@ -139,7 +139,7 @@ def test_a_state_that_grew_is_restored_in_the_middle() -> None:
 
 def test_the_names_of_a_state_are_pinned() -> None:
     """A state with another name would make queries go through their events again: see tests/matching/test_state.py."""
-    plan = plan_of(statement("A+ B", 10, 5, partition="g", conditions="B: v > LAST(A.v)"))
+    plan = plan_of(statement("A+ B", 10, 5, partition="g", conditions="B: v > LAST(A.v) + 1 AND h > LAST(A.h)"))
     matcher = make_matcher(plan)
     matcher.push(batch_of(EVENTS, read_rows("A@1{2} A@2{3} B@3")))
     assert isinstance(matcher, KernelMatcher)

@@ -32,6 +32,8 @@ from matching.engines.run_counts import RunCounts
 from matching.engines.run_graph import RunGraph
 from matching.engines.run_lists import RunLists
 from matching.engines.run_merged import RunMerged
+from matching.engines.run_ordered import RunOrdered
+from matching.engines.run_panes import RunPanes
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
 from matching.engines.run_trends import RunTrends
@@ -393,8 +395,8 @@ def test_a_field_that_is_younger_than_a_state_has_its_default():
 
 
 #: The engines, and in this order the tags by which states name them: tags stay when classes are renamed.
-ENGINES = (RunTable, RunStarts, RunGraph, RunMerged, RunBlocks, RunLists, RunCounts, RunTrends)
-TAGS = ["table", "starts", "graph", "merged", "blocks", "lists", "counts", "trends"]
+ENGINES = (RunTable, RunStarts, RunGraph, RunMerged, RunBlocks, RunLists, RunCounts, RunTrends, RunPanes, RunOrdered)
+TAGS = ["table", "starts", "graph", "merged", "blocks", "lists", "counts", "trends", "panes", "ordered trends"]
 
 
 def test_every_field_has_a_tag():
