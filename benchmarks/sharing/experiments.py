@@ -111,6 +111,7 @@ def measured(setting: Setting, mode: str, repeat: int, pin: bool, memory: bool =
         "queries_with_rows": len(digest.rows), "same_each_round": len({d.hash() for _, d in rounds}) == 1,
         "open_seconds": round(statistics.median(r.open_seconds for r, _ in rounds), 4),
         "seconds": round(statistics.median(r.seconds for r, _ in rounds), 4), "cpu_seconds": round(cpu_seconds, 4),
+        "choosing_seconds": round(statistics.median(r.choosing_seconds for r, _ in rounds), 4),
         "events_per_second": round(per_second), "query_events_per_second": round(per_second * len(texts)),
         "latency_ms": _spread(median.latencies[:, 0]), "cpu_latency_ms": _spread(median.latencies[:, 1]),
         **peak,
@@ -157,7 +158,7 @@ def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> li
 
 
 HEAD = (
-    f"{'experiment':<12}{'stream':<11}{'':<14}{'contender':<12}{'rows':>9}{'cpu s':>9}{'events/s':>11}"
+    f"{'experiment':<12}{'stream':<11}{'':<14}{'contender':<12}{'rows':>9}{'cpu s':>9}{'choosing':>10}{'events/s':>11}"
     f"{'query-events/s':>16}{'cpu latency ms, p95':>21}{'MiB':>7}"
 )
 
@@ -169,7 +170,8 @@ def line(setting: Setting, mode: str, told: dict[str, Any]) -> str:
     latency = f"{told['cpu_latency_ms']['mean']:.1f}, {told['cpu_latency_ms']['p95']:.1f}"
     return (
         f"{setting.experiment:<12}{setting.stream:<11}{changed:<14}{mode:<12}{told['rows']:>9,}"
-        f"{told['cpu_seconds']:>9.3f}{told['events_per_second']:>11,}{told['query_events_per_second']:>16,}"
+        f"{told['cpu_seconds']:>9.3f}{told['choosing_seconds'] / told['cpu_seconds']:>10.1%}"
+        f"{told['events_per_second']:>11,}{told['query_events_per_second']:>16,}"
         f"{latency:>21}{memory:>7}"
     )
 

@@ -32,6 +32,8 @@ from matching.workload.cost import EventRates
 ROOM = 1 << 8
 #: Records carried over at once from one plan to another.
 CARRIED_AT_ONCE = 1 << 15
+#: Events after which the limbs in use are looked at: they grow in a window.
+LIMBS_EVERY = 500
 #: Values make room for so many bits more at once, as each time all nodes get a limb more.
 VALUE_STEP = 16
 
@@ -77,6 +79,7 @@ class SharedTrends(CountsOnly):
         least = dict.fromkeys(s.value for s in table.of_kind(LEAST))
         self._in_order = [v for v in least if table.features[v][1].floating]
         self.measured_events = self._span_us = 0
+        self._limbs: list[float] = []
         self._last_us: int | None = None
         self.seen = np.zeros(len(table.template.conditions), np.int64)
         self._layouts = self._layouts_of(1)
@@ -162,12 +165,18 @@ class SharedTrends(CountsOnly):
         """Returns the number of windows of partitions opened so far."""
         return int(self._counters[SharedCounter.OPENED])
 
+    @property
+    def measured_windows(self) -> float:
+        """Returns the time since the last call of `measured`, in windows."""
+        return max(1, self._span_us) / self._sets.within_us
+
     def measured(self) -> EventRates:
         """Returns the rates of events since the last call."""
-        span = max(1, self._span_us) / self._sets.within_us
         partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
-        rates = EventRates(tuple((self.seen / (span * partitions)).tolist()), self.limbs)
-        self.measured_events, self._span_us = 0, 0
+        windows = float(self.measured_windows * partitions)
+        limbs = self._limbs or [self.limbs]
+        rates = EventRates(tuple((self.seen / windows).tolist()), sum(limbs) / len(limbs), windows)
+        self.measured_events, self._span_us, self._limbs = 0, 0, []
         self.seen[:] = 0
         return rates
 
@@ -207,6 +216,10 @@ class SharedTrends(CountsOnly):
                 error.position = positions.start + at if isinstance(positions, slice) else int(positions[at])
                 error.halfway = bool(self._counters[SharedCounter.SLOT])
                 raise
+
+        missing = self.measured_events // LIMBS_EVERY - len(self._limbs)
+        if missing > 0:
+            self._limbs += [self.limbs] * missing
 
     def end_row(self) -> None:
         """Ends a row that was taken in some of its windows: the others do not take it."""

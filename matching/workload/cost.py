@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import inf
 
 import numpy as np
 
@@ -54,7 +55,8 @@ class Weights:
     of its limbs `limb` more; snapshot: besides `record`, for each record of a new column, and `own`, for each limb of
     its values; value: a value read for a snapshot; product: a coefficient times a value, for each number
     `product_limb` more by the limbs of both, and product_alone of a query that counts alone; result: the trends of a
-    query at a last node. least: columns that a set has at least. live: True if nodes are dead until something comes."""
+    query at a last node. least: columns that a set has at least. live: True if nodes are dead until something comes.
+    carried: a record of a query at a node, carried over to another plan."""
 
     visit: float
     event: float
@@ -72,6 +74,7 @@ class Weights:
     result: float
     least: float
     live: bool
+    carried: float = 0.0
 
 
 ADDITIONS = Weights(
@@ -80,7 +83,7 @@ ADDITIONS = Weights(
 )  # fmt: skip
 FITTED = Weights(
     visit=4.4, event=20, entry=6, column=2, addition=23, limb=0.8, snapshot=240, record=44, own=1, value=60,
-    product=5, product_limb=25, product_alone=0, result=150, least=0, live=True,
+    product=5, product_limb=25, product_alone=0, result=150, least=0, live=True, carried=150,
 )  # fmt: skip
 #: Those by which plans are chosen.
 WEIGHTS = FITTED
@@ -88,10 +91,12 @@ WEIGHTS = FITTED
 
 @dataclass(frozen=True, slots=True)
 class EventRates:
-    """Events of each condition of a template in one partition and window. limbs: of a number, on average."""
+    """Events of each condition of a template in one partition and window. limbs: of a number, on average. windows: of
+    partitions, in which events were counted."""
 
     events: tuple[float, ...]
     limbs: float = 1.0
+    windows: float = inf
 
     @classmethod
     def measured(cls, counts: Sequence[int], windows: int) -> EventRates:
@@ -140,7 +145,7 @@ class Liveness:
     """How often there are partial trends of a query, by its nodes: come, mean: when an event comes, at a node or the
     start before it, and at the node; final: at the end of the window. Events are evenly mixed."""
 
-    __slots__ = ("come", "final", "mean")
+    __slots__ = ("_come", "_found", "_mean", "_order", "_starts", "final")
 
     def __init__(self, template: Template, rates: EventRates) -> None:
         pairs, lists = template.pairs, template.sources
@@ -157,14 +162,27 @@ class Liveness:
             mean += there[:-2] / 2
             there[:-2] += often * np.maximum(here - there[:-2], 0)
             mean += there[:-2] / 2
-        self.come, self.mean, self.final = (
-            _by_query(template, values) for values in (come / LIVE_STEPS, mean / LIVE_STEPS, there)
-        )
+        at = np.array(pairs).reshape(-1, 2).T
+        self._come, self._mean, self.final = np.zeros((3, len(template.queries), len(template.nodes)))
+        self._come[*at], self._mean[*at], self.final[*at] = come / LIVE_STEPS, mean / LIVE_STEPS, there[:-2]
+        known: dict[frozenset[int], int] = {}
+        self._starts = np.array([known.setdefault(labels, len(known)) for labels in template.starts], np.int64)
+        self._order = np.argsort(self._starts, kind="stable").tolist()
+        self._found: dict[int, tuple[list[float], list[float]]] = {}
 
-
-def _by_query(template: Template, values: np.ndarray) -> list[dict[int, float]]:
-    of = iter(values.tolist())
-    return [{n: next(of) for n in path.labels} for path in template.queries]
+    def some(self, queries: int) -> tuple[list[float], list[float]]:
+        """Returns `come` and `mean` for partial trends of any of some queries, by node. Queries whose trends start with
+        the same events have them at the same time, others independently."""
+        found = self._found.get(queries)
+        if found is None:
+            rows = [q for q in self._order if queries >> q & 1]
+            begin = np.flatnonzero(np.diff(self._starts[rows], prepend=-1))
+            come, mean = (
+                (1 - np.multiply.reduce(1 - np.maximum.reduceat(of[rows], begin))).tolist()
+                for of in (self._come, self._mean)
+            )
+            found = self._found[queries] = come, mean
+        return found
 
 
 #: Of the nodes of a set: 1 if it has the column of the start; events that it takes; entries of queries whose conditions
@@ -197,8 +215,8 @@ class SetCosts:
     """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
 
     __slots__ = (
-        "_alone", "_entering", "_found", "_labels", "_numbers", "alike", "last", "live", "rates", "succ", "template",
-        "weights",
+        "_alone", "_entering", "_final", "_found", "_labels", "_numbers", "alike", "last", "live", "rates", "succ",
+        "template", "weights",
     )  # fmt: skip
 
     def __init__(self, template: Template, rates: EventRates, weights: Weights | None = None) -> None:
@@ -206,6 +224,7 @@ class SetCosts:
         self.template, self.rates = template, rates
         self.weights = WEIGHTS if weights is None else weights
         self.live = Liveness(template, rates) if self.weights.live else None
+        self._final = [] if self.live is None else self.live.final.T.tolist()
         self._numbers: dict[int, tuple[int, int]] = {}
         self.alike, self.last, self.succ = template.alike, template.last, template.following
         self._alone: dict[tuple[int, int], tuple[float, float, float, float]] = {}
@@ -261,7 +280,7 @@ class SetCosts:
 
     def coming(self, queries: int, node: int) -> float:
         """Returns how often something comes to a node of some queries that are alike before it."""
-        return 1.0 if self.live is None else self.live.come[first_of(queries)][node]
+        return 1.0 if self.live is None else self.live.some(queries)[0][node]
 
     def changing(self, queries: int, node: int) -> float:
         """Returns the events at a node that change what some of the queries have there."""
@@ -377,7 +396,7 @@ class SetCosts:
             every += some
             last = self.last[n] & queries
             results += last.bit_count()
-            ended += sum(self.live.final[q][n] for q in bits(last)) if self.live is not None else last.bit_count()
+            ended += sum(self._final[n][q] for q in bits(last)) if self.live is not None else last.bit_count()
             alive += self._living(queries, 1 << n)
         return start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive
 
@@ -409,7 +428,7 @@ class SetCosts:
         taken = self.rates.events[here.label]
         ended = 0.0
         if self.last[n] & queries:
-            ended = 1.0 if self.live is None else self.live.final[first_of(queries)][n]
+            ended = 1.0 if self.live is None else self._final[n][first_of(queries)]
         added = taken * (here.starts + self._living(queries, here.before))
         return taken, added, ended, self._living(queries, 1 << n)
 
@@ -417,8 +436,8 @@ class SetCosts:
         """Returns how many of some nodes have trends when an event comes."""
         if self.live is None:
             return nodes.bit_count()
-        mean = self.live.mean[first_of(queries)]
-        return sum(mean.get(n, 0.0) for n in bits(nodes))
+        mean = self.live.some(queries)[1]
+        return sum(mean[n] for n in bits(nodes))
 
     def _set_cost(self, queries: int, nodes: int, sums: Sums) -> SetCost:
         start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive = sums

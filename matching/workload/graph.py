@@ -44,7 +44,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, sqrt
 
 from matching.workload.cost import EventRates, SetCosts, first_of, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
@@ -63,6 +63,11 @@ LIGHTER = 1 - 1e-12
 #: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
 #: over, and rates of a few windows differ by chance.
 WORTH = 1 - 1 / 20
+#: Nodes kept after each part where it is asked first whether anything is worth sharing.
+NARROW = 2
+#: A rate that has become less than so many times another is taken as the same; and one that differs by less than so
+#: many standard deviations of what was counted.
+MOVED, DEVIATIONS = 1.25, 4
 #: A set is kept for queries only if it costs at most this part of what they cost alone.
 WORTH_SHARING = 0.85
 #: Nodes of a part, and queries of a set, that are shown.
@@ -113,14 +118,26 @@ def lightest(template: Template, rates: EventRates) -> SharingPlan:
 
 
 def chosen(template: Template, rates: EventRates) -> SharingPlan:
-    """Returns the plan of the lightest path, as far as its sets are worthwhile."""
-    plan = lightest(template, rates)
-    return worthwhile(SetCosts(template, rates), plan)
+    """Returns the plan of the lightest path, as far as its sets are worthwhile. If a narrow search finds none that is,
+    there is no other."""
+    return _chosen(SetCosts(template, rates))
+
+
+def _chosen(costs: SetCosts) -> SharingPlan:
+    narrow = worthwhile(costs, _plan(_Search(costs, True, NARROW).run(0, ())[2]))
+    if not _shares(narrow):
+        return narrow
+    wide = worthwhile(costs, _plan(_Search(costs, True, WIDTH).run(0, ())[2]))
+    return min(narrow, wide, key=lambda plan: _total(costs, plan))
+
+
+def _shares(plan: SharingPlan) -> bool:
+    return any(len(s.queries) > 1 for s in plan.sets)
 
 
 def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
-    search = _Search(template, rates, prune, width)
+    search = _Search(SetCosts(template, rates), prune, width)
     nodes, path, sets = search.run(0, ())
     plan = _plan(sets)
     if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
@@ -144,37 +161,64 @@ def worthwhile(costs: SetCosts, plan: SharingPlan) -> SharingPlan:
     return _plan([*kept, *alone.items()])
 
 
-def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
+def update(
+    template: Template, plan: SharingPlan, old: EventRates, new: EventRates, change: float = 0.0
+) -> tuple[SharingPlan, str]:
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
-    Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
-    than them, can be worth a change: from this part on, the path is built anew. A plan is replaced by one that costs a
-    twentieth less. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
+    If snapshots have become more frequent than a node after them, or their followers rarer than them, the path is built
+    anew from this part on. Otherwise it is built anew as a whole: what was not worth sharing may be so by now, which
+    the paper does not ask. A plan is replaced by one that costs a twentieth less, and less by what a change costs.
+    change: this cost, for each partition and window of the time for which the plan is chosen."""
     if new == old:
         return plan, "unchanged: the same rates"
-    found = _crossing(template, plan, old, new)
+    if not moved(old, new):
+        return plan, "unchanged: rates are nearly the same"
+    costs = SetCosts(template, new)
+    found = _crossing(template, plan, SetCosts(template, old), costs)
     if found is None:
-        return plan, "unchanged: no snapshots have become more frequent than the events after them"
-    before, after = found
-    search = _Search(template, new, True, WIDTH)
-    first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
-    _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
-    better = worthwhile(search.costs, _plan(sets))
-    kept, changed = _total(search.costs, plan), _total(search.costs, better)
-    what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
+        better = _chosen(costs)
+        nothing = "unchanged: no snapshots have become more frequent than the events after them"
+        what, where = "rates have moved", ""
+    else:
+        before, after = found
+        search = _Search(costs, True, WIDTH)
+        first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
+        better = worthwhile(costs, _plan(search.run(first, tuple(masks(s) for s in plan.sets))[2]))
+        what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
+        where = f" from {template.nodes[after]} on"
+    kept, changed = _total(costs, plan), _total(costs, better)
     if changed > LIGHTER * kept:
-        return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
-    if changed > WORTH * kept:
+        nothing = nothing if found is None else f"unchanged: {what}, but no plan costs less than {kept:.1f}"
+        return plan, nothing
+    if not pays(kept, changed, change):
         return plan, f"unchanged: {what}, but a cost of {changed:.1f} instead of {kept:.1f} is not worth a change"
-    return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
+    return better, f"changed{where}: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
-def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
+def pays(kept: float, changed: float, change: float) -> bool:
+    """True if a plan of the cost `changed` is worth a change from one that costs `kept`. change: see `update`."""
+    return changed <= WORTH * kept and changed + change < kept
+
+
+def moved(old: EventRates, new: EventRates) -> bool:
+    """True if some rate is another one, by more than chance, or numbers have another size."""
+    if max(old.limbs, new.limbs) > MOVED * min(old.limbs, new.limbs):
+        return True
+    for was, now in zip(old.events, new.events, strict=True):
+        apart = DEVIATIONS * sqrt(was / old.windows + now / new.windows)
+        if max(was, now) > MOVED * min(was, now) and abs(now - was) > apart:
+            return True
+    return False
+
+
+def _crossing(template: Template, plan: SharingPlan, was: SetCosts, now: SetCosts) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
-    was, now = SetCosts(template, old), SetCosts(template, new)
     number = numbered(template.parts)
     found: list[tuple[int, int, int]] = []
     for s in plan.sets:
+        if len(s.queries) == 1:
+            continue
         queries, nodes = masks(s)
         often = now.of(queries, nodes).snapshots
         if not often:
@@ -249,11 +293,10 @@ class _Known:
 
 @dataclass(slots=True)
 class _Search:
-    template: Template
-    rates: EventRates
+    costs: SetCosts
     prune: bool
     width: int | None
-    costs: SetCosts = field(init=False)
+    template: Template = field(init=False)
     parts: tuple[TemplatePart, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
@@ -270,7 +313,7 @@ class _Search:
     estimates: list[dict[Bits, float]] = field(init=False)  # by part
 
     def __post_init__(self) -> None:
-        self.costs = SetCosts(self.template, self.rates)
+        self.template = self.costs.template
         self.parts = self.template.parts
         self.ahead = [0] * (len(self.parts) + 1)
         for k in reversed(range(len(self.parts))):
@@ -284,7 +327,7 @@ class _Search:
         self.ways_in = [[] for _ in self.own]
         for n, here in enumerate(alike):
             for a in here:
-                read = self.costs.entered(n, self.rates.events[a.label])
+                read = self.costs.entered(n, self.costs.rates.events[a.label])
                 for q in bits(a.queries):
                     self.ways_in[q].append(_WayIn(n, a.before, a.starts, read))
         self.paid = [{} for _ in range(len(self.parts) + 1)]

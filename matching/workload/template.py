@@ -131,6 +131,11 @@ class Template:
         return tuple(found)
 
     @cached_property
+    def starts(self) -> tuple[frozenset[int], ...]:
+        """Returns, for each query, the conditions of the events with which its trends start."""
+        return tuple(frozenset(p.labels[n] for source, n in p.edges if source == START) for p in self.queries)
+
+    @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """Returns each query with each of its nodes."""
         return [(q, n) for q, path in enumerate(self.queries) for n in path.labels]

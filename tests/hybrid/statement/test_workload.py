@@ -48,7 +48,7 @@ def test_the_delivery_workload_is_explained() -> None:
     assert "\nrates       " in found
     assert "\ngraph       " in found
     assert "\nplan        " in found
-    assert "changes     at event 4,096: chosen for the first rates" in found
+    assert "changes     at event 6,300: chosen for the first rates" in found
     assert found.endswith("alone       qd: its pattern has a negation")
 
 
