@@ -166,9 +166,11 @@ class Liveness:
         self._come, self._mean, self.final = np.zeros((3, len(template.queries), len(template.nodes)))
         self._come[*at], self._mean[*at], self.final[*at] = come / LIVE_STEPS, mean / LIVE_STEPS, there[:-2]
         known: dict[frozenset[int], int] = {}
-        self._starts = np.array([known.setdefault(labels, len(known)) for labels in template.starts], np.int64)
-        self._order = np.argsort(self._starts, kind="stable").tolist()
-        self._found: dict[int, tuple[list[float], list[float]]] = {}
+        self._starts = [known.setdefault(labels, len(known)) for labels in template.starts]
+        self._order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
+        self._found: dict[int, tuple[list[float], list[float]]] = {
+            1 << q: rows for q, rows in enumerate(zip(self._come.tolist(), self._mean.tolist(), strict=True))
+        }
 
     def some(self, queries: int) -> tuple[list[float], list[float]]:
         """Returns `come` and `mean` for partial trends of any of some queries, by node. Queries whose trends start with
@@ -176,7 +178,8 @@ class Liveness:
         found = self._found.get(queries)
         if found is None:
             rows = [q for q in self._order if queries >> q & 1]
-            begin = np.flatnonzero(np.diff(self._starts[rows], prepend=-1))
+            of_row = [self._starts[q] for q in rows]
+            begin = [i for i, start in enumerate(of_row) if not i or start != of_row[i - 1]]
             come, mean = (
                 (1 - np.multiply.reduce(1 - np.maximum.reduceat(of[rows], begin))).tolist()
                 for of in (self._come, self._mean)

@@ -54,8 +54,6 @@ from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 WIDTH = 8
 #: Sets that are renewed one by one at a part: of more, those that gain most.
 RENEWED = 4
-#: Ways to group the queries of new sets by what parts further on tell apart, for each of two kinds of groups.
-FURTHER = 3
 #: Nodes that a node is compared with before it is kept.
 COMPARED = 8
 #: A plan that costs less than another costs at most this part of it: sums are rounded.
@@ -118,15 +116,15 @@ def lightest(template: Template, rates: EventRates) -> SharingPlan:
 
 
 def chosen(template: Template, rates: EventRates) -> SharingPlan:
-    """Returns the plan of the lightest path, as far as its sets are worthwhile. If a narrow search finds none that is,
-    there is no other."""
+    """Returns the plan of the lightest path, as far as its sets are worthwhile; that without sharing if a narrow search
+    finds none that is worth a change from it."""
     return _chosen(SetCosts(template, rates))
 
 
 def _chosen(costs: SetCosts) -> SharingPlan:
     narrow = worthwhile(costs, _plan(_Search(costs, True, NARROW).run(0, ())[2]))
-    if not _shares(narrow):
-        return narrow
+    if not _shares(narrow) or _total(costs, narrow) > WORTH * sum(c.total for c in costs.alone()):
+        return unshared(costs.template)
     wide = worthwhile(costs, _plan(_Search(costs, True, WIDTH).run(0, ())[2]))
     return min(narrow, wide, key=lambda plan: _total(costs, plan))
 
@@ -301,7 +299,7 @@ class _Search:
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
-    further: list[list[tuple[Bits, ...]]] = field(init=False)  # by part: groups by parts further on
+    further: Sequence[list[tuple[Bits, ...]]] = field(init=False)  # by part: groups by parts further on
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
     number: dict[int, int] = field(init=False)  # by node: its part
     own: list[int] = field(init=False)  # by query: its nodes
@@ -332,7 +330,7 @@ class _Search:
                     self.ways_in[q].append(_WayIn(n, a.before, a.starts, read))
         self.paid = [{} for _ in range(len(self.parts) + 1)]
         self.estimates = [{} for _ in range(len(self.parts) + 1)]
-        self.further = [_further(self.parts, k) for k in range(len(self.parts))]
+        self.further = self.template.further
         self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
@@ -693,27 +691,6 @@ def _either(of: Iterable[int]) -> int:
     for queries in of:
         found |= queries
     return found
-
-
-def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
-    """Returns groups of the queries of a part that later parts do not tell apart: by their conditions, and also by
-    where they come from; up to each of the next parts that tell some apart."""
-    found: dict[tuple[Bits, ...], None] = {}
-    for kind in ("labelled", "alike"):
-        groups: list[Bits] = list(getattr(parts[k], kind))
-        left = FURTHER
-        for later in parts[k + 1 :]:
-            by: tuple[Bits, ...] = getattr(later, kind)
-            refined: list[Bits] = []
-            for queries, own in groups:
-                all_there = not queries & ~later.queries
-                refined += [(queries & of, own) for of, _ in by if queries & of] if all_there else [(queries, own)]
-            if len(refined) > len(groups):
-                groups, left = refined, left - 1
-                found[tuple(groups)] = None
-            if not left:
-                break
-    return list(found)
 
 
 def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:

@@ -20,6 +20,9 @@ from query.plan.trends import Over
 #: The source of the edges to the first events of trends.
 START = -1
 
+#: Ways to group the queries of new sets by what parts further on tell apart, for each of two kinds of groups.
+FURTHER = 3
+
 #: A set of queries and nodes, as bits.
 Bits = tuple[int, int]
 
@@ -134,6 +137,11 @@ class Template:
     def starts(self) -> tuple[frozenset[int], ...]:
         """Returns, for each query, the conditions of the events with which its trends start."""
         return tuple(frozenset(p.labels[n] for source, n in p.edges if source == START) for p in self.queries)
+
+    @cached_property
+    def further(self) -> tuple[list[tuple[Bits, ...]], ...]:
+        """Returns, for each part, groups of its queries by what parts further on tell apart."""
+        return tuple(_further(self.parts, k) for k in range(len(self.parts)))
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
@@ -329,6 +337,27 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]
                 group[key] = group.get(key, (0, 0))[0] | 1 << q, own
         found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
     return tuple(found)
+
+
+def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
+    """Returns groups of the queries of a part that later parts do not tell apart: by their conditions, and also by
+    where they come from; up to each of the next parts that tell some apart."""
+    found: dict[tuple[Bits, ...], None] = {}
+    for kind in ("labelled", "alike"):
+        groups: list[Bits] = list(getattr(parts[k], kind))
+        left = FURTHER
+        for later in parts[k + 1 :]:
+            by: tuple[Bits, ...] = getattr(later, kind)
+            refined: list[Bits] = []
+            for queries, own in groups:
+                all_there = not queries & ~later.queries
+                refined += [(queries & of, own) for of, _ in by if queries & of] if all_there else [(queries, own)]
+            if len(refined) > len(groups):
+                groups, left = refined, left - 1
+                found[tuple(groups)] = None
+            if not left:
+                break
+    return list(found)
 
 
 def mask(of: Iterable[int]) -> int:
