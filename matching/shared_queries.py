@@ -152,6 +152,17 @@ class SharedQueries:
         QueriesFailed; to be called again then."""
         return self._matcher.advance(watermark_us)
 
+    def in_mode(self, mode: SharingMode, name: str, plan: Plan) -> SharedQueries:
+        """Returns a copy with the state of one of the queries, of a plan that counts the same, in another mode."""
+        found = self.only([name])
+        found.mode = mode
+        found.change({name: plan})
+        return found
+
+    def rename(self, name: str, new: str) -> None:
+        """Gives a query another name."""
+        self._matcher.rename(name, new)
+
     def end_row(self) -> None:
         """See WorkloadMatcher.end_row."""
         self._matcher.end_row()
@@ -204,7 +215,7 @@ class SharedQueries:
             self.changes.append(PlanChange(self.events, why))
 
     def snapshot(self) -> bytes:
-        """Returns all state, with the plan, for `restore` of the same queries in any mode."""
+        """Returns all state, with the plan, for `restore` of the same queries in the same mode."""
         sets = [[s.queries, s.nodes] for s in self.plan.sets]
         rates = None if self._rates is None else (self._rates.events, self._rates.limbs, self._rates.windows)
         of = [fingerprint(plan) for plan in self.queries.values()]
