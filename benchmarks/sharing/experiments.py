@@ -111,6 +111,8 @@ def warm_up(setting: Setting, mode: str, pin: bool) -> None:
     with one_core(pin), warnings.catch_warnings():
         warnings.simplefilter("ignore", hybrid.HybridWarning)
         run(CONTENDERS[mode], some, pieces_of(events.slice(0, WARM_UP_EVENTS), slide), _nothing)
+    gc.collect()
+    gc.freeze()  # what importing has left is looked through in no contender's time
 
 
 def one_round(setting: Setting, mode: str, pin: bool) -> Round:
@@ -124,7 +126,6 @@ def one_round(setting: Setting, mode: str, pin: bool) -> Round:
 
 def peak(setting: Setting, mode: str, pin: bool) -> int:
     """Returns by how much memory grows in a run whose rows are thrown away: the first one in a process."""
-    gc.collect()  # what importing has left; in a large process it would take longer than a small run
     warm_up(setting, mode, pin)
     whole, events, slide = prepared(setting)
     with one_core(pin), warnings.catch_warnings():
@@ -170,13 +171,23 @@ def in_turns(setting: Setting, modes: Sequence[str], repeat: int, pin: bool) -> 
     context.set_forkserver_preload([__name__])
     with ExitStack() as stack:
         children = {mode: stack.enter_context(ProcessPoolExecutor(1, context)) for mode in modes}
-        first = warm_up if setting.experiment == "2" else peak  # the paper tells the memory of the others
-        peaks = {mode: child.submit(first, setting, mode, pin).result() for mode, child in children.items()}
+        peaks = {mode: child.submit(peak, setting, mode, pin).result() for mode, child in children.items()}
         rounds: dict[str, list[Round]] = {mode: [] for mode in modes}
         for _ in range(repeat):
             for mode, child in children.items():
                 rounds[mode].append(child.submit(one_round, setting, mode, pin).result())
     return {mode: told_of(setting, rounds[mode], peaks[mode]) for mode in modes}
+
+
+def here_in_turns(setting: Setting, modes: Sequence[str], repeat: int, pin: bool) -> dict[str, dict[str, Any]]:
+    """Does what `in_turns` does in this process, without figures of memory."""
+    for mode in modes:
+        warm_up(setting, mode, pin)
+    rounds: dict[str, list[Round]] = {mode: [] for mode in modes}
+    for _ in range(repeat):
+        for mode in modes:
+            rounds[mode].append(one_round(setting, mode, pin))
+    return {mode: told_of(setting, rounds[mode]) for mode in modes}
 
 
 def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> list[str]:
@@ -220,10 +231,7 @@ def experiments(
     results, wrong = [], []
     say(HEAD)
     for setting in asked:
-        if here:
-            contenders = {mode: measured(setting, mode, repeat, pin) for mode in modes}
-        else:
-            contenders = in_turns(setting, modes, repeat, pin)
+        contenders = (here_in_turns if here else in_turns)(setting, modes, repeat, pin)
         for mode, told in contenders.items():
             say(line(setting, mode, told))
         wrong += disagreements(setting, contenders)

@@ -64,5 +64,5 @@ def draw(result: dict[str, Any], path: str) -> None:
         axes.legend(fontsize="small")
     for axes in places[len(asked) :]:
         axes.set_axis_off()
-    with matplotlib.rc_context({"svg.hashsalt": "sharing"}):
+    with matplotlib.rc_context({"svg.hashsalt": "sharing", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)

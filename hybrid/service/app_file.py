@@ -36,7 +36,6 @@ from hybrid.service.connectors import file_settings, make_sink, make_source
 from hybrid.service.declare import declare, late_rows
 from hybrid.service.toml_places import Places, read_toml
 from hybrid.watch.declaration import NAME_BYTES_MAX
-from hybrid.watch.query_spec import SHARING
 from hybrid.watch.shedding import Shed
 from live.sinks.base import Sink
 from live.sources.base import Source
@@ -119,7 +118,6 @@ class _Check:
         self.found: list[Diagnostic] = []
         self.elsewhere: list[tuple[str, QueryError]] = []
         self.files = [path.absolute()]
-        self.sharing = SHARING
         self.data: dict[str, Any] = {
             name: given if name == "queries" else self.filled_in(given, (name,)) for name, given in data.items()
         }
@@ -175,7 +173,7 @@ class _Check:
                 self.known("stream", given["stream"], ("sources", name, "stream"))
             if source is not None:
                 self.simulated(name, source, streams)
-        self.sharing = SHARING if database is None else database.sharing
+        self.sharing = (database or DatabaseTable()).sharing
         access = self.access(() if database is None else database.files)
         queries = self.queries(streams, sources, asked, sinks, access)
         self.read_once(sources)
