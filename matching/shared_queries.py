@@ -33,7 +33,7 @@ _HEAD = 8
 MEASURED_EVENTS = 5_000
 #: Events from one search for a plan to the next: a search takes as long as some 2,000, whatever the number of queries,
 #: and is to be a small part of the run.
-BETWEEN_SEARCHES = 50_000
+BETWEEN_SEARCHES = 100_000
 #: Events for which a plan is expected to last: a change is to pay for itself in these.
 LASTS_EVENTS = 200_000
 
