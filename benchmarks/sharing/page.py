@@ -214,7 +214,8 @@ another plan every 50,000 events at most; it is 100,000 now.
 {parts}
 
 The paper compares graphs with and without pruning, too. Here the search keeps the eight best nodes of each part
-([how](internals.md#trends-of-many-queries)); choosing and changing plans took {choosing(every)} of the time.
+([how](internals.md#trends-of-many-queries)); choosing and changing plans took {choosing(every)} of the time: there are
+up to two searches in runs as short as these.
 
 ## Experiment 3: peak memory
 

@@ -60,11 +60,12 @@ def draw(result: dict[str, Any], path: str) -> None:
     places = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for axes, (title, x, y, lines) in zip(places, asked):
         for name, points in lines.items():
-            axes.plot(*zip(*points), "o-", label=name)
+            axes.plot(*zip(*points), marker="." if len(points) == 1 else None, label=name)
         axes.set(title=title, xlabel=x, ylabel=y)
         axes.set_ylim(bottom=0)
         axes.locator_params(nbins=5)
-        axes.legend(fontsize="small")
+        if axes is places[0] or len(lines) > len(places[0].get_lines()):
+            axes.legend(fontsize="small")
     for axes in places[len(asked) :]:
         axes.set_axis_off()
     with matplotlib.rc_context({"svg.hashsalt": "sharing", "svg.fonttype": "none"}):
