@@ -177,6 +177,20 @@ class Feed:
                     return member
         return None
 
+    def in_mode(self, old: Member, plan: Plan, purpose: Purpose, mode: SharingMode | None) -> Member | None:
+        """As `succeed`, for a query that is counted in another mode from now on; mode: see `add`."""
+        self._gather()
+        for together in self._together():
+            if mode is not None and old in together.members:
+                group = together.in_mode(old, plan, purpose, mode)
+                if group is None:
+                    return None
+                self._groups = [g for g in self._groups if g.members]
+                self._groups.append(group)
+                self._scattered = True
+                return group.members[0]
+        return None
+
     def replay(
         self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
@@ -234,9 +248,17 @@ class Feed:
 
         watermark_us: the stream's (None: there is none yet). ahead: all other events from `from_us` on, in the total
         order, including those held back here. sources: all names of sources so far, as in the query's events.
-        since_seq: the query skips held-back events with a lower ingest sequence."""
-        group = Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
-        group.members.append(member)
+        since_seq: the query skips held-back events with a lower ingest sequence. A query that is counted in a group of
+        its own (matching.together.counted_alone) is counted with others as soon as it sees the same events."""
+        if member.matcher is None:
+            counted = cast("CountedQuery", member)
+            self._names += 1
+            counted.together.rename(counted, str(self._names))
+            group: Group = counted.together
+            group.since_seq, self._scattered = max(since_seq, 0), True
+        else:
+            group = Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
+            group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:
             group.from_us = from_us

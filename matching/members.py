@@ -46,6 +46,10 @@ class Member:
         assert self.matcher is not None
         return self.matcher
 
+    def push_alone(self, batch: EventBatch) -> None:
+        """Takes the next events of the total order, in no group with others."""
+        self.guarded(self.alone.push, batch)
+
     @property
     def spill(self) -> SpillStats:
         """Returns the number of partial matches in memory and on disk."""
@@ -57,6 +61,11 @@ class Member:
     def purpose(self) -> Purpose:
         """Returns the use of its matches."""
         return Purpose.LIVE if self.kernel is None else self.kernel.purpose
+
+    @property
+    def others(self) -> int:
+        """Returns the number of queries that it is counted with."""
+        return 0
 
     def show(self) -> str:
         """Returns the lines of EXPLAIN about what it shares with other queries."""

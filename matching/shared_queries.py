@@ -12,8 +12,9 @@ from matching.batch import EventBatch, Matches
 from matching.program.program import VARIABLES_MAX
 from matching.purpose import Purpose
 from matching.spill import SpillStats
+from matching.workload import cost
 from matching.workload.cost import EventRates
-from matching.workload.graph import update
+from matching.workload.graph import moved, pays, update
 from matching.workload.modes import first_plan
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.sharing_mode import SharingMode
@@ -27,9 +28,14 @@ from query.plan.plan import Plan
 
 #: Bytes of the length of a snapshot's head.
 _HEAD = 8
-#: Events by which rates are measured before a plan is chosen, or compared with others; and more for each place of a
-#: query above some. The choice takes as long as some 25 events for each place, and is to be a small part of the run.
-MEASURED_EVENTS, EVENTS_OF_PLACE, FEW_PLACES = 2_000, 300, 32
+#: Events by which rates are measured, and in a whole window unless it has more than there are between two searches:
+#: numbers grow in a window.
+MEASURED_EVENTS = 5_000
+#: Events from one search for a plan to the next: a search takes as long as some 2,000, whatever the number of queries,
+#: and is to be a small part of the run.
+BETWEEN_SEARCHES = 100_000
+#: Events for which a plan is expected to last: a change is to pay for itself in these.
+LASTS_EVENTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class SharedQueries:
         self.events = 0
         self.changes: list[PlanChange] = []
         self._rates: EventRates | None = None
+        self._next_search = 0
         self._matcher = WorkloadMatcher(plans, None, sources, mode.splitting, purpose)
         if mode is SharingMode.HAMLET:
             self._matcher.share(first_plan(mode, self.template, None))
@@ -132,24 +139,29 @@ class SharedQueries:
             copy.change({name: self.queries[name] for name in names})
         return copy
 
-    @property
-    def _wait(self) -> int:
-        """Returns the number of events by which rates are measured."""
-        places = sum(len(path.labels) for path in self.template.queries)
-        return MEASURED_EVENTS + EVENTS_OF_PLACE * max(0, places - FEW_PLACES)
-
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises QueriesFailed."""
         found = self._matcher.push(batch)
         self.events += len(batch)
-        if self.mode.measures and self._matcher.engine.measured_events >= self._wait:
-            self._choose()
+        if self.mode.measures and self._measured:
+            self.choose()
         return found
 
     def advance(self, watermark_us: int | None) -> dict[str, Matches]:
         """Closes the windows that end at the watermark or before; None: all. Returns the new rows of each query. Raises
         QueriesFailed; to be called again then."""
         return self._matcher.advance(watermark_us)
+
+    def in_mode(self, mode: SharingMode, name: str, plan: Plan) -> SharedQueries:
+        """Returns a copy with the state of one of the queries, of a plan that counts the same, in another mode."""
+        found = self.only([name])
+        found.mode = mode
+        found.change({name: plan})
+        return found
+
+    def rename(self, name: str, new: str) -> None:
+        """Gives a query another name."""
+        self._matcher.rename(name, new)
 
     def end_row(self) -> None:
         """See WorkloadMatcher.end_row."""
@@ -174,25 +186,38 @@ class SharedQueries:
         elif rates is not None:
             self.changes.append(PlanChange(self.events, "other queries: rates are measured anew"))
 
-    def _choose(self) -> None:
-        """Compares the plan with others for the rates since the last time, and changes it if one is better."""
+    @property
+    def _measured(self) -> bool:
+        """True if enough events have come for rates."""
+        engine = self._matcher.engine
+        events = engine.measured_events
+        return events >= MEASURED_EVENTS and (engine.measured_windows >= 1 or events >= BETWEEN_SEARCHES)
+
+    def choose(self) -> None:
+        """Chooses the plan by the rates since the last call, or compares it with others, if the mode asks for it and
+        the last search is long enough ago; changes it if another one is better, by enough to pay for the change."""
         engine, template = self._matcher.engine, self.template
-        rates = engine.measured()
-        if self._rates is None:
+        lasts = engine.measured_windows * LASTS_EVENTS / engine.measured_events
+        rates, was = engine.measured(), self._rates
+        change = cost.WEIGHTS.carried * len(template.pairs) / lasts
+        if was is None:
             plan, why = first_plan(self.mode, template, rates), "chosen for the first rates"
-        elif self.mode is SharingMode.DYNAMIC:
-            plan, why = update(template, self.plan, self._rates, rates)
+            kept, changed = (cost.cost(template, p, rates).total for p in (self.plan, plan))
+            if self.mode is SharingMode.DYNAMIC and not pays(kept, changed, change):
+                plan = self.plan
+        elif self.mode is SharingMode.DYNAMIC and self.events >= self._next_search and moved(was, rates):
+            plan, why = update(template, self.plan, was, rates, change)
         else:
             return
-        self._rates = rates
+        self._rates, self._next_search = rates, self.events + BETWEEN_SEARCHES
         if plan != self.plan:
             self._matcher.share(plan)
             self.changes.append(PlanChange(self.events, why))
 
     def snapshot(self) -> bytes:
-        """Returns all state, with the plan, for `restore` of the same queries in any mode."""
+        """Returns all state, with the plan, for `restore` of the same queries in the same mode."""
         sets = [[s.queries, s.nodes] for s in self.plan.sets]
-        rates = None if self._rates is None else (self._rates.events, self._rates.limbs)
+        rates = None if self._rates is None else (self._rates.events, self._rates.limbs, self._rates.windows)
         of = [fingerprint(plan) for plan in self.queries.values()]
         head = json.dumps({"sets": sets, "rates": rates, "events": self.events, "queries": of}).encode()
         return len(head).to_bytes(_HEAD, "little") + head + self._matcher.snapshot()
@@ -211,7 +236,7 @@ class SharedQueries:
         self._matcher.share(_plan_in(head))
         self._matcher.restore(own)
         rates = head["rates"]
-        self._rates = None if rates is None else EventRates(tuple(rates[0]), rates[1])
+        self._rates = None if rates is None else EventRates(tuple(rates[0]), *rates[1:])
         self.events = head["events"]
 
 

@@ -32,6 +32,9 @@ class CountedQuery(Member):
         self.conditions = frozenset(conditions_of(plan))
         self.together = together
 
+    def push_alone(self, batch: EventBatch) -> None:
+        self.together.push(batch)
+
     @property
     def spill(self) -> SpillStats:
         """Returns the statistics of all queries that are counted together."""
@@ -40,6 +43,10 @@ class CountedQuery(Member):
     @property
     def purpose(self) -> Purpose:
         return self.together.purpose
+
+    @property
+    def others(self) -> int:
+        return len(self.together.members) - 1
 
     def show(self) -> str:
         """Returns the lines of EXPLAIN about sharing."""
@@ -74,6 +81,12 @@ class Together(Group):
         self.members.append(member)
         return member
 
+    def rename(self, member: CountedQuery, name: str) -> None:
+        """Gives a query a name that is unique in the feed that it comes to."""
+        if self.queries is not None:
+            self.queries.rename(member.name, name)
+        member.name = name
+
     def succeed(self, old: CountedQuery, plan: Plan, purpose: Purpose) -> CountedQuery | None:
         """Replaces one of its queries by one of another plan, with its open windows, if both count the same; returns
         None otherwise."""
@@ -82,6 +95,21 @@ class Together(Group):
         member = CountedQuery(old.name, plan, self)
         self.members[self.members.index(old)] = member
         return member
+
+    def in_mode(self, old: CountedQuery, plan: Plan, purpose: Purpose, mode: SharingMode) -> Together | None:
+        """Returns a group of another mode with one of its queries, by another plan, with its open windows; that query
+        is no longer in this one. None, without any change, if both do not count the same, or if it cannot go on so."""
+        if old.failure is not None or purpose is not self.purpose or not counts_the_same(old.plan, plan):
+            return None
+        if not self.plain or self.since_seq:
+            return None
+        group = Together(mode, purpose, 0)
+        group.sources = self.sources
+        group.add(old.name, plan)
+        if self.queries is not None and old.name in self.queries.queries:
+            group.queries = self.queries.in_mode(mode, old.name, plan)
+        self.members.remove(old)
+        return group
 
     @property
     def _running(self) -> dict[str, Plan]:
@@ -137,7 +165,8 @@ class Together(Group):
                 self._all_fail(error)
                 other._all_fail(error)
                 return False
-        self.queries = theirs if mine is None else mine
+        if mine is None:
+            self.queries, self.sources = theirs, other.sources
         for member in other.members:
             member.together = self
         self.members += other.members
@@ -252,3 +281,9 @@ class Together(Group):
             lines += queries.show(list(queries.queries).index(member.name))
         return "\n".join(f"{'' if i else 'sharing':<12}{line}" for i, line in enumerate(lines))
 
+
+def counted_alone(plan: Plan, mode: SharingMode, purpose: Purpose) -> CountedQuery | None:
+    """Returns a query that counts in a group of its own, of no feed yet; None if the engine of many refuses it."""
+    group = Together(mode, purpose, 0)
+    member = group.add("0", plan)
+    return None if group.join() else member

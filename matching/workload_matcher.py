@@ -84,6 +84,13 @@ class WorkloadMatcher:
         self._take_over(old.engine, continues)
         old.rows.remove(old)
 
+    def rename(self, name: str, new: str) -> None:
+        """Gives a query another name, in results and failures from now on."""
+        self.plans = {new if n == name else n: plan for n, plan in self.plans.items()}
+        self._empty = {new if n == name else n: rows for n, rows in self._empty.items()}
+        self._fingerprints = {new if n == name else n: of for n, of in self._fingerprints.items()}
+        self._none = None
+
     @property
     def engine(self) -> SharedTrends:
         """Returns the engine."""

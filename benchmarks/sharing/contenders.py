@@ -55,19 +55,33 @@ class Workload(NamedTuple):
 Push = Callable[[Piece], Iterator[tuple[str, pa.Table]]]
 
 
+class Choosing(SharedQueries):
+    """Queries counted together, and the time that choosing and changing their plan takes. seconds: of the processor, of
+    all since it was set to 0."""
+
+    seconds = 0.0
+
+    def choose(self) -> None:
+        begun = time.process_time()
+        super().choose()
+        Choosing.seconds += time.process_time() - begun
+
+
 #: Is given the name of a query and rows of it; what it does is not timed.
 Take = Callable[[str, pa.Table], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; latencies: of each query and
-    window with rows, in seconds by the clock and of processor time, float64 (n, 2); peak_bytes: by how much resident
-    memory grew at most. This tells something only of the first run in a process, and if rows are not kept."""
+    """open_seconds: until events could be pushed; seconds, cpu_seconds: of all pushes; choosing_seconds: of the
+    processor, of these for choosing and changing plans; latencies: of each query and window with rows, in seconds by
+    the clock and of processor time, float64 (n, 2); peak_bytes: by how much resident memory grew at most. This tells
+    something only of the first run in a process, and if rows are not kept."""
 
     open_seconds: float
     seconds: float
     cpu_seconds: float
+    choosing_seconds: float
     latencies: np.ndarray
     peak_bytes: int
 
@@ -117,6 +131,7 @@ def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Se
     """Runs a workload over a stream."""
     before = peak = resident_bytes()
     begun = time.perf_counter()
+    Choosing.seconds = 0.0
     push = open_queries(workload)
     open_seconds = time.perf_counter() - begun
     latencies: list[tuple[float, float]] = []
@@ -134,7 +149,8 @@ def run(open_queries: Callable[[Workload], Push], workload: Workload, pieces: Se
         for name, table, after in came:
             take(name, table)
             latencies += [after] * len(table["window_end"].unique())
-    return Result(open_seconds, seconds, cpu_seconds, np.array(latencies).reshape(-1, 2), peak - before)
+    choosing = Choosing.seconds
+    return Result(open_seconds, seconds, cpu_seconds, choosing, np.array(latencies).reshape(-1, 2), peak - before)
 
 
 def unshared(workload: Workload) -> Push:
@@ -191,7 +207,7 @@ def together(mode: SharingMode) -> Callable[[Workload], Push]:
     """All queries in one engine, in a mode of sharing; in groups of as many conditions as one engine takes."""
 
     def opened(workload: Workload) -> Push:
-        groups = [SharedQueries(plans, mode) for plans in groups_of(workload.plans)]
+        groups = [Choosing(plans, mode) for plans in groups_of(workload.plans)]
 
         def push(piece: Piece) -> Iterator[tuple[str, pa.Table]]:
             for group in groups:

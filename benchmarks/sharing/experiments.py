@@ -8,7 +8,9 @@ import statistics
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,37 +85,70 @@ def settings(
     raise ValueError(f"no experiment {experiment}")
 
 
-def measured(setting: Setting, mode: str, repeat: int, pin: bool, memory: bool = False) -> dict[str, Any]:
-    """Runs a contender; returns what is told of it: medians of rounds, and latencies of the one with median seconds.
-    memory: a first round whose rows are thrown away is for the peak memory."""
+Round = tuple[Result, Digest]
+
+
+def measured(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
+    """Runs a contender; returns what is told of it."""
+    warm_up(setting, mode, pin)
+    return told_of(setting, [one_round(setting, mode, pin) for _ in range(repeat)])
+
+
+@lru_cache(maxsize=1)
+def prepared(setting: Setting) -> tuple[Workload, pa.Table, int]:
+    """Returns a workload, its events and its SLIDE in minutes."""
     stream = STREAMS[setting.stream](setting.seed, setting.events, setting.phases, setting.keys)
     texts = DELIVERIES if setting.shape is None else workload(stream, setting.shape, setting.seed)
     slide = DELIVERIES_SLIDE if setting.shape is None else setting.shape.slide
-    whole = Workload(stream.schema, texts, plans_of(stream.schema, texts))
-    few = dict(list(texts.items())[:WARM_UP_QUERIES])
-    rounds: list[tuple[Result, Digest]] = []
-    peak: dict[str, int] = {}
+    return Workload(stream.schema, texts, plans_of(stream.schema, texts)), stream.events, slide
+
+
+def warm_up(setting: Setting, mode: str, pin: bool) -> None:
+    """Loads the kernels."""
+    whole, events, slide = prepared(setting)
+    few = list(whole.texts)[:WARM_UP_QUERIES]
+    some = Workload(whole.schema, {n: whole.texts[n] for n in few}, {n: whole.plans[n] for n in few})
     with one_core(pin), warnings.catch_warnings():
         warnings.simplefilter("ignore", hybrid.HybridWarning)
-        warm_up = pieces_of(stream.events.slice(0, WARM_UP_EVENTS), slide)
-        run(CONTENDERS[mode], Workload(stream.schema, few, {n: whole.plans[n] for n in few}), warm_up, _nothing)
-        pieces = pieces_of(stream.events, slide)
-        if memory:
-            peak["peak_bytes"] = run(CONTENDERS[mode], whole, pieces, _nothing).peak_bytes
-        for _ in range(repeat):
-            digest = Digest()
-            rounds.append((run(CONTENDERS[mode], whole, pieces, digest), digest))
+        run(CONTENDERS[mode], some, pieces_of(events.slice(0, WARM_UP_EVENTS), slide), _nothing)
+    gc.collect()
+    gc.freeze()  # what importing has left is looked through in no contender's time
+
+
+def one_round(setting: Setting, mode: str, pin: bool) -> Round:
+    """Runs a contender once."""
+    whole, events, slide = prepared(setting)
+    with one_core(pin), warnings.catch_warnings():
+        warnings.simplefilter("ignore", hybrid.HybridWarning)
+        digest = Digest()
+        return run(CONTENDERS[mode], whole, pieces_of(events, slide), digest), digest
+
+
+def peak(setting: Setting, mode: str, pin: bool) -> int:
+    """Returns by how much memory grows in a run whose rows are thrown away: the first one in a process."""
+    warm_up(setting, mode, pin)
+    whole, events, slide = prepared(setting)
+    with one_core(pin), warnings.catch_warnings():
+        warnings.simplefilter("ignore", hybrid.HybridWarning)
+        return run(CONTENDERS[mode], whole, pieces_of(events, slide), _nothing).peak_bytes
+
+
+def told_of(setting: Setting, rounds: Sequence[Round], peak_bytes: int | None = None) -> dict[str, Any]:
+    """Returns what is told of a contender: medians of rounds, and latencies of the one with median seconds."""
+    whole, _, _ = prepared(setting)
     cpu_seconds = statistics.median(r.cpu_seconds for r, _ in rounds)
     median, digest = sorted(rounds, key=lambda one: one[0].cpu_seconds)[len(rounds) // 2]
     per_second = setting.events / cpu_seconds
     return {
-        "queries": len(texts), "rows": sum(digest.rows.values()), "hash": digest.hash(),
+        "queries": len(whole.texts), "rows": sum(digest.rows.values()), "hash": digest.hash(),
         "queries_with_rows": len(digest.rows), "same_each_round": len({d.hash() for _, d in rounds}) == 1,
         "open_seconds": round(statistics.median(r.open_seconds for r, _ in rounds), 4),
         "seconds": round(statistics.median(r.seconds for r, _ in rounds), 4), "cpu_seconds": round(cpu_seconds, 4),
-        "events_per_second": round(per_second), "query_events_per_second": round(per_second * len(texts)),
+        "least_cpu_seconds": round(min(r.cpu_seconds for r, _ in rounds), 4),
+        "choosing_seconds": round(statistics.median(r.choosing_seconds for r, _ in rounds), 4),
+        "events_per_second": round(per_second), "query_events_per_second": round(per_second * len(whole.texts)),
         "latency_ms": _spread(median.latencies[:, 0]), "cpu_latency_ms": _spread(median.latencies[:, 1]),
-        **peak,
+        **({} if peak_bytes is None else {"peak_bytes": peak_bytes}),
     }  # fmt: skip
 
 
@@ -129,17 +164,30 @@ def _nothing(name: str, table: pa.Table) -> None:
     """Throws rows away."""
 
 
-def in_a_child(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
-    """Does what `measured` does in a process of its own, whose memory no other contender has grown."""
+def in_turns(setting: Setting, modes: Sequence[str], repeat: int, pin: bool) -> dict[str, dict[str, Any]]:
+    """Runs each contender in a process of its own, whose memory no other one has grown, and their rounds in turns: what
+    else the machine does then meets all of them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, context) as children:
-        return children.submit(_alone, setting, mode, repeat, pin).result()
+    with ExitStack() as stack:
+        children = {mode: stack.enter_context(ProcessPoolExecutor(1, context)) for mode in modes}
+        peaks = {mode: child.submit(peak, setting, mode, pin).result() for mode, child in children.items()}
+        rounds: dict[str, list[Round]] = {mode: [] for mode in modes}
+        for _ in range(repeat):
+            for mode, child in children.items():
+                rounds[mode].append(child.submit(one_round, setting, mode, pin).result())
+    return {mode: told_of(setting, rounds[mode], peaks[mode]) for mode in modes}
 
 
-def _alone(setting: Setting, mode: str, repeat: int, pin: bool) -> dict[str, Any]:
-    gc.collect()  # what importing has left; in a large process it would take longer than a small run
-    return measured(setting, mode, repeat, pin, memory=True)
+def here_in_turns(setting: Setting, modes: Sequence[str], repeat: int, pin: bool) -> dict[str, dict[str, Any]]:
+    """Does what `in_turns` does in this process, without figures of memory."""
+    for mode in modes:
+        warm_up(setting, mode, pin)
+    rounds: dict[str, list[Round]] = {mode: [] for mode in modes}
+    for _ in range(repeat):
+        for mode in modes:
+            rounds[mode].append(one_round(setting, mode, pin))
+    return {mode: told_of(setting, rounds[mode]) for mode in modes}
 
 
 def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> list[str]:
@@ -157,7 +205,7 @@ def disagreements(setting: Setting, contenders: dict[str, dict[str, Any]]) -> li
 
 
 HEAD = (
-    f"{'experiment':<12}{'stream':<11}{'':<14}{'contender':<12}{'rows':>9}{'cpu s':>9}{'events/s':>11}"
+    f"{'experiment':<12}{'stream':<11}{'':<14}{'contender':<12}{'rows':>9}{'cpu s':>9}{'choosing':>10}{'events/s':>11}"
     f"{'query-events/s':>16}{'cpu latency ms, p95':>21}{'MiB':>7}"
 )
 
@@ -169,7 +217,8 @@ def line(setting: Setting, mode: str, told: dict[str, Any]) -> str:
     latency = f"{told['cpu_latency_ms']['mean']:.1f}, {told['cpu_latency_ms']['p95']:.1f}"
     return (
         f"{setting.experiment:<12}{setting.stream:<11}{changed:<14}{mode:<12}{told['rows']:>9,}"
-        f"{told['cpu_seconds']:>9.3f}{told['events_per_second']:>11,}{told['query_events_per_second']:>16,}"
+        f"{told['cpu_seconds']:>9.3f}{told['choosing_seconds'] / told['cpu_seconds']:>10.1%}"
+        f"{told['events_per_second']:>11,}{told['query_events_per_second']:>16,}"
         f"{latency:>21}{memory:>7}"
     )
 
@@ -182,9 +231,8 @@ def experiments(
     results, wrong = [], []
     say(HEAD)
     for setting in asked:
-        contenders: dict[str, dict[str, Any]] = {}
-        for mode in modes:
-            told = contenders[mode] = (measured if here else in_a_child)(setting, mode, repeat, pin)
+        contenders = (here_in_turns if here else in_turns)(setting, modes, repeat, pin)
+        for mode, told in contenders.items():
             say(line(setting, mode, told))
         wrong += disagreements(setting, contenders)
         results.append({**asdict(setting), "x": setting.x, "contenders": contenders})

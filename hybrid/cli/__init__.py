@@ -144,7 +144,10 @@ def explain(
     workload: Annotated[
         bool, typer.Option("--workload", help="The queries of an app file, counted together: template, graph, plan.")
     ] = False,
-    sharing: Annotated[str, typer.Option(help="With --workload: none, hamlet, static or dynamic.")] = "dynamic",
+    sharing: Annotated[
+        str | None,
+        typer.Option(help="With --workload: none, hamlet, static or dynamic, instead of the app file's."),
+    ] = None,
 ) -> None:
     """Shows the compile stages of a query: syntax tree, plan, NFA^b, automaton, program; and, only with --stage kernel,
     the source of its compiled kernel. With --workload, what the trend queries of an app file (*.toml) share."""
@@ -153,7 +156,9 @@ def explain(
     if workload:
         from hybrid.statement.workload import explain_workload
 
-        print(explain_workload(run.statements(Path(text)), open_tables(table), sharing))
+        texts = run.statements(Path(text))
+        mode, modes = run.sharing_of(Path(text)) if sharing is None else (sharing, {})
+        print(explain_workload(texts, open_tables(table), mode, modes))
         return
     demo = _demo_query(text)
     if demo is not None:

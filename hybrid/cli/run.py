@@ -72,6 +72,18 @@ def statements(file: Path) -> dict[str, str]:
     return found
 
 
+def sharing_of(file: Path) -> tuple[str, dict[str, str]]:
+    """Returns the `sharing` of an app file whose queries can be read, and those of single queries."""
+    import tomllib
+
+    from hybrid.watch.query_spec import SHARING
+
+    tables = tomllib.loads(file.read_text())
+    database = tables.get("database")
+    of_all = database.get("sharing", SHARING) if isinstance(database, dict) else SHARING
+    return str(of_all), {name: str(q["sharing"]) for name, q in tables["queries"].items() if "sharing" in q}
+
+
 def status(
     where: Where = str(APP),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, on one line.")] = False,

@@ -467,6 +467,7 @@ class Database:
         fresh: bool = False,
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
+        sharing: str | None = None,
     ) -> Alerts:
         """Replaces a running query with a new version over the same streams, without losing matches in progress.
 
@@ -474,11 +475,13 @@ class Database:
         If only measures, their display or the outer SELECT differ, the partial matches are taken over. Otherwise the
         events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
         longer kept, raises DataError, or with `fresh` warns and starts with an empty state. The alerts of the old
-        version keep its rows and receive those that wait for history. Raises QueryError, DataError; the old version
-        then goes on.
+        version keep its rows and receive those that wait for history. sharing: as in `watch`; None: as before. Raises
+        QueryError, DataError; the old version then goes on.
         """
+        if sharing is not None:
+            check_sharing(sharing, text)
         with self._lock, Deferred():
-            old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh)
+            old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh, sharing)
             self._parts.wind()
             if query.asked is not None:
                 self._checkpoints.keep_names()

@@ -207,8 +207,9 @@ class Queries:
     # ---- replace, shed, stop
 
     def replace(
-        self, alerts: Alerts, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool
-    ) -> tuple[LiveQuery, LiveQuery, bool]:
+        self, alerts: Alerts, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool,
+        sharing: str | None = None,
+    ) -> tuple[LiveQuery, LiveQuery, bool]:  # fmt: skip
         """Starts the new version of a query. Returns the old one, the new one, and whether the new one has the state of
         a run since the old one began. Call `retire` next. See Database.replace."""
         self._opened.check()
@@ -218,7 +219,7 @@ class Queries:
         if self._flow.target(alerts) is not None:
             raise DataError("this query feeds a stream", "close it, and start the new version with db.watch")
         strategy = strategy_of("auto") if old.driver is None else old.driver.strategy
-        new = self.ask(text, strategy, tables, evidence, sharing=old.sharing)
+        new = self.ask(text, strategy, tables, evidence, sharing=sharing or old.sharing)
         was, now = (sorted(query.events.streams) for query in (old, new))
         if was != now:
             message = f"the new version reads {', '.join(now)}, the old one {', '.join(was)}"
@@ -228,7 +229,7 @@ class Queries:
         whole = new.events.succeed(old.events, fresh)
         self._has_begun(new)
         if old.asked is not None:
-            new.asked = replace(old.asked, text=text, evidence=evidence)
+            new.asked = replace(old.asked, text=text, evidence=evidence, sharing=new.sharing)
             self._flow.named[old.asked.name] = new
         return old, new, whole
 

@@ -68,6 +68,7 @@ def of_query(stats: Mapping[str, Any], failed: bool) -> dict[str, Any]:
         **{key: stats.get(key, 0) for key in counts},
         "kept_share": stats.get("kept_share"), "shed": stats.get("events_shed", 0),
         "recall": stats.get("estimated_recall"),
+        "sharing": stats.get("sharing"), "counted_with": stats.get("counted_with", 0),
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from hybrid.service.app_tables import (
     SourceTable,
     StreamTable,
 )
+from hybrid.watch.query_spec import SHARING
 from hybrid.watch.shedding import Shed
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query of the app. sinks: their names. reads: the streams, in lower case. shed: load shedding, or None.
-    start_us: the event time from which archived events are read first (backfill), or None."""
+    start_us: the event time from which archived events are read first (backfill), or None. sharing: how its trends are
+    counted together with others."""
 
     text: str
     sinks: tuple[str, ...]
     reads: tuple[str, ...]
     shed: Shed | None = None
     start_us: int | None = None
+    sharing: str = SHARING
 
 
 @dataclass(frozen=True, slots=True)

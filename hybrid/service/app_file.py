@@ -173,6 +173,7 @@ class _Check:
                 self.known("stream", given["stream"], ("sources", name, "stream"))
             if source is not None:
                 self.simulated(name, source, streams)
+        self.sharing = (database or DatabaseTable()).sharing
         access = self.access(() if database is None else database.files)
         queries = self.queries(streams, sources, asked, sinks, access)
         self.read_once(sources)
@@ -566,7 +567,7 @@ class _Check:
             found = sinks.get(sink)
             if found is not None:
                 self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
-        return Query(text, tuple(known), reads, shed, table.start)
+        return Query(text, tuple(known), reads, shed, table.start, table.sharing or self.sharing)
 
     def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
         """Returns a fault of a query text with its position in the app file."""

@@ -53,6 +53,7 @@ Positive = Annotated[timedelta, BeforeValidator(_positive)]
 Ahead = Annotated[timedelta | None, BeforeValidator(_ahead)]
 Instant = Annotated[int, BeforeValidator(_instant)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Sharing: TypeAlias = Literal["dynamic", "static", "hamlet", "none"]
 Count = Annotated[int, Field(gt=0)]
 Payload: TypeAlias = Literal["json", "avro", "arrow"]
 Times: TypeAlias = Literal["iso", "s", "ms", "us", "ns"]
@@ -83,6 +84,8 @@ class DatabaseTable(AppTable):
     """the Spark that searches large ranges of history, such as spark://host:7077; default: none"""
     spark_events: Annotated[int, Field(ge=0)] | None = None
     """a range of history with more events is large; default: 100 million"""
+    sharing: Sharing = "dynamic"
+    """how the trends of queries are counted together: dynamic, static, hamlet or none"""
     files: Names = ()
     """the files that queries may read: a file, a directory with all its files, or a list; default: none"""
 
@@ -228,6 +231,8 @@ class QueryTable(AppTable):
     """the list of sinks that get its rows"""
     start: Instant | None = None
     """the time, such as 2024-01-01, from which archived events are read first (backfill); default: new events only"""
+    sharing: Sharing | None = None
+    """how its trends are counted with those of others: dynamic, static, hamlet or none; default: that of `database`"""
     shed: ShedTable | None = None
     """load shedding of keys under overload, { lag = "10s", after = "5s", least = 0.1 }; default: never"""
 

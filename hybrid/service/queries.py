@@ -88,7 +88,7 @@ class ServiceQueries:
             running = Running(query, alerts)
             if not (alerts.done or alerts.failed):
                 self.running[name] = running
-                if alerts.plan.text != query.text:
+                if alerts.plan.text != query.text or _shared_otherwise(alerts, query):
                     self._replace(name, running, query)
                 else:
                     self._shed(name, running)
@@ -104,7 +104,9 @@ class ServiceQueries:
         start = None if anew else query.start_us
         try:
             with trouble.warned(f"query {name}"):
-                alerts = db.watch(query.text, evidence=True, name=named, shed=query.shed, start=start)
+                alerts = db.watch(
+                    query.text, evidence=True, name=named, shed=query.shed, start=start, sharing=query.sharing
+                )
                 self.running[name] = Running(query, alerts)
                 trouble.well(f"query {name}")
                 if db.names_kept:
@@ -119,7 +121,7 @@ class ServiceQueries:
         running = self.running.get(name)
         if running is None:
             self.watch(name, query)
-        elif running.query.text == query.text and running.failure is None:
+        elif (running.query.text, running.query.sharing) == (query.text, query.sharing) and running.failure is None:
             running.query = query
             self._shed(name, running)
         else:
@@ -136,7 +138,7 @@ class ServiceQueries:
         self._outlets.rows_kept()
         try:
             with trouble.warned(f"query {name}"):
-                alerts = self._context.db.replace(running.alerts, query.text, evidence=True)
+                alerts = self._context.db.replace(running.alerts, query.text, evidence=True, sharing=query.sharing)
         except (QueryError, DataError) as error:
             trouble.fault(f"query {name}", f"not replaced, the old version keeps running: {said(error)}")
             running.query = replace(running.query, sinks=query.sinks)  # its old sinks may be removed
@@ -298,3 +300,8 @@ def _kept_until(until: float) -> str:
 def late_name(stream: str) -> str:
     """Returns the name of a stream's late events among the queries; no query can have it."""
     return f"late events of {stream}"
+
+
+def _shared_otherwise(alerts: Alerts, query: Query) -> bool:
+    """True if the trends of a running query are to be counted in another mode."""
+    return alerts.stats().get("sharing", query.sharing) != query.sharing

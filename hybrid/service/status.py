@@ -168,6 +168,8 @@ def rendered(status: dict[str, Any], now: float) -> RenderableType:
             for name, q in status["queries"].items()
         ]  # fmt: skip
         parts.append(table("query|state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries))
+    if counted := [[n, q["sharing"], q["counted_with"]] for n, q in status["queries"].items() if q.get("sharing")]:
+        parts.append(table("trends of|sharing|counted with others", counted))
     if status["sources"]:
         known = any(s.get("partitions") for s in status["sources"].values())
         sources = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -20,16 +21,20 @@ from matching.workload.sharing_mode import SharingMode
 from query.language.parse import parse
 from query.plan.plan import Plan
 
+NO_MODES: Mapping[str, str] = MappingProxyType({})
 #: Events of a batch, after which a plan may change.
 BATCH_EVENTS = 4_096
 
 
-def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic") -> str:
+def explain_workload(
+    texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic", modes: Mapping[str, str] = NO_MODES
+) -> str:
     """Returns, for each group of queries that can be counted together, their template, and after a run over the events
     of their table the rates, the sharing plan graph, the plan, its cost and its changes; and of each other query why it
-    is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic. Raises QueryError, DataError.
-    Cost: that of the queries."""
-    check_sharing(sharing, sharing)
+    is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic; modes: those of single
+    queries. Raises QueryError, DataError. Cost: that of the queries."""
+    for mode in (sharing, *modes.values()):
+        check_sharing(mode, mode)
     groups: dict[tuple[object, ...], dict[str, Plan]] = {}
     events: dict[tuple[object, ...], list[EventBatch]] = {}
     alone: dict[str, str] = {}
@@ -49,13 +54,13 @@ def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharin
                 alone[name] = why
                 continue
             pattern = plan.factors[0].plan
-            key = workload_key(pattern)
+            key = (modes.get(name, sharing), *workload_key(pattern))
             groups.setdefault(key, {})[name] = pattern
             relations.load(plan)
             batches, _, _ = relations.factor(plan.factors[0], by_key=False)
             events[key] = _with_columns(events.get(key), list(batches))
     parts = [
-        _explained(group, events[key], SharingMode(sharing))
+        _explained(group, events[key], SharingMode(key[0]))
         for key, plans in groups.items()
         for group in groups_of(plans)
     ]

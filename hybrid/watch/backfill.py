@@ -21,13 +21,14 @@ from hybrid.watch.query_spec import END_US
 from live.stream import LiveStream
 from matching.batch import EventBatch
 from matching.drive import parts
-from matching.feed import Feed, Member
+from matching.feed import Feed, Member, shares_trends
 from matching.ordering import in_sources
 from matching.purpose import Purpose
 from query.plan.plan import Plan
 
 if TYPE_CHECKING:
     from matching.shedding import Shedder
+    from matching.workload.sharing_mode import SharingMode
 
 
 class Filling:
@@ -39,14 +40,20 @@ class Filling:
 
     def __init__(
         self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None,
-        purpose: Purpose = Purpose.LIVE,
+        purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> None:  # fmt: skip
-        """purpose: see matching.feed.Feed.add."""
+        """purpose, sharing: see matching.feed.Feed.add."""
         self._plan = plan
         self._from_us = from_us
         self.reached_us = from_us if low_us is None else max(from_us, low_us)
         self._sources: tuple[str, ...] = ()
-        self.member = Member(live_matcher(plan, purpose=Purpose.LIVE if shedder else purpose), shedder)
+        counted = None
+        if sharing is not None and shedder is None and shares_trends(plan):
+            from matching.together import counted_alone
+
+            counted = counted_alone(plan, sharing, purpose)
+        own = Purpose.LIVE if shedder else purpose
+        self.member = Member(live_matcher(plan, purpose=own), shedder) if counted is None else counted
         #: Number of events taken.
         self.count = 0
 
@@ -65,7 +72,7 @@ class Filling:
         named = in_sources(batch, self._sources)
         self._sources = named.sources
         for part in parts(named):
-            self.member.guarded(self.member.alone.push, part)
+            self.member.push_alone(part)
 
     def enter(self, feed: Feed, snapshot: HistorySnapshot, live: LiveStream) -> Member:
         """Takes the remaining events, between two pushes, and joins the feed. Returns its member."""

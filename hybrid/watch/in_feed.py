@@ -19,7 +19,7 @@ from hybrid.watch.query_spec import END_US
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
-from matching.feed import Feed, Member, Unread, needed_from
+from matching.feed import Feed, Member, Unread, needed_from, shares_trends
 from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats
@@ -113,7 +113,7 @@ class InFeed:
         self.shedding = None if shed is None else Shedding(shed)
         plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
         if from_us is not None:
-            self._filling = Filling(plan, from_us, shedder, purpose=self._purpose)
+            self._filling = Filling(plan, from_us, shedder, purpose=self._purpose, sharing=self._sharing)
             self.member = self._filling.member
         else:
             self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose, self._sharing))
@@ -187,11 +187,14 @@ class InFeed:
             def read(low_us: int, high_us: int) -> EventBatch:
                 return reader.read(RangeRequest(low_us, high_us, closed=True))
 
-            member = feed.succeed(old.member, plan, read, self._purpose)
+            if old._sharing is self._sharing or old.member.shedder is not None or not shares_trends(plan):
+                member = feed.succeed(old.member, plan, read, self._purpose)
+            else:
+                member = feed.in_mode(old.member, plan, self._purpose, self._sharing)
             if member is None:
                 old_shedder = old.member.shedder
                 shedder = None if old_shedder is None else old_shedder.anew(plan.partition_by)
-                member = old._replayed(plan, shedder, purpose=self._purpose)
+                member = old._replayed(plan, shedder, self._sharing, purpose=self._purpose)
         else:
             events, whole = events_had(self.stream, old.begun)
             accepted_before = self.stream.on_time_count - len(events)
@@ -213,7 +216,7 @@ class InFeed:
         live, name = self.stream.live, self.stream.schema.name.lower()
         passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
         from_us = EVER if begun.from_us is None else begun.from_us
-        filling = Filling(self.factor.plan, from_us, purpose=self._purpose)
+        filling = Filling(self.factor.plan, from_us, purpose=self._purpose, sharing=self._sharing)
         filling.take(events.slice(0, passed))
         feed, ahead = self._feed(), events.slice(passed, len(events))
         return _so_far(feed, filling.join(feed, ahead, live, begun.seq(name)))
@@ -226,7 +229,8 @@ class InFeed:
         return None if self.shedding is None else Shedder(self.factor.plan.partition_by)
 
     def _replayed(
-        self, plan: Plan, shedder: Shedder | None, events_max: int | None = None, purpose: Purpose = Purpose.LIVE
+        self, plan: Plan, shedder: Shedder | None, sharing: SharingMode | None, events_max: int | None = None,
+        purpose: Purpose = Purpose.LIVE,
     ) -> Member | None:  # fmt: skip
         """Returns a member in the state of the plan having run from the query's beginning, replayed from the kept
         events; None if they are incomplete, or more than `events_max`. Raises the failure of the query, and DataError
@@ -237,7 +241,7 @@ class InFeed:
         low_us = needed_from(plan, feed.advanced_us)
         dropped_us = stream.dropped_us
         if from_us is not None:
-            filling = Filling(plan, from_us, shedder, low_us, purpose)
+            filling = Filling(plan, from_us, shedder, low_us, purpose, sharing)
             few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
             if not few or (dropped_us is not None and dropped_us > filling.reached_us):
                 return None
@@ -250,7 +254,7 @@ class InFeed:
         if whole and len(mine) != self.accepted:
             return None
         return feed.replay(
-            plan, self._since_seq, events.take(mine), shedder, purpose=purpose, sharing=self._sharing
+            plan, self._since_seq, events.take(mine), shedder, purpose=purpose, sharing=sharing
         )
 
     @property
@@ -303,7 +307,7 @@ class InFeed:
         old = self.member
         assert old is not None
         shedder = (old.shedder or self._new_shedder()) if self.shedding is not None else None
-        member = self._replayed(self.factor.plan, shedder, REPLAY_EVENTS_MAX)
+        member = self._replayed(self.factor.plan, shedder, self._sharing, REPLAY_EVENTS_MAX)
         if member is None:
             raise DataError(
                 "events since the query began are no longer kept, or are too many", "close it, and watch it again"

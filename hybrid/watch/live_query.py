@@ -255,6 +255,8 @@ class LiveQuery:
             found["skips_stuck"] = stuck
         if events.shedding is not None and events.shedding.shedder is not None:
             found |= events.shedding.stats()
+        if self.factor.plan.trends is not None:
+            found |= {"sharing": self.sharing, "counted_with": 0 if events.member is None else events.member.others}
         found |= stats_of(events.spill) | endless_of(events.factors)
         return found if self.driver is None else found | self.driver.stats()
 

@@ -31,7 +31,9 @@ from matching.workload.cost import EventRates
 #: Initial room for nodes, columns and rows of output.
 ROOM = 1 << 8
 #: Records carried over at once from one plan to another.
-CARRIED_AT_ONCE = 1 << 13
+CARRIED_AT_ONCE = 1 << 15
+#: Events after which the limbs in use are looked at: they grow in a window.
+LIMBS_EVERY = 500
 #: Values make room for so many bits more at once, as each time all nodes get a limb more.
 VALUE_STEP = 16
 
@@ -77,6 +79,7 @@ class SharedTrends(CountsOnly):
         least = dict.fromkeys(s.value for s in table.of_kind(LEAST))
         self._in_order = [v for v in least if table.features[v][1].floating]
         self.measured_events = self._span_us = 0
+        self._limbs: list[float] = []
         self._last_us: int | None = None
         self.seen = np.zeros(len(table.template.conditions), np.int64)
         self._layouts = self._layouts_of(1)
@@ -162,12 +165,18 @@ class SharedTrends(CountsOnly):
         """Returns the number of windows of partitions opened so far."""
         return int(self._counters[SharedCounter.OPENED])
 
+    @property
+    def measured_windows(self) -> float:
+        """Returns the time since the last call of `measured`, in windows."""
+        return max(1, self._span_us) / self._sets.within_us
+
     def measured(self) -> EventRates:
         """Returns the rates of events since the last call."""
-        span = max(1, self._span_us) / self._sets.within_us
         partitions = max(1, self._counters[SharedCounter.OPEN] / self._slots)
-        rates = EventRates(tuple((self.seen / (span * partitions)).tolist()), self.limbs)
-        self.measured_events, self._span_us = 0, 0
+        windows = float(self.measured_windows * partitions)
+        limbs = self._limbs or [self.limbs]
+        rates = EventRates(tuple((self.seen / windows).tolist()), sum(limbs) / len(limbs), windows)
+        self.measured_events, self._span_us, self._limbs = 0, 0, []
         self.seen[:] = 0
         return rates
 
@@ -207,6 +216,10 @@ class SharedTrends(CountsOnly):
                 error.position = positions.start + at if isinstance(positions, slice) else int(positions[at])
                 error.halfway = bool(self._counters[SharedCounter.SLOT])
                 raise
+
+        missing = self.measured_events // LIMBS_EVERY - len(self._limbs)
+        if missing > 0:
+            self._limbs += [self.limbs] * missing
 
     def end_row(self) -> None:
         """Ends a row that was taken in some of its windows: the others do not take it."""
@@ -339,23 +352,27 @@ class SharedTrends(CountsOnly):
         for other in others:
             theirs = other.engine._open_nodes()
             every.append((other.engine, other.queries, theirs, self._opened_like(other, theirs)))
+        gone = any(set(range(engine._layouts.queries)) - set(of) for engine, of, _, _ in every)
         places = places_of(counted_sets(self.plan))
         pairs = list(places)
         into = np.array([places[pair] for pair in pairs], np.int64)
+        continued = [self._continued(engine, of, pairs) for engine, of, _, _ in every]
         open_nodes = self._open_nodes()
         chunk = max(1, CARRIED_AT_ONCE // max(1, len(pairs)))
         for begin in range(0, len(open_nodes), chunk):
             nodes = open_nodes[begin : begin + chunk]
             values = np.zeros((len(nodes), len(pairs), self._widest), np.int64)
-            for engine, of, theirs, mine in every:
+            for (engine, of, theirs, mine), (kept, read) in zip(every, continued, strict=True):
                 some = np.flatnonzero(np.isin(mine, nodes))
                 here, there = mine[some], theirs[some]
-                values = self._carried(engine, of, pairs, there, np.searchsorted(nodes, here), values)
+                to = np.searchsorted(nodes, here)
+                values = self._carried(engine, of, pairs, kept, read, there, to, values)
                 for column in (SharedNode.WIDTH, SharedNode.FULL):
                     most = np.maximum(self._room.nodes[here, column], engine._room.nodes[there, column])
                     self._room.nodes[here, column] = most
-            roomy = self._limbs_in(values, pairs) < self._room.nodes[nodes, SharedNode.WIDTH]
-            self._room.nodes[nodes[roomy], SharedNode.FULL] = 0  # without the queries that are gone
+            if gone:
+                roomy = self._limbs_in(values, pairs) < self._room.nodes[nodes, SharedNode.WIDTH]
+                self._room.nodes[nodes[roomy], SharedNode.FULL] = 0
             at = 0
             while at < len(nodes):
                 at, status = kernels.load_values(
@@ -364,27 +381,32 @@ class SharedTrends(CountsOnly):
                 )  # fmt: skip
                 self._make_room(status)
 
-    def _carried(
-        self, old: SharedTrends, queries: Sequence[int], pairs: Sequence[tuple[int, int]], nodes: Int64Array,
-        at: Int64Array, values: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
-        """Returns the records of pairs of a query and a node with those of another engine for its nodes, which come to
-        the indices `at`; both engines have the same limbs then."""
+    def _continued(
+        self, old: SharedTrends, queries: Sequence[int], pairs: Sequence[tuple[int, int]]
+    ) -> tuple[Int64Array, np.ndarray]:
+        """Returns which pairs of a query and a node continue those of another engine, and set, query and cell there."""
         where = places_of(counted_sets(old.plan))
         mine, theirs = self._table.template.queries, old._table.template.queries
         # the nodes of a query are in the same order in all templates
         there = {
-            (q, n): (of, m)
+            (q, n): where[of, m]
             for q, of in enumerate(queries) if of != kernels.NONE
             for n, m in zip(mine[q].labels, theirs[of].labels, strict=True)
         }  # fmt: skip
         kept = [i for i, pair in enumerate(pairs) if pair in there]
-        read = np.array([where[there[pairs[i]]] for i in kept], np.int64).reshape(-1, 3)
+        read = np.array([there[pairs[i]] for i in kept], np.int64).reshape(-1, 3)
+        return np.array(kept, np.int64), read
+
+    def _carried(
+        self, old: SharedTrends, queries: Sequence[int], pairs: Sequence[tuple[int, int]], kept: Int64Array,
+        read: np.ndarray, nodes: Int64Array, at: Int64Array, values: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """Returns the records of pairs with those of another engine for its nodes, which come to the indices `at`; both
+        engines have the same limbs then. kept, read: see `_continued`."""
         while old._layouts.limbs < self._layouts.limbs:
             old._more_limbs()
         records = old._values_of(nodes, read)
-        for k, i in enumerate(kept):
-            old._continue_sign(records[:, k], queries[pairs[i][0]], nodes)
+        old._continue_sign(records, [queries[pairs[i][0]] for i in kept.tolist()], nodes)
         while self._layouts.limbs < old._layouts.limbs:
             was = self._layouts
             self._more_limbs()
@@ -392,26 +414,33 @@ class SharedTrends(CountsOnly):
             for i, (q, _) in enumerate(pairs):
                 wide[:, i] = self._laid_out(values[:, i], q, was, self._layouts)
             values = wide
-        for k, i in enumerate(kept):
-            size = self._layouts.size[pairs[i][0]]  # the sums of a query are in the same order in all workloads
-            values[at, i, :size] = records[:, k, :size]
+        # The sums of a query are in the same order in all workloads, and zeros behind them.
+        size = min(values.shape[2], records.shape[2])
+        values[at[:, None], kept, :size] = records[..., :size]
         return values
 
-    def _continue_sign(self, records: np.ndarray, q: int, nodes: Int64Array) -> None:
-        """Continues the numbers of a query's records to all limbs; they have those of their nodes."""
-        of, width = self._layouts, self._room.nodes[nodes, SharedNode.WIDTH]
-        numbers = int(of.floats_at[q] - 1) // of.limbs
-        whole = records[:, 1 : of.floats_at[q]].reshape(len(nodes), numbers, of.limbs)
-        sign = np.take_along_axis(whole, (width - 1)[:, None, None], axis=2) >> 63
-        above = np.arange(of.limbs) >= width[:, None, None]
-        records[:, 1 : of.floats_at[q]] = np.where(above, sign, whole).reshape(len(nodes), numbers * of.limbs)
+    def _continue_sign(self, records: np.ndarray, queries: Sequence[int], nodes: Int64Array) -> None:
+        """Continues the numbers of records of queries to all limbs; they have those of their nodes."""
+        of, width = self._layouts, self._room.nodes[nodes, SharedNode.WIDTH][:, None, None, None]
+        if not len(nodes) or (width == of.limbs).all():
+            return
+        above = np.arange(of.limbs) >= width
+        for end, at in self._by_numbers(queries):
+            whole = records[:, at, 1:end].reshape(len(nodes), len(at), -1, of.limbs)
+            last = np.broadcast_to(width - 1, (*whole.shape[:3], 1))
+            sign = np.take_along_axis(whole, last, axis=3) >> 63
+            records[:, at, 1:end] = np.where(above, sign, whole).reshape(len(nodes), len(at), end - 1)
+
+    def _by_numbers(self, queries: Sequence[int]) -> list[tuple[int, Int64Array]]:
+        """Returns the ends of whole numbers in records, and at which indices queries have these."""
+        ends = self._layouts.floats_at[np.array(queries, np.int64)]
+        return [(int(end), np.flatnonzero(ends == end)) for end in np.unique(ends)]
 
     def _limbs_in(self, values: np.ndarray, pairs: Sequence[tuple[int, int]]) -> Int64Array:
         """Returns, by node, the limbs that the largest number of its records needs; see `_values_of`."""
         of, most = self._layouts, np.zeros(len(values), np.int64)
-        for i, (q, _) in enumerate(pairs):
-            numbers = int(of.floats_at[q] - 1) // of.limbs
-            whole = values[:, i, 1 : of.floats_at[q]].reshape(len(values), numbers, of.limbs)
+        for end, at in self._by_numbers([q for q, _ in pairs]):
+            whole = values[:, at, 1:end].reshape(len(values), -1, of.limbs)
             used = (whole != whole[..., -1:] >> 63) * np.arange(1, of.limbs + 1)
             most = np.maximum(most, used.max(axis=(1, 2), initial=0))
         return most

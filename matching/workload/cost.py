@@ -34,11 +34,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import inf
 
 import numpy as np
 
 from matching.workload.plan import SharedSet, SharingPlan
-from matching.workload.template import START, Template, bits, mask
+from matching.workload.template import Template, bits, mask
 from query.plan.expression import Call, Column, Constant, Expression, conjuncts, show
 
 #: Steps of a window in which it is estimated how often nodes are live.
@@ -54,7 +55,8 @@ class Weights:
     of its limbs `limb` more; snapshot: besides `record`, for each record of a new column, and `own`, for each limb of
     its values; value: a value read for a snapshot; product: a coefficient times a value, for each number
     `product_limb` more by the limbs of both, and product_alone of a query that counts alone; result: the trends of a
-    query at a last node. least: columns that a set has at least. live: True if nodes are dead until something comes."""
+    query at a last node. least: columns that a set has at least. live: True if nodes are dead until something comes.
+    carried: a record of a query at a node, carried over to another plan."""
 
     visit: float
     event: float
@@ -72,6 +74,7 @@ class Weights:
     result: float
     least: float
     live: bool
+    carried: float = 0.0
 
 
 ADDITIONS = Weights(
@@ -80,7 +83,7 @@ ADDITIONS = Weights(
 )  # fmt: skip
 FITTED = Weights(
     visit=4.4, event=20, entry=6, column=2, addition=23, limb=0.8, snapshot=240, record=44, own=1, value=60,
-    product=5, product_limb=25, product_alone=0, result=150, least=0, live=True,
+    product=5, product_limb=25, product_alone=0, result=150, least=0, live=True, carried=150,
 )  # fmt: skip
 #: Those by which plans are chosen.
 WEIGHTS = FITTED
@@ -88,10 +91,12 @@ WEIGHTS = FITTED
 
 @dataclass(frozen=True, slots=True)
 class EventRates:
-    """Events of each condition of a template in one partition and window. limbs: of a number, on average."""
+    """Events of each condition of a template in one partition and window. limbs: of a number, on average. windows: of
+    partitions, in which events were counted."""
 
     events: tuple[float, ...]
     limbs: float = 1.0
+    windows: float = inf
 
     @classmethod
     def measured(cls, counts: Sequence[int], windows: int) -> EventRates:
@@ -136,32 +141,16 @@ def masks(of: SharedSet) -> tuple[int, int]:
     return mask(of.queries), mask(of.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """Queries that are alike at a node. before: the nodes before, as bits; starts: True if trends start here; label:
-    the index of their condition."""
-
-    queries: int
-    before: int
-    starts: bool
-    label: int
-
-
 class Liveness:
     """How often there are partial trends of a query, by its nodes: come, mean: when an event comes, at a node or the
     start before it, and at the node; final: at the end of the window. Events are evenly mixed."""
 
-    __slots__ = ("come", "final", "mean")
+    __slots__ = ("_come", "_found", "_mean", "_order", "_starts", "final")
 
     def __init__(self, template: Template, rates: EventRates) -> None:
-        pairs = [(q, n) for q, path in enumerate(template.queries) for n in path.labels]
-        number = {pair: i for i, pair in enumerate(pairs)}
-        start, never = len(pairs), len(pairs) + 1
-        lists = [
-            [start if a == START else number[q, a] for a in template.queries[q].before(n)] for q, n in pairs
-        ]
-        most = max(map(len, lists), default=1)
-        before = np.array([of + [never] * (most - len(of)) for of in lists]).reshape(len(pairs), most)
+        pairs, lists = template.pairs, template.sources
+        start, most = len(pairs), max(map(len, lists), default=1)
+        before = np.array([of + [start + 1] * (most - len(of)) for of in lists]).reshape(len(pairs), most)
         events = np.array([rates.events[template.queries[q].labels[n]] for q, n in pairs])
         often = -np.expm1(-events / LIVE_STEPS)
         there = np.zeros(len(pairs) + 2)
@@ -173,14 +162,30 @@ class Liveness:
             mean += there[:-2] / 2
             there[:-2] += often * np.maximum(here - there[:-2], 0)
             mean += there[:-2] / 2
-        self.come, self.mean, self.final = (
-            _by_query(template, values) for values in (come / LIVE_STEPS, mean / LIVE_STEPS, there)
-        )
+        at = np.array(pairs).reshape(-1, 2).T
+        self._come, self._mean, self.final = np.zeros((3, len(template.queries), len(template.nodes)))
+        self._come[*at], self._mean[*at], self.final[*at] = come / LIVE_STEPS, mean / LIVE_STEPS, there[:-2]
+        known: dict[frozenset[int], int] = {}
+        self._starts = [known.setdefault(labels, len(known)) for labels in template.starts]
+        self._order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
+        self._found: dict[int, tuple[list[float], list[float]]] = {
+            1 << q: rows for q, rows in enumerate(zip(self._come.tolist(), self._mean.tolist(), strict=True))
+        }
 
-
-def _by_query(template: Template, values: np.ndarray) -> list[dict[int, float]]:
-    of = iter(values.tolist())
-    return [{n: next(of) for n in path.labels} for path in template.queries]
+    def some(self, queries: int) -> tuple[list[float], list[float]]:
+        """Returns `come` and `mean` for partial trends of any of some queries, by node. Queries whose trends start with
+        the same events have them at the same time, others independently."""
+        found = self._found.get(queries)
+        if found is None:
+            rows = [q for q in self._order if queries >> q & 1]
+            of_row = [self._starts[q] for q in rows]
+            begin = [i for i, start in enumerate(of_row) if not i or start != of_row[i - 1]]
+            come, mean = (
+                (1 - np.multiply.reduce(1 - np.maximum.reduceat(of[rows], begin))).tolist()
+                for of in (self._come, self._mean)
+            )
+            found = self._found[queries] = come, mean
+        return found
 
 
 #: Of the nodes of a set: 1 if it has the column of the start; events that it takes; entries of queries whose conditions
@@ -213,7 +218,8 @@ class SetCosts:
     """Costs of sets of a template under rates, each computed once. Sets are (queries, nodes) as bits."""
 
     __slots__ = (
-        "_entering", "_found", "_labels", "_numbers", "alike", "last", "live", "rates", "succ", "template", "weights",
+        "_alone", "_entering", "_final", "_found", "_labels", "_numbers", "alike", "last", "live", "rates", "succ",
+        "template", "weights",
     )  # fmt: skip
 
     def __init__(self, template: Template, rates: EventRates, weights: Weights | None = None) -> None:
@@ -221,13 +227,10 @@ class SetCosts:
         self.template, self.rates = template, rates
         self.weights = WEIGHTS if weights is None else weights
         self.live = Liveness(template, rates) if self.weights.live else None
+        self._final = [] if self.live is None else self.live.final.T.tolist()
         self._numbers: dict[int, tuple[int, int]] = {}
-        self.alike = alike(template)
-        self.last = [mask(q for q, path in enumerate(template.queries) if n in path.last) for n in nodes_of(template)]
-        self.succ = [0] * len(template.nodes)
-        for (source, node), _ in template.transitions.items():
-            if source != START:
-                self.succ[source] |= 1 << node
+        self.alike, self.last, self.succ = template.alike, template.last, template.following
+        self._alone: dict[tuple[int, int], tuple[float, float, float, float]] = {}
         self._found: dict[tuple[int, int], SetCost] = {}
         self._labels: dict[frozenset[int], tuple[float, float]] = {}
         self._entering: dict[int, tuple[int, float, bool]] = {}
@@ -262,8 +265,11 @@ class SetCosts:
     def of(self, queries: int, nodes: int) -> SetCost:
         found = self._found.get((queries, nodes))
         if found is None:
-            sums = self._sums(queries, nodes, nodes, NONE)
-            found = self._found[queries, nodes] = self._set_cost(queries, nodes, sums)
+            if queries & (queries - 1):
+                found = self._set_cost(queries, nodes, self._sums(queries, nodes, nodes, NONE))
+            else:
+                found = self._own_cost(queries, nodes)
+            self._found[queries, nodes] = found
         return found
 
     def numbers(self, queries: int) -> tuple[int, int]:
@@ -277,7 +283,7 @@ class SetCosts:
 
     def coming(self, queries: int, node: int) -> float:
         """Returns how often something comes to a node of some queries that are alike before it."""
-        return 1.0 if self.live is None else self.live.come[first_of(queries)][node]
+        return 1.0 if self.live is None else self.live.some(queries)[0][node]
 
     def changing(self, queries: int, node: int) -> float:
         """Returns the events at a node that change what some of the queries have there."""
@@ -287,6 +293,8 @@ class SetCosts:
         """Returns the cost of a set that takes along nodes from which no edge leads to its own."""
         key = queries, nodes | own
         found = self._found.get(key)
+        if found is None and not queries & (queries - 1):
+            return self.of(*key)
         if found is None:
             sums = self._sums(queries, own, nodes | own, self.of(queries, nodes).sums)
             found = self._found[key] = self._set_cost(queries, nodes | own, sums)
@@ -312,6 +320,15 @@ class SetCosts:
                         apart = max(0.0, events - self.taken(queries, n)[1])
                         events = apart + alternations(before + more, events - apart, start)
                     yield n, some, some.bit_count() * events * sources.bit_count()
+
+    def entered(self, node: int, events: float) -> float:
+        """Returns the values computed for one query of a node before it, for so many events that it takes; see
+        `readers`."""
+        (a, *others) = self.alike[node]
+        if not others and not a.queries & (a.queries - 1):
+            return events
+        _, before, start = self.entering(node)
+        return alternations(before, events, start)
 
     def entering(self, node: int) -> tuple[int, float, bool]:
         """Returns the nodes from which some query comes to a node, but for those of closures round it, with the events
@@ -344,10 +361,9 @@ class SetCosts:
         return alternations(before, agreed, bool(starting) and not every)
 
     def _sums(self, queries: int, own: int, nodes: int, sums: Sums) -> Sums:
-        """Returns sums with those of some of the nodes of a set."""
+        """Returns sums with those of some of the nodes of a set of several queries."""
         start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive = sums
         events = self.rates.events
-        alone = not queries & (queries - 1)
         count = queries.bit_count()
         for n in bits(own):
             here = self.alike[n]
@@ -368,35 +384,63 @@ class SetCosts:
                 once += agreed
             gates = 0.0
             outside = union & ~inside
-            if alone:
-                start = 1
-                once += agreed * self._living(queries, outside)
-            elif outside or 0 < starting < len(here):
+            if outside or 0 < starting < len(here):
                 gates = self._gates(queries, nodes, n, inside, agreed)
                 once += agreed * coming
-            if not alone:
-                if len(here) > 1 and len({a.label for a in here}) > 1:
-                    entries += some * count
-                for a in here:
-                    many = (a.queries & queries).bit_count()
-                    apart = max(0.0, events[a.label] - agreed)
-                    values += many * gates * (a.before & ~inside & nodes).bit_count()
-                    values += many * apart * (a.before & nodes).bit_count()
-                    starts += many * a.starts * (apart if starting == len(here) else apart + gates)
+            if len(here) > 1 and len({a.label for a in here}) > 1:
+                entries += some * count
+            for a in here:
+                many = (a.queries & queries).bit_count()
+                apart = max(0.0, events[a.label] - agreed)
+                values += many * gates * (a.before & ~inside & nodes).bit_count()
+                values += many * apart * (a.before & nodes).bit_count()
+                starts += many * a.starts * (apart if starting == len(here) else apart + gates)
             snapshots += (some - agreed) * coming + gates
             every += some
             last = self.last[n] & queries
             results += last.bit_count()
-            ended += sum(self.live.final[q][n] for q in bits(last)) if self.live is not None else last.bit_count()
+            ended += sum(self._final[n][q] for q in bits(last)) if self.live is not None else last.bit_count()
             alive += self._living(queries, 1 << n)
         return start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive
+
+    def _own_cost(self, queries: int, nodes: int) -> SetCost:
+        """Returns the cost of nodes that a query counts alone."""
+        w, limbs, cells = self.weights, self.rates.limbs, nodes.bit_count()
+        taken, added, ended, alive, results = 0.0, 0.0, 0.0, 0.0, 0
+        for n in bits(nodes):
+            own = self._alone.get((queries, n))
+            if own is None:
+                own = self._alone[queries, n] = self._own_node(queries, n)
+            taken, added, ended, alive = taken + own[0], added + own[1], ended + own[2], alive + own[3]
+            results += self.last[n] & queries != 0
+        numbers, _ = self.numbers(queries)
+        add = w.addition + w.limb * numbers * limbs
+        reading = w.value + w.product_alone
+        made = results * w.result + ended * w.product_alone
+        if w.live:
+            reading += add * alive / cells
+            made += ended * add
+        columns = max(w.least if w.live is False else 0.0, 1.0)
+        cost = Cost(w.visit * taken + add * added, w.record * cells, made)
+        return SetCost(cost, cost.total, 1, 0.0, columns, columns, reading, NONE)
+
+    def _own_node(self, queries: int, n: int) -> tuple[float, float, float, float]:
+        """Returns of a node that a query counts alone the events taken, the records that these add, the trends that
+        end there, and how often there are some."""
+        (here,) = [a for a in self.alike[n] if a.queries & queries]
+        taken = self.rates.events[here.label]
+        ended = 0.0
+        if self.last[n] & queries:
+            ended = 1.0 if self.live is None else self._final[n][first_of(queries)]
+        added = taken * (here.starts + self._living(queries, here.before))
+        return taken, added, ended, self._living(queries, 1 << n)
 
     def _living(self, queries: int, nodes: int) -> float:
         """Returns how many of some nodes have trends when an event comes."""
         if self.live is None:
             return nodes.bit_count()
-        mean = self.live.mean[first_of(queries)]
-        return sum(mean.get(n, 0.0) for n in bits(nodes))
+        mean = self.live.some(queries)[1]
+        return sum(mean[n] for n in bits(nodes))
 
     def _set_cost(self, queries: int, nodes: int, sums: Sums) -> SetCost:
         start, every, entries, snapshots, passed, grown, once, values, starts, results, ended, alive = sums
@@ -406,17 +450,6 @@ class SetCosts:
         least = w.least if w.live is False else 0.0
         mean, final = max(least, start + snapshots / 2), max(least, start + snapshots)
         add = w.addition + w.limb * numbers * limbs
-        if count == 1:
-            reading = w.value + w.product_alone
-            cost = Cost(
-                pass_on=w.visit * every + add * (grown + once),
-                snapshots=w.record * cells,
-                results=results * w.result + ended * w.product_alone,
-            )
-            if w.live:
-                reading += add * alive / cells
-                cost = Cost(cost.pass_on, cost.snapshots, cost.results + ended * add)
-            return SetCost(cost, cost.total, start, snapshots, mean, final, reading, sums)
         product = w.product + w.product_limb * of_queries / count * max(1.0, limbs * limbs / 4)
         living = alive / cells
         reading = w.value + product * (living * start + snapshots / 2 if w.live else mean)
@@ -446,23 +479,6 @@ def first_of(queries: int) -> int:
 
 def nodes_of(template: Template) -> range:
     return range(len(template.nodes))
-
-
-def alike(template: Template) -> list[tuple[Alike, ...]]:
-    """Returns, for each node, the queries that have it, those together that are alike there."""
-    found: list[dict[tuple[int, bool, int], int]] = [{} for _ in template.nodes]
-    for q, path in enumerate(template.queries):
-        before = dict.fromkeys(path.labels, 0)
-        starts = dict.fromkeys(path.labels, False)
-        for source, node in path.edges:
-            if source == START:
-                starts[node] = True
-            else:
-                before[node] |= 1 << source
-        for n, label in path.labels.items():
-            key = before[n], starts[n], label
-            found[n][key] = found[n].get(key, 0) | 1 << q
-    return [tuple(Alike(queries, *key) for key, queries in at.items()) for at in found]
 
 
 def some_and_all(conditions: Sequence[Expression], rates: EventRates, labels: Iterable[int]) -> tuple[float, float]:

@@ -44,9 +44,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, sqrt
 
-from matching.workload.cost import EventRates, SetCosts, masks, nodes_of
+from matching.workload.cost import EventRates, SetCosts, first_of, masks, nodes_of
 from matching.workload.plan import SharedSet, SharingPlan, snapshot_nodes, unshared
 from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 
@@ -54,8 +54,6 @@ from matching.workload.template import Bits, Template, TemplatePart, bits, mask
 WIDTH = 8
 #: Sets that are renewed one by one at a part: of more, those that gain most.
 RENEWED = 4
-#: Ways to group the queries of new sets by what parts further on tell apart, for each of two kinds of groups.
-FURTHER = 3
 #: Nodes that a node is compared with before it is kept.
 COMPARED = 8
 #: A plan that costs less than another costs at most this part of it: sums are rounded.
@@ -63,6 +61,11 @@ LIGHTER = 1 - 1e-12
 #: A plan in use is changed only for one that costs at most this part of it: the records of all open windows are carried
 #: over, and rates of a few windows differ by chance.
 WORTH = 1 - 1 / 20
+#: Nodes kept after each part where it is asked first whether anything is worth sharing.
+NARROW = 2
+#: A rate that has become less than so many times another is taken as the same; and one that differs by less than so
+#: many standard deviations of what was counted.
+MOVED, DEVIATIONS = 1.25, 4
 #: A set is kept for queries only if it costs at most this part of what they cost alone.
 WORTH_SHARING = 0.85
 #: Nodes of a part, and queries of a set, that are shown.
@@ -113,14 +116,26 @@ def lightest(template: Template, rates: EventRates) -> SharingPlan:
 
 
 def chosen(template: Template, rates: EventRates) -> SharingPlan:
-    """Returns the plan of the lightest path, as far as its sets are worthwhile."""
-    plan = lightest(template, rates)
-    return worthwhile(SetCosts(template, rates), plan)
+    """Returns the plan of the lightest path, as far as its sets are worthwhile; that without sharing if a narrow search
+    finds none that is worth a change from it."""
+    return _chosen(SetCosts(template, rates))
+
+
+def _chosen(costs: SetCosts) -> SharingPlan:
+    narrow = worthwhile(costs, _plan(_Search(costs, True, NARROW).run(0, ())[2]))
+    if not _shares(narrow) or _total(costs, narrow) > WORTH * sum(c.total for c in costs.alone()):
+        return unshared(costs.template)
+    wide = worthwhile(costs, _plan(_Search(costs, True, WIDTH).run(0, ())[2]))
+    return min(narrow, wide, key=lambda plan: _total(costs, plan))
+
+
+def _shares(plan: SharingPlan) -> bool:
+    return any(len(s.queries) > 1 for s in plan.sets)
 
 
 def sharing_graph(template: Template, rates: EventRates, prune: bool = True, width: int | None = WIDTH) -> Graph:
     """Returns the graph of a template. prune: False keeps all edges and nodes up to the width."""
-    search = _Search(template, rates, prune, width)
+    search = _Search(SetCosts(template, rates), prune, width)
     nodes, path, sets = search.run(0, ())
     plan = _plan(sets)
     if _total(search.costs, plan) > LIGHTER * sum(c.total for c in search.costs.alone()):
@@ -144,37 +159,64 @@ def worthwhile(costs: SetCosts, plan: SharingPlan) -> SharingPlan:
     return _plan([*kept, *alone.items()])
 
 
-def update(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[SharingPlan, str]:
+def update(
+    template: Template, plan: SharingPlan, old: EventRates, new: EventRates, change: float = 0.0
+) -> tuple[SharingPlan, str]:
     """Returns the plan for new rates, and why, in a line (Algorithm 1 of [SHARING]). The same plan if none is better.
 
-    Only a set whose snapshots have become more frequent than a node after them, or whose followers have become rarer
-    than them, can be worth a change: from this part on, the path is built anew. A plan is replaced by one that costs a
-    twentieth less. That sharing would be worth it by now where nothing is shared is not found: `lightest` finds it."""
+    If snapshots have become more frequent than a node after them, or their followers rarer than them, the path is built
+    anew from this part on. Otherwise it is built anew as a whole: what was not worth sharing may be so by now, which
+    the paper does not ask. A plan is replaced by one that costs a twentieth less, and less by what a change costs.
+    change: this cost, for each partition and window of the time for which the plan is chosen."""
     if new == old:
         return plan, "unchanged: the same rates"
-    found = _crossing(template, plan, old, new)
+    if not moved(old, new):
+        return plan, "unchanged: rates are nearly the same"
+    costs = SetCosts(template, new)
+    found = _crossing(template, plan, SetCosts(template, old), costs)
     if found is None:
-        return plan, "unchanged: no snapshots have become more frequent than the events after them"
-    before, after = found
-    search = _Search(template, new, True, WIDTH)
-    first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
-    _, _, sets = search.run(first, tuple(masks(s) for s in plan.sets))
-    better = worthwhile(search.costs, _plan(sets))
-    kept, changed = _total(search.costs, plan), _total(search.costs, better)
-    what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
+        better = _chosen(costs)
+        nothing = "unchanged: no snapshots have become more frequent than the events after them"
+        what, where = "rates have moved", ""
+    else:
+        before, after = found
+        search = _Search(costs, True, WIDTH)
+        first = next(k for k, part in enumerate(search.parts) if part.nodes >> after & 1)
+        better = worthwhile(costs, _plan(search.run(first, tuple(masks(s) for s in plan.sets))[2]))
+        what = f"snapshots at {template.nodes[before]} have become more frequent than {template.nodes[after]}"
+        where = f" from {template.nodes[after]} on"
+    kept, changed = _total(costs, plan), _total(costs, better)
     if changed > LIGHTER * kept:
-        return plan, f"unchanged: {what}, but no plan costs less than {kept:.1f}"
-    if changed > WORTH * kept:
+        nothing = nothing if found is None else f"unchanged: {what}, but no plan costs less than {kept:.1f}"
+        return plan, nothing
+    if not pays(kept, changed, change):
         return plan, f"unchanged: {what}, but a cost of {changed:.1f} instead of {kept:.1f} is not worth a change"
-    return better, f"changed from {template.nodes[after]} on: {what}; cost {changed:.1f} instead of {kept:.1f}"
+    return better, f"changed{where}: {what}; cost {changed:.1f} instead of {kept:.1f}"
 
 
-def _crossing(template: Template, plan: SharingPlan, old: EventRates, new: EventRates) -> tuple[int, int] | None:
+def pays(kept: float, changed: float, change: float) -> bool:
+    """True if a plan of the cost `changed` is worth a change from one that costs `kept`. change: see `update`."""
+    return changed <= WORTH * kept and changed + change < kept
+
+
+def moved(old: EventRates, new: EventRates) -> bool:
+    """True if some rate is another one, by more than chance, or numbers have another size."""
+    if max(old.limbs, new.limbs) > MOVED * min(old.limbs, new.limbs):
+        return True
+    for was, now in zip(old.events, new.events, strict=True):
+        apart = DEVIATIONS * sqrt(was / old.windows + now / new.windows)
+        if max(was, now) > MOVED * min(was, now) and abs(now - was) > apart:
+            return True
+    return False
+
+
+def _crossing(template: Template, plan: SharingPlan, was: SetCosts, now: SetCosts) -> tuple[int, int] | None:
     """Returns a node with snapshots and the first node in or after its set that has become rarer than these."""
-    was, now = SetCosts(template, old), SetCosts(template, new)
     number = numbered(template.parts)
     found: list[tuple[int, int, int]] = []
     for s in plan.sets:
+        if len(s.queries) == 1:
+            continue
         queries, nodes = masks(s)
         often = now.of(queries, nodes).snapshots
         if not often:
@@ -212,6 +254,32 @@ class _Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class _Way:
+    """Sets that take a part along, and what may be done with the rest of its queries. weight: without new sets; left:
+    the sets that can grow after it; new: the new sets, by the rule that makes them."""
+
+    inherited: tuple[tuple[Bits, Bits], ...]
+    weight: float
+    left: list[Bits]
+    rest: int
+    new: dict[tuple[Bits, ...], str]
+
+    def add(self, rule: str, new: Iterable[Bits]) -> None:
+        self.new.setdefault(tuple(sorted(new)), rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _WayIn:
+    """The way to a node of a query. before: the nodes before; starts: True if trends start here; read: values computed
+    from a node before it, for one query."""
+
+    node: int
+    before: int
+    starts: bool
+    read: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     """By part, the queries of a set with an edge to the part, and the values that these compute of it. reach: the
     nodes to which all its queries have an edge, from it or from the start if it has that."""
@@ -223,26 +291,27 @@ class _Known:
 
 @dataclass(slots=True)
 class _Search:
-    template: Template
-    rates: EventRates
+    costs: SetCosts
     prune: bool
     width: int | None
-    costs: SetCosts = field(init=False)
+    template: Template = field(init=False)
     parts: tuple[TemplatePart, ...] = field(init=False)
     ahead: list[int] = field(init=False)  # by part: nodes of it and of those after
     open: list[int] = field(init=False)  # by part: nodes with an edge to one of these
     fed: list[int] = field(init=False)  # by part: queries with an edge to it
-    further: list[list[tuple[Bits, ...]]] = field(init=False)  # by part: groups by parts further on
+    further: Sequence[list[tuple[Bits, ...]]] = field(init=False)  # by part: groups by parts further on
     starting: list[tuple[int, int]] = field(init=False)  # nodes at which trends start, and those of which queries
     number: dict[int, int] = field(init=False)  # by node: its part
+    own: list[int] = field(init=False)  # by query: its nodes
+    ways_in: list[list[_WayIn]] = field(init=False)  # by query: to each of its nodes
     choices: dict[tuple[int, tuple[Bits, ...]], list[_Choice]] = field(default_factory=dict)
     sets: dict[Bits, _Known] = field(default_factory=dict)
-    paid: dict[tuple[int, Bits], float] = field(default_factory=dict)
+    paid: list[dict[Bits, float]] = field(init=False)  # by part
     still: dict[tuple[int, int], bool] = field(default_factory=dict)
-    estimates: dict[tuple[int, Bits], float] = field(default_factory=dict)
+    estimates: list[dict[Bits, float]] = field(init=False)  # by part
 
     def __post_init__(self) -> None:
-        self.costs = SetCosts(self.template, self.rates)
+        self.template = self.costs.template
         self.parts = self.template.parts
         self.ahead = [0] * (len(self.parts) + 1)
         for k in reversed(range(len(self.parts))):
@@ -252,7 +321,16 @@ class _Search:
         starting = [(n, sum(a.queries for a in here if a.starts)) for n, here in enumerate(alike)]
         self.starting = [(n, queries) for n, queries in starting if queries]
         self.number = numbered(self.parts)
-        self.further = [_further(self.parts, k) for k in range(len(self.parts))]
+        self.own = [mask(path.labels) for path in self.template.queries]
+        self.ways_in = [[] for _ in self.own]
+        for n, here in enumerate(alike):
+            for a in here:
+                read = self.costs.entered(n, self.costs.rates.events[a.label])
+                for q in bits(a.queries):
+                    self.ways_in[q].append(_WayIn(n, a.before, a.starts, read))
+        self.paid = [{} for _ in range(len(self.parts) + 1)]
+        self.estimates = [{} for _ in range(len(self.parts) + 1)]
+        self.further = self.template.further
         self.fed = [0] * len(self.parts)
         for k, part in enumerate(self.parts):
             for n in bits(part.nodes):
@@ -311,22 +389,29 @@ class _Search:
         if self.prune:
             to = self.open[k]
             same: dict[tuple[Bits, ...], list[int]] = {}
+            cut: dict[Bits, Bits] = {}
             for i in level:
                 # The same query sets, and the same of their nodes that events can still come after.
                 node = nodes[i]
-                others = same.setdefault(tuple([(queries, at & to) for queries, at in node.sets]), [])
+                for s in node.sets:
+                    if s not in cut:
+                        cut[s] = s[0], s[1] & to
+                others = same.setdefault(tuple(map(cut.__getitem__, node.sets)), [])
                 if any(self.beats(k, nodes[j], node) for j in others[:COMPARED]):
                     node.dropped = True
                 else:
                     others.append(i)
             level = [i for i in level if not nodes[i].dropped]
         if self.width is not None and len(level) > self.width:
-            light = self.width // 2
+            light, ahead = self.width // 2, self.estimates[k]
             best: list[tuple[float, int]] = []
             for i in level[light:]:
                 nodes[i].dropped = True
                 if len(best) < self.width - light or nodes[i].weight < best[-1][0]:
-                    insort(best, (nodes[i].weight + sum(self.ahead_of(k, s) for s in nodes[i].sets), i))
+                    for s in nodes[i].sets:
+                        if s not in ahead:
+                            self.ahead_of(k, s)
+                    insort(best, (nodes[i].weight + sum(map(ahead.__getitem__, nodes[i].sets)), i))
                     del best[self.width - light :]
             for _, i in best:
                 nodes[i].dropped = False
@@ -336,16 +421,33 @@ class _Search:
     def ahead_of(self, k: int, s: Bits) -> float:
         """Returns an estimate of what a set will cost from a part on: it takes along what it can or is renewed, never
         merged; the queries that leave it go on in one set for each part."""
-        found = self.estimates.get((k, s))
+        found = self.estimates[k].get(s)
         if found is None:
             j = min((j for j in self.known(s).inside if j >= k), default=-1)
             if j < 0:
                 found = 0.0
+            elif not s[0] & (s[0] - 1):
+                found = self.alone_to_the_end(j, s)
             elif j > k:
                 found = self.ahead_of(j, s)
             else:
                 found = self.leave(j, s)
-            self.estimates[k, s] = found
+            self.estimates[k][s] = found
+        return found
+
+    def alone_to_the_end(self, k: int, s: Bits) -> float:
+        """Returns the estimate for a query that goes on alone from a part with an edge from its nodes."""
+        nodes, own = s[1], self.own[first_of(s[0])]
+        for j in range(k, len(self.parts)):
+            if self.following(nodes) & own & self.parts[j].nodes:
+                nodes |= own & self.parts[j].nodes
+        return self.costs.of(s[0], nodes).total - self.value(k, s)
+
+    def following(self, nodes: int) -> int:
+        """Returns the nodes to which there is an edge from some nodes."""
+        found = 0
+        for n in bits(nodes):
+            found |= self.costs.succ[n]
         return found
 
     def leave(self, j: int, s: Bits) -> float:
@@ -388,6 +490,8 @@ class _Search:
 
     def known(self, s: Bits) -> _Known:
         found = self.sets.get(s)
+        if found is None and not s[0] & (s[0] - 1):
+            found = self.sets[s] = self.known_alone(s)
         if found is None:
             queries, nodes = s
             inside: dict[int, int] = {}
@@ -405,6 +509,24 @@ class _Search:
             reach = mask(n for n, some in reached.items() if some == queries)
             found = self.sets[s] = _Known(inside, values, reach)
         return found
+
+    def known_alone(self, s: Bits) -> _Known:
+        """Returns what is known of nodes that a query counts alone."""
+        queries, nodes = s
+        inside: dict[int, int] = {}
+        values: dict[int, float] = {}
+        reach = 0
+        for way in self.ways_in[first_of(queries)]:
+            if nodes >> way.node & 1:
+                continue
+            sources = way.before & nodes
+            if sources:
+                k = self.number[way.node]
+                inside[k] = queries
+                values[k] = values.get(k, 0.0) + way.read * sources.bit_count()
+            if sources or way.starts:
+                reach |= 1 << way.node
+        return _Known(inside, values, reach)
 
     def grown(self, s: Bits, own: int) -> Bits:
         """Returns a set with nodes that it takes along."""
@@ -431,60 +553,79 @@ class _Search:
         entering = [self.known(s).inside.get(k, 0) for s in touched]
         joins = [pair for pair in stay if k not in self.known(pair[0]).inside]
         origins = [part.queries]
-        for inside in entering:
-            origins = [m for o in origins for m in (o & inside, o & ~inside) if m]
-        found: dict[tuple[tuple[tuple[Bits, Bits], ...], tuple[Bits, ...]], str] = {}
+        for inside in sorted(set(entering)):
+            if inside & (inside - 1):
+                origins = [m for o in origins for m in (o & inside, o & ~inside) if m]
+        alone = _either(inside for inside in entering if not inside & (inside - 1))
+        origins = [m for o in origins for m in (o & ~alone, *(1 << q for q in bits(o & alone))) if m]
+        now = {s: self.value(k + 1, s) for s in touched}
+        base = sum(now.values()) - sum(self.value(k, s) for s in touched)
+        grow = {s for s in touched if self.grows(k + 1, s)}
+        ways: list[_Way] = []
 
-        def add(rule: str, inherited: Sequence[tuple[Bits, Bits]], new: Iterable[Bits]) -> None:
-            found.setdefault((tuple(inherited), tuple(sorted(new))), rule)
+        def way(inherited: Sequence[tuple[Bits, Bits]]) -> _Way:
+            larger = dict(inherited)
+            weight = base + sum(self.value(k + 1, after) - now[before] for before, after in inherited)
+            left = [larger.get(s, s) for s in touched if s in larger or s in grow]
+            left = sorted(s for s in left if s in grow or self.grows(k + 1, s))
+            made = _Way(tuple(inherited), weight, left, part.queries & ~_union(s for s, _ in inherited), {})
+            ways.append(made)
+            return made
 
-        with_gates = list(stay)
+        with_gates, taking = list(stay), _union(s for s, _ in stay)
         for s in sorted(touched, key=lambda s: -s[0].bit_count()):
-            if not s[0] & _union(t for t, _ in with_gates) and (own := self.takes_along(k, s, True)):
+            if not s[0] & taking and (own := self.takes_along(k, s, True)):
                 with_gates.append((s, self.grown(s, own)))
-        ways = [stay, [pair for pair in stay if pair not in joins]] if joins else [stay]
+                taking |= s[0]
+        takings = [stay, [pair for pair in stay if pair not in joins]] if joins else [stay]
         if len(with_gates) > len(stay):
-            ways.append(with_gates)
-        for taken in ways:
-            rule = "inherit" if taken else "renew"
-            rest = part.queries & ~_union(s for s, _ in taken)
-            left = [o & rest for o in origins]
-            add(rule, taken, _split(left, part.shapes))
-            add(rule, taken, _split(left, part.alike))
-            add(rule, taken, _split(left, part.onward))
-            add("merge", taken, _split([rest], part.shapes))
-            add("merge", taken, _split([rest], part.labelled))
-            add("merge", taken, _split([rest], part.onward))
-            add("apart", taken, _split([rest], part.rest))
+            takings.append(with_gates)
+        for taken in takings:
+            rule, here = "inherit" if taken else "renew", way(taken)
+            rest = here.rest
+            left = [o & rest for o in origins if o & rest]
+            here.add(rule, _split(left, part.shapes))
+            here.add(rule, _split(left, part.alike))
+            here.add(rule, _split(left, part.onward))
+            here.add("merge", _split([rest], part.shapes))
+            here.add("merge", _split([rest], part.labelled))
+            here.add("merge", _split([rest], part.onward))
+            here.add("apart", _split([rest], part.rest))
             for groups in self.further[k]:
-                add(rule, taken, _split(left, groups))
-                add("merge", taken, _split([rest], groups))
-        rest = part.queries & ~_union(s for s, _ in stay)
-        alike = _split([o & rest for o in origins], part.alike)
+                here.add(rule, _split(left, groups))
+                here.add("merge", _split([rest], groups))
+        rest = ways[0].rest
+        alike = _split([o & rest for o in origins if o & rest], part.alike)
         gains: list[tuple[float, int, Bits]] = []
         for i, (s, grown) in enumerate(stay):
+            if not s[0] & (s[0] - 1):
+                continue
             renewed = s[0], grown[1] & part.nodes
             if (s, grown) not in joins and self.may_renew(grown, renewed[1]):
                 loss = self.through(k + 1, s) + self.through(k + 1, renewed) - self.through(k + 1, grown)
                 gains.append((loss, i, renewed))
         gains.sort()
         for _, i, renewed in gains[:RENEWED]:
-            add("renew", stay[:i] + stay[i + 1 :], [*alike, renewed])
+            way(stay[:i] + stay[i + 1 :]).add("renew", [*alike, renewed])
         better = {i: renewed for loss, i, renewed in gains if loss < 0}
         if len(better) > 1:
-            add("renew", [pair for i, pair in enumerate(stay) if i not in better], [*alike, *better.values()])
-        add("merge", (), _split([part.queries], part.shapes))
-        add("merge", (), _split([part.queries], part.labelled))
-        add("merge", (), _split([part.queries], part.onward))
-        add("apart", (), _split([part.queries], part.rest))
-        before = sum(self.value(k, s) for s in touched)
+            way([pair for i, pair in enumerate(stay) if i not in better]).add("renew", [*alike, *better.values()])
+        none = way(())
+        none.add("merge", _split([part.queries], part.shapes))
+        none.add("merge", _split([part.queries], part.labelled))
+        none.add("merge", _split([part.queries], part.onward))
+        none.add("apart", _split([part.queries], part.rest))
+        names: dict[tuple[tuple[Bits, Bits], ...], tuple[_Way, dict[tuple[Bits, ...], str]]] = {}
+        for each in ways:
+            _, rules = names.setdefault(each.inherited, (each, {}))
+            for new, name in each.new.items():
+                rules.setdefault(new, name)
         choices = []
-        for (inherited, new), name in found.items():
-            larger = dict(inherited)
-            after = [larger.get(s, s) for s in touched] + list(new)
-            weight = sum(self.value(k + 1, s) for s in after) - before
-            growing = tuple(s for s in after if self.grows(k + 1, s))
-            choices.append(_Choice(self.rule(k, name, new, entering), weight, inherited, new, growing))
+        for each, rules in names.values():
+            for new, name in rules.items():
+                weight = each.weight + sum([self.value(k + 1, s) for s in new])
+                growing = tuple(sorted([*each.left, *[s for s in new if self.grows(k + 1, s)]]))
+                choices.append(_Choice(self.rule(k, name, new, entering), weight, each.inherited, new, growing))
         return choices
 
     def rule(self, k: int, name: str, new: Sequence[Bits], origins: Sequence[int]) -> str:
@@ -498,7 +639,10 @@ class _Search:
     def takes_along(self, k: int, s: Bits, gates: bool = False) -> int:
         """Returns the nodes of a part that a set can inherit. gates: also those to which some come from elsewhere."""
         queries, nodes = s
-        own = next((own for have, own in self.parts[k].shapes if not queries & ~have), 0)
+        if queries & (queries - 1):
+            own = next((own for have, own in self.parts[k].shapes if not queries & ~have), 0)
+        else:
+            own = self.own[first_of(queries)] & self.parts[k].nodes
         if not own:
             return 0
         known = self.known(s)
@@ -525,10 +669,10 @@ class _Search:
 
     def value(self, k: int, s: Bits) -> float:
         """Returns the cost of a set that is certain once the parts before k are gone through."""
-        found = self.paid.get((k, s))
+        found = self.paid[k].get(s)
         if found is None:
             of = self.costs.of(*s)
-            found = self.paid[k, s] = of.total + self.read(k, s) * of.reading
+            found = self.paid[k][s] = of.total + self.read(k, s) * of.reading
         return found
 
 
@@ -539,31 +683,14 @@ def _split(groups: Iterable[int], by: Iterable[Bits]) -> list[Bits]:
 
 def _union(of: Iterable[Bits]) -> int:
     """Returns the queries of some sets."""
+    return _either(queries for queries, _ in of)
+
+
+def _either(of: Iterable[int]) -> int:
     found = 0
-    for queries, _ in of:
+    for queries in of:
         found |= queries
     return found
-
-
-def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
-    """Returns groups of the queries of a part that later parts do not tell apart: by their conditions, and also by
-    where they come from; up to each of the next parts that tell some apart."""
-    found: dict[tuple[Bits, ...], None] = {}
-    for kind in ("labelled", "alike"):
-        groups: list[Bits] = list(getattr(parts[k], kind))
-        left = FURTHER
-        for later in parts[k + 1 :]:
-            by: tuple[Bits, ...] = getattr(later, kind)
-            refined: list[Bits] = []
-            for queries, own in groups:
-                all_there = not queries & ~later.queries
-                refined += [(queries & of, own) for of, _ in by if queries & of] if all_there else [(queries, own)]
-            if len(refined) > len(groups):
-                groups, left = refined, left - 1
-                found[tuple(groups)] = None
-            if not left:
-                break
-    return list(found)
 
 
 def numbered(parts: Iterable[TemplatePart]) -> dict[int, int]:

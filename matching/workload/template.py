@@ -20,6 +20,9 @@ from query.plan.trends import Over
 #: The source of the edges to the first events of trends.
 START = -1
 
+#: Ways to group the queries of new sets by what parts further on tell apart, for each of two kinds of groups.
+FURTHER = 3
+
 #: A set of queries and nodes, as bits.
 Bits = tuple[int, int]
 
@@ -55,6 +58,17 @@ class QueryPath:
 
 
 @dataclass(frozen=True, slots=True)
+class Alike:
+    """Queries that are alike at a node. before: the nodes before, as bits; starts: True if trends start here; label:
+    the index of their condition."""
+
+    queries: int
+    before: int
+    starts: bool
+    label: int
+
+
+@dataclass(frozen=True, slots=True)
 class TemplatePart:
     """A strongly connected part of a template. Groups of its queries with the nodes that they have: of the same nodes
     (shapes), also of the same conditions (labelled), also of the same edges to it (alike) or away from it (onward),
@@ -87,6 +101,59 @@ class Template:
             for edge in query.edges:
                 found.setdefault(edge, set()).add(q)
         return {edge: frozenset(found[edge]) for edge in sorted(found)}
+
+    @cached_property
+    def alike(self) -> tuple[tuple[Alike, ...], ...]:
+        """Returns, for each node, the queries that have it, those together that are alike there."""
+        found: list[dict[tuple[int, bool, int], int]] = [{} for _ in self.nodes]
+        for q, path in enumerate(self.queries):
+            before = dict.fromkeys(path.labels, 0)
+            starts = dict.fromkeys(path.labels, False)
+            for source, node in path.edges:
+                if source == START:
+                    starts[node] = True
+                else:
+                    before[node] |= 1 << source
+            for n, label in path.labels.items():
+                key = before[n], starts[n], label
+                found[n][key] = found[n].get(key, 0) | 1 << q
+        return tuple(tuple(Alike(queries, *key) for key, queries in at.items()) for at in found)
+
+    @cached_property
+    def last(self) -> tuple[int, ...]:
+        """Returns, for each node, the queries whose trends end there."""
+        return tuple(mask(q for q, p in enumerate(self.queries) if n in p.last) for n in range(len(self.nodes)))
+
+    @cached_property
+    def following(self) -> tuple[int, ...]:
+        """Returns, for each node, the nodes to which some query has an edge."""
+        found = [0] * len(self.nodes)
+        for source, node in self.transitions:
+            if source != START:
+                found[source] |= 1 << node
+        return tuple(found)
+
+    @cached_property
+    def starts(self) -> tuple[frozenset[int], ...]:
+        """Returns, for each query, the conditions of the events with which its trends start."""
+        return tuple(frozenset(p.labels[n] for source, n in p.edges if source == START) for p in self.queries)
+
+    @cached_property
+    def further(self) -> tuple[list[tuple[Bits, ...]], ...]:
+        """Returns, for each part, groups of its queries by what parts further on tell apart."""
+        return tuple(_further(self.parts, k) for k in range(len(self.parts)))
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Returns each query with each of its nodes."""
+        return [(q, n) for q, path in enumerate(self.queries) for n in path.labels]
+
+    @cached_property
+    def sources(self) -> list[list[int]]:
+        """Returns, for each of `pairs`, those from which an event comes to it; their number for the start."""
+        number = {pair: i for i, pair in enumerate(self.pairs)}
+        queries = self.queries
+        return [[len(number) if a == START else number[q, a] for a in queries[q].before(n)] for q, n in self.pairs]
 
     @cached_property
     def parts(self) -> tuple[TemplatePart, ...]:
@@ -270,6 +337,27 @@ def _parts(template: Template, order: Sequence[int]) -> tuple[TemplatePart, ...]
                 group[key] = group.get(key, (0, 0))[0] | 1 << q, own
         found.append(TemplatePart(nodes, every, *(tuple(group.values()) for group in groups)))
     return tuple(found)
+
+
+def _further(parts: Sequence[TemplatePart], k: int) -> list[tuple[Bits, ...]]:
+    """Returns groups of the queries of a part that later parts do not tell apart: by their conditions, and also by
+    where they come from; up to each of the next parts that tell some apart."""
+    found: dict[tuple[Bits, ...], None] = {}
+    for kind in ("labelled", "alike"):
+        groups: list[Bits] = list(getattr(parts[k], kind))
+        left = FURTHER
+        for later in parts[k + 1 :]:
+            by: tuple[Bits, ...] = getattr(later, kind)
+            refined: list[Bits] = []
+            for queries, own in groups:
+                all_there = not queries & ~later.queries
+                refined += [(queries & of, own) for of, _ in by if queries & of] if all_there else [(queries, own)]
+            if len(refined) > len(groups):
+                groups, left = refined, left - 1
+                found[tuple(groups)] = None
+            if not left:
+                break
+    return list(found)
 
 
 def mask(of: Iterable[int]) -> int:

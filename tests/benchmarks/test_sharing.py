@@ -3,6 +3,7 @@ that find the rows of the reference."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from graphlib import TopologicalSorter
@@ -357,6 +358,16 @@ def test_a_contender_that_loses_rows_fails_the_run(
     few = ["--events", "400", "--keys", "10", "--repeat", "1"]
     assert main(["--experiment", "delivery", "--here", "--no-pin", *few]) == 1
     assert "feed has" in capsys.readouterr().err
+
+
+def test_the_page_is_what_was_measured() -> None:
+    from benchmarks.sharing import page
+
+    measured = json.loads(page.MEASURED.read_text(encoding="utf-8"))
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(measured), "run python -m benchmarks.sharing.page"
+    assert page.PICTURE.stat().st_size < 60_000
+    with pytest.raises(ValueError, match="same rows"):
+        page.together([{"disagreements": ["other rows"], "results": []}])
 
 
 def test_settings_are_the_papers() -> None:

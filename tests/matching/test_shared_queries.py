@@ -31,7 +31,7 @@ def eager() -> Iterator[None]:
     """Plans are chosen as soon as events are measured, by the units of the equations: they share and change more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost, "WEIGHTS", cost.ADDITIONS)
-        patch.setattr("matching.shared_queries.EVENTS_OF_PLACE", 0)
+        patch.setattr("matching.shared_queries.BETWEEN_SEARCHES", 0)
         yield
 
 
@@ -58,7 +58,7 @@ def test_all_modes_give_the_rows_of_the_reference(data: st.DataObject) -> None:
     restored = data.draw(st.booleans())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("matching.shared_queries.MEASURED_EVENTS", 5)
-        patch.setattr("matching.shared_queries.EVENTS_OF_PLACE", 0)
+        patch.setattr("matching.shared_queries.BETWEEN_SEARCHES", 0)
         if data.draw(st.booleans()):
             patch.setattr(cost, "WEIGHTS", cost.ADDITIONS)
         found = rows(SharedQueries(plans, mode), events, size, restored)

@@ -126,6 +126,7 @@ def test_each_query_has_the_rows_that_it_has_alone(data: st.DataObject) -> None:
     queries = [Query(plan, data.draw(begin), data.draw(end)) for plan in plans]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("matching.shared_queries.MEASURED_EVENTS", 5)
+        patch.setattr("matching.shared_queries.BETWEEN_SEARCHES", 0)
         run(data, queries, batches, mode)
     for query in queries:
         assert rows_of(query.plan, query.found) == rows_of(query.plan, query.wanted)

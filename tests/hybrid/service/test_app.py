@@ -78,6 +78,20 @@ def test_every_caret_stands_under_what_is_wrong() -> None:
         assert wanted in marked
 
 
+def test_sharing_of_the_app_and_of_a_query(tmp_path: Path) -> None:
+    for of_all, of_one, found in (("", "", "dynamic"), ("static", "", "static"), ("static", "none", "none")):
+        text = GOOD.replace("[database]", f'[database]\nsharing = "{of_all}"') if of_all else GOOD
+        text = text.replace('file = "falls.sql"', f'file = "falls.sql"\nsharing = "{of_one}"') if of_one else text
+        assert load(write(tmp_path, text)).queries["falls"].sharing == found
+    with pytest.raises(AppError) as caught:
+        load(write(tmp_path, GOOD.replace('file = "falls.sql"', 'file = "falls.sql"\nsharing = "hamlets"')))
+    printed = caught.value.render()
+    assert 'sharing is "hamlets"' in printed
+    assert "hint: did you mean hamlet?" in printed
+    line, carets = next(pair for pair in zip(printed.split("\n"), printed.split("\n")[1:]) if "^" in pair[1])
+    assert line[carets.index("^") : carets.rindex("^") + 1] == '"hamlets"'
+
+
 def test_a_good_file(tmp_path: Path) -> None:
     app = load(write(tmp_path, GOOD))
     assert isinstance(app, App)

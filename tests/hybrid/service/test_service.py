@@ -521,6 +521,50 @@ def test_cursors_that_cannot_be_read(bench: Bench) -> None:
 # ---- reload
 
 
+COUNTED = """
+[queries.{name}]
+{sharing}sql = '''
+SELECT window_start, trends AS high, 0 AS low FROM ticks MATCH_RECOGNIZE (
+  PARTITION BY name ORDER BY ts MEASURES COUNT(MATCHES) AS trends ONE ROW PER WINDOW
+  PATTERN (A B) WITHIN 10 SECONDS SLIDE 10 SECONDS SELECTION SKIP TILL ANY MATCH
+  DEFINE A AS price > 4, B AS price < {below}
+)'''
+sinks = ["alerts"]
+"""
+
+
+@pytest.mark.slow
+def test_reload_and_restart_change_how_trends_are_counted(bench: Bench) -> None:
+    """In the middle of a window, and it is the window that it would have been."""
+
+    def app(one: str, other: str) -> str:
+        return APP + COUNTED.format(name="c1", sharing=one, below=4) + COUNTED.format(name="c2", sharing=other, below=3)
+
+    def shown() -> list[tuple[str | None, int]]:
+        queries = bench.status()["queries"]
+        return [(queries[name]["sharing"], queries[name]["counted_with"]) for name in ("falls", "c1", "c2")]
+
+    bench.file.write_text(app("", ""))
+    bench.again()
+    source = bench.start()
+    source.given.append(piece(5, 6))
+    bench.step(3)
+    assert shown() == [(None, 0), ("dynamic", 1), ("dynamic", 1)]
+    bench.rewrite(app("", 'sharing = "static"\n'))
+    source.given.append(piece(2, first=2))
+    bench.step(3)
+    assert shown() == [(None, 0), ("dynamic", 0), ("static", 0)]
+    assert bench.stop() == 0
+    bench.file.write_text(app('sharing = "static"\n', 'sharing = "static"\n'))
+    bench.again()
+    source = bench.start()
+    source.given += [piece(1, first=3), piece(9, first=40)]
+    bench.step(4)
+    assert shown() == [(None, 0), ("static", 1), ("static", 1)]
+    counts = [row["high"] for row in bench.sinks["alerts"].rows if "window_start" in row]
+    assert sorted(counts) == ["4", "4"]
+
+
 @pytest.mark.slow
 def test_reload_keeps_what_is_unchanged(tmp_path: Path) -> None:
     """A match in progress of an unchanged query comes out; new ones start, removed ones stop."""

@@ -48,7 +48,7 @@ def test_the_delivery_workload_is_explained() -> None:
     assert "\nrates       " in found
     assert "\ngraph       " in found
     assert "\nplan        " in found
-    assert "changes     at event 4,096: chosen for the first rates" in found
+    assert "changes     at event 6,300: chosen for the first rates" in found
     assert found.endswith("alone       qd: its pattern has a negation")
 
 
@@ -76,6 +76,24 @@ def test_the_command_reads_the_queries_of_an_app_file(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["explain", "--workload", str(file), "-t", table, "--sharing", "hamlet"])
     assert found.exit_code == 0, found.output
     assert "mode        hamlet" in found.output
+
+
+def test_the_command_takes_the_sharing_of_the_app_file(tmp_path: Path) -> None:
+    pq.write_table(rides(20), tmp_path / "rides.parquet")
+    file, table = tmp_path / "app.toml", f"rides={tmp_path / 'rides.parquet'}"
+    of_queries = {"qb": 'sharing = "hamlet"\n'}
+    texts = [f'[queries.{n}]\n{of_queries.get(n, "")}sql = """{text}"""\n' for n, text in TEXTS.items()]
+    file.write_text('database = { sharing = "static" }\n' + "".join(texts))
+    found = CliRunner().invoke(app, ["explain", "--workload", str(file), "-t", table])
+    assert found.exit_code == 0, found.output
+    groups = [part for part in found.output.split("\n\n") if part.startswith("mode")]
+    assert [group.split("\n")[0].split()[1] for group in groups] == ["static", "hamlet"]
+    assert "qb" not in groups[0]
+    assert "start -> AppOrder: qb\n" in groups[1]
+    file.write_text('database = { sharing = "some" }\n' + "".join(texts))
+    found = CliRunner().invoke(app, ["explain", "--workload", str(file), "-t", table])
+    assert found.exit_code == 1
+    assert "unknown sharing some" in str(found.exception)
 
 
 @pytest.mark.parametrize(("text", "told"), [

@@ -192,6 +192,58 @@ def test_a_query_is_replaced_in_the_middle_of_a_window(measures: str) -> None:
             "A@1{2,g=x} A@2{3,g=x} B@3{g=x} C@7{g=x} A@8{1,g=x} B@9{g=x}"), text)[1:]  # fmt: skip
 
 
+SHARINGS = ["none", "hamlet", "static", "dynamic"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", SHARINGS)
+@pytest.mark.parametrize("before", SHARINGS)
+def test_a_query_changes_its_mode_in_the_middle_of_a_window(before: str, after: str) -> None:
+    """Others of the old mode and of the new one go on beside it."""
+    rows, text = drawn(200), QUERY.replace("COUNT(MATCHES) AS n", "COUNT(MATCHES) AS m")
+    with database() as db:
+        others = [db.watch(QUERY, sharing=mode) for mode in (before, after)]
+        old = db.watch(QUERY, sharing=before)
+        db.push("events", batch(rows[:90]))
+        found = old.fetch().to_pylist()
+        new = db.replace(old, text, sharing=after)
+        assert new.stats()["sharing"] == after
+        for begin in range(90, 200, 10):
+            db.push("events", batch(rows[begin : begin + 10]))
+        assert new.stats()["counted_with"] == (0 if after == "none" else 2 if before == after else 1)
+        end(db)
+        assert [*found, *({"n" if k == "m" else k: v for k, v in r.items()} for r in new.fetch().to_pylist())] == (
+            answered(rows)
+        )
+        for alerts in others:
+            assert alerts.fetch().to_pylist() == answered(rows)
+        with pytest.raises(QueryError, match="unknown sharing hamlets"):
+            db.replace(new, text, sharing="hamlets")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lateness", [0, 3])
+def test_a_query_that_begins_in_the_past_is_counted_with_the_others(lateness: int, tmp_path: Path) -> None:
+    """Before: it counted on its own for good."""
+    rows, found = drawn(240), []
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("events", COLUMNS, time="ts", key="g", lateness=f"{lateness}s")
+        first = db.watch(QUERY)
+        db.push("events", batch(rows[:100]))
+        past, another = db.watch(QUERY, start=datetime(1970, 1, 1, 0, 0, 12)), db.watch(QUERY, start=0)
+        for begin in range(100, 240, 20):
+            db.push("events", batch(rows[begin : begin + 20]))
+            found += past.fetch().to_pylist()
+        assert [alerts.stats()["counted_with"] for alerts in (first, past, another)] == [2, 2, 2]
+        assert past.explain("plan").startswith("sharing     dynamic: counted with 2 others")
+        third = db.watch(QUERY)
+        end(db)
+        assert third.stats()["counted_with"] == (0 if lateness else 3)  # held-back events are not for it
+        found += past.fetch().to_pylist()
+        assert found == answered([r for r in rows if r["ts"] >= 12_000_000])
+        assert another.fetch().to_pylist() == first.fetch().to_pylist() == answered(rows)
+
+
 def test_times_before_the_epoch_have_windows_too() -> None:
     start = datetime(1969, 12, 31, 23, 59, 51)
     rows = [row("A", -9, 1, "x"), row("B", -8, None, "x")]

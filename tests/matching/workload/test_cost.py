@@ -323,16 +323,32 @@ def test_cost_is_near_that_of_the_operations(template, of):
 def test_nodes_are_dead_until_something_comes():
     made = sequences({"q": "ABC"})
     dead = costs.Liveness(made, rates(made, A=0, B=50, C=50))
-    assert dead.come[0] == {0: 1.0, 1: 0.0, 2: 0.0}
-    assert dead.final[0] == dead.mean[0] == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert dead.some(1) == ([1.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+    assert dead.final.tolist() == [[0.0, 0.0, 0.0]]
     often = costs.Liveness(made, rates(made, A=100, B=100, C=100))
-    assert min(often.final[0].values()) > 0.99
-    assert 1 > often.mean[0][0] > often.mean[0][1] > often.mean[0][2] > 0.8
+    assert often.final.min() > 0.99
+    assert 1 > often.some(1)[1][0] > often.some(1)[1][1] > often.some(1)[1][2] > 0.8
     rare = costs.Liveness(made, rates(made, A=1, B=1, C=1))
+    come, mean = rare.some(1)
     # one event or more of A by the end; and by a time evenly drawn
-    assert rare.final[0][0] == pytest.approx(1 - math.exp(-1))
-    assert rare.mean[0][0] == pytest.approx(math.exp(-1), rel=0.01)
-    assert rare.come[0][1] == pytest.approx(rare.mean[0][0], rel=0.1)
+    assert rare.final[0, 0] == pytest.approx(1 - math.exp(-1))
+    assert mean[0] == pytest.approx(math.exp(-1), rel=0.01)
+    assert come[1] == pytest.approx(mean[0], rel=0.1)
+
+
+def test_a_set_is_live_if_one_of_its_queries_is():
+    # Before: if the first one was. A set whose first query never begins had no snapshots and cost nothing.
+    made = sequences({"q0": "AC", "q1": "BC", "q2": "BC"})
+    live = costs.Liveness(made, rates(made, A=0, B=1, C=50))
+    c = [str(n) for n in made.nodes].index("C")
+    assert live.some(0b001)[0][c] == 0
+    assert live.some(0b011)[0][c] == pytest.approx(live.some(0b010)[0][c])
+    assert live.some(0b110)[0][c] == pytest.approx(live.some(0b010)[0][c])  # they begin with the same events
+    equal = costs.Liveness(made, rates(made, A=1, B=1, C=50))
+    one, both = equal.some(0b001)[0][c], equal.some(0b011)[0][c]
+    assert both == pytest.approx(1 - (1 - one) ** 2)
+    of = costs.SetCosts(made, rates(made, A=0, B=1, C=50), costs.FITTED)
+    assert of.of(0b011, 1 << c).snapshots > 0.3
 
 
 def test_a_query_alone_costs_little_while_nothing_has_come():

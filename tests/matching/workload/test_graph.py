@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from matching.workload.cost import EventRates, cost
-from matching.workload.graph import WIDTH, Graph, draw, lightest, sharing_graph, show, update
+from matching.workload.graph import WIDTH, Graph, chosen, draw, lightest, moved, sharing_graph, show, update
 from matching.workload.plan import SharingPlan, unshared
 from matching.workload.template import START, QueryPath, Template, bits, template
 from tests.matching.workload.workloads import (
@@ -334,8 +334,8 @@ def test_update_keeps_the_plan_if_nothing_changed():
     plan = lightest(MOVING, of)
     assert update(MOVING, plan, of, of)[0] is plan
     # Followers more frequent, snapshots rarer, other types: none of these can change a plan.
-    for moved in (dict(A=1, B=90, C=200), dict(A=0.5, B=60, C=100)):
-        found, why = update(MOVING, plan, of, rates(MOVING, **moved, **STARTS))
+    for other in (dict(A=1, B=90, C=200), dict(A=0.5, B=60, C=100)):
+        found, why = update(MOVING, plan, of, rates(MOVING, **other, **STARTS))
         assert found is plan
         assert why == "unchanged: no snapshots have become more frequent than the events after them"
     found, why = update(MOVING, plan, of, of)
@@ -383,6 +383,40 @@ def test_update_does_not_change_a_plan_for_little():
     found, why = update(MOVING, plan, old, more)
     assert total(MOVING, found, more) < 0.95 * total(MOVING, plan, more)
     assert why.startswith("changed from B on: ")
+
+
+def test_update_begins_to_share_when_rates_move():
+    # Before: where nothing was shared, nothing ever was, whatever the rates.
+    old, new = (rates(MOVING, A=a, B=60, C=100, **dict.fromkeys("DEFGHIJK", a)) for a in (60, 1))
+    assert chosen(MOVING, old) == unshared(MOVING)
+    found, why = update(MOVING, unshared(MOVING), old, new)
+    assert found == chosen(MOVING, new) != unshared(MOVING)
+    assert why.startswith("changed: rates have moved; cost ")
+
+
+def test_update_does_not_change_a_plan_that_does_not_pay_for_it():
+    old, new = (rates(MOVING, A=a, B=b, C=100, **STARTS) for a, b in ((1, 60), (60, 1)))
+    plan = lightest(MOVING, old)
+    better, _ = update(MOVING, plan, old, new)
+    gain = total(MOVING, plan, new) - total(MOVING, better, new)
+    assert update(MOVING, plan, old, new, 0.99 * gain)[0] == better
+    found, why = update(MOVING, plan, old, new, 1.01 * gain)
+    assert found is plan
+    assert why.endswith(" is not worth a change")
+
+
+def test_rates_that_differ_by_chance_have_not_moved():
+    def counted(events: float, windows: float, limbs: float = 1.0) -> EventRates:
+        return EventRates((50.0, events), limbs, windows)
+
+    assert not moved(counted(1.0, 10), counted(2.0, 10))  # ten events, and twenty
+    assert moved(counted(1.0, 100), counted(2.0, 100))
+    assert not moved(counted(1.0, 1e6), counted(1.2, 1e6))
+    assert moved(counted(1.0, 1e6), counted(1.0, 1e6, 2.0))
+    of = rates(Q3, A=2, B=1, C=20, D=20, G=1)
+    plan = lightest(Q3, of)
+    found, why = update(Q3, plan, of, rates(Q3, A=2.1, B=1, C=20, D=20, G=1))
+    assert (found, why) == (plan, "unchanged: rates are nearly the same")
 
 
 @settings(max_examples=100)
