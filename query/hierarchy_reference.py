@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from query.language.ast import Selection
-from query.plan.boxes import BEFORE, FIRST, FIRST_US, KIND, LAST, LAST_US, UPTO, Box, column_of, kind_of, modules
+from query.plan.boxes import column_of, kind_of
 from query.plan.pattern import variables
-from query.plan.plan import Plan
+from query.plan.plan import Box, Plan, modules
 from query.reference import Moment, ReferenceMatch, Search, find, match_rows, partition_key
 from query.values import Evaluate, Label, PartitionRows, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ComplexEvent:
     """An event of a pattern with boxes. kind: 0, or that of the box's pattern (query.plan.boxes.kind_of). first, last:
     indices of its first and last event among those of FROM. row: its columns. parts: of a match, its events with their
     variables."""
@@ -30,14 +30,14 @@ class Event:
     first: int
     last: int
     row: Row
-    parts: tuple[tuple[str, Event], ...] = ()
+    parts: tuple[tuple[str, ComplexEvent], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Composed:
     """A match in its layers: its events with their variables, and its output row."""
 
-    parts: tuple[tuple[str, Event], ...]
+    parts: tuple[tuple[str, ComplexEvent], ...]
     row: Row
 
     @property
@@ -49,16 +49,16 @@ class Found:
         return self.parts[-1][1].last
 
     def leaves(self) -> list[tuple[str, int]]:
-        """Returns the events of FROM with the path of their variables, in order: `V.X`, and `V[2].X` of the second V."""
+        """Returns the events of FROM with the path of their variables, in order: `V.X`, `V[2].X` of the second V."""
         return list(_leaves(self.parts, ""))
 
 
-def compose(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None) -> list[Found]:
+def compose(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None) -> list[Composed]:
     """Returns the matches of a plan, with or without boxes, in a bounded input, in order of emission. rows, ts_us: as
     in query.reference.find. Raises its errors. Exponential in the number of rows at worst, in each layer."""
     if not plan.boxes:
         found = find(plan, rows, ts_us, evaluate=evaluate)
-        events = [Event(0, i, i, row) for i, row in enumerate(rows)]
+        events = [ComplexEvent(0, i, i, row) for i, row in enumerate(rows)]
         return _shown(plan, events, found, ts_us, evaluate)
     events = merged(plan, rows, ts_us, evaluate)
     times = [ts_us[event.last] for event in events]
@@ -66,15 +66,17 @@ def compose(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Eva
     return _shown(plan, events, search.everywhere({}), times, evaluate)
 
 
-def merged(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None) -> list[Event]:
+def merged(
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None
+) -> list[ComplexEvent]:
     """Returns the events of a pattern with boxes in their order: a match right after its last event, ties by first
     event, name of the pattern, and order of emission."""
     time = plan.order_by[0].column.name
     none: dict[str, Any] = {column_of(box, shown): None for box in modules(plan.boxes) for shown, _ in box.columns}
-    found: list[tuple[tuple[Any, ...], Event]] = []
+    found: list[tuple[tuple[Any, ...], ComplexEvent]] = []
     for i, row in enumerate(rows):
         own = {**none, **row, "#t0": row[time], "#t1": row[time]}
-        found.append(((i, 0), Event(0, i, i, own)))
+        found.append(((i, 0), ComplexEvent(0, i, i, own)))
     for box in modules(plan.boxes):
         kind = kind_of(plan.boxes, box.variable)
         for order, match in enumerate(compose(box.plan, rows, ts_us, evaluate)):
@@ -83,7 +85,7 @@ def merged(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Eval
             own = {**dict.fromkeys(rows[0]), **none, **_columns(box, match.row)}
             own |= {c.name: _key(box, c.name, match.row) for c in plan.partition_by}
             own |= {time: rows[match.last][time], "#t0": rows[match.first][time], "#t1": rows[match.last][time]}
-            event = Event(kind, match.first, match.last, own, match.parts)
+            event = ComplexEvent(kind, match.first, match.last, own, match.parts)
             found.append(((match.last, 1, match.first, box.name, order), event))
     return [event for _, event in sorted(found, key=lambda one: one[0])]
 
@@ -97,27 +99,21 @@ def _key(box: Box, column: str, row: Row) -> object:
 
 
 def _shown(
-    plan: Plan, events: Sequence[Event], found: Sequence[ReferenceMatch], ts_us: Sequence[int],
+    plan: Plan, events: Sequence[ComplexEvent], found: Sequence[ReferenceMatch], ts_us: Sequence[int],
     evaluate: Evaluate | None,
-) -> list[Found]:  # fmt: skip
-    rows = [{**event.row, **_hidden(event)} for event in events]
-    shown = match_rows(plan, rows, ts_us, found, evaluate)
+) -> list[Composed]:  # fmt: skip
+    shown = match_rows(plan, [event.row for event in events], ts_us, found, evaluate)
     parts = [tuple((name, events[i]) for name, i in match.labels) for match in found]
-    return [Found(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
-
-
-def _hidden(event: Event) -> dict[str, object]:
-    """Columns that only the engines read."""
-    return {field.name: None for field in (KIND, FIRST, LAST, FIRST_US, LAST_US, BEFORE, UPTO)}
+    return [Composed(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
 
 
 class _OverIntervals(Search):
     """The search for matches whose events are intervals."""
 
     def __init__(
-        self, plan: Plan, events: Sequence[Event], rows: Sequence[Row], ts_us: Sequence[int], times: Sequence[int],
-        evaluate: Evaluate | None,
-    ) -> None:
+        self, plan: Plan, events: Sequence[ComplexEvent], rows: Sequence[Row], ts_us: Sequence[int],
+        times: Sequence[int], evaluate: Evaluate | None,
+    ) -> None:  # fmt: skip
         # contiguity is a matter of the events of FROM: see `_follows`
         passes = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
         searched = replace(plan, selection=plan.selection if passes else Selection.SKIP_TILL_ANY)
@@ -129,7 +125,7 @@ class _OverIntervals(Search):
         self.kinds = {d.variable: kind_of(plan.boxes, d.variable) for d in plan.defines}
         self.positive = frozenset(variables(plan.pattern))
 
-    def event(self, partition: PartitionRows, position: int) -> Event:
+    def event(self, partition: PartitionRows, position: int) -> ComplexEvent:
         return self.events[partition.index[position]]
 
     def _holds(
@@ -173,13 +169,13 @@ class _OverIntervals(Search):
                 near = 0 < i < len(labels) or self._fits(partition, *ends)
                 if inside and near and any(self._holds(partition, name, labels, g, number) for name in names):
                     return False, (0, 0, 0)
-        if gaps[-1] and self.interval_us is not None:  # decided when nothing can come any more
-            deadline = self.base_us[self.event(partition, labels[0][1]).first] + self.interval_us
+        if gaps[-1] and self.interval_us is not None:  # decided when WITHIN has passed since the end of the first event
+            deadline = self.ts_us[partition.index[labels[0][1]]] + self.interval_us
             return True, (bisect_right(self.ts_us, deadline), 0, deadline)
         return True, (0, 0, 0)
 
 
-def _leaves(parts: Sequence[tuple[str, Event]], path: str) -> Iterator[tuple[str, int]]:
+def _leaves(parts: Sequence[tuple[str, ComplexEvent]], path: str) -> Iterator[tuple[str, int]]:
     counts: dict[str, int] = {}
     for name, event in parts:
         if event.kind == 0:

@@ -17,11 +17,10 @@ from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
+from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
-from query.plan.bind_boxes import module_faults
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import Box
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
@@ -29,7 +28,7 @@ from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
-from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
+from query.plan.plan import AlertOnce, Box, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
 from query.plan.statement import (
     BARE_NAME,
     FACTOR_TABLE,
@@ -407,7 +406,7 @@ class _Query:
                        factor.input_span, "incomplete here",
                        "let the recursive entry gather the rows, and match them outside of it")
             return None
-        nested = any(span.start >= factor.span.start for span, sql in self.cuts if sql)
+        nested = any(factor.span.start <= span.start < factor.span.end for span, sql in self.cuts if sql)
         if bare is None and not self.volatile:
             self.faults += volatile_calls(statement)
         if self.live:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from query.errors import Diagnostic, Span, nearest
 from query.language import ast
 from query.language.ast import AfterMatchKind, RowsPerMatch
-from query.plan.boxes import Box
 from query.plan.expression import Column, Expression, Navigation, walk
 from query.plan.output import output_columns
 from query.plan.pattern import RowPattern, anchors, min_rows
-from query.plan.plan import Order, Plan
+from query.plan.plan import Box, Order, Plan
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 

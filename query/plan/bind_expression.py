@@ -16,7 +16,7 @@ from query.language import duck
 from query.language.ast import ExpressionText
 from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
-from query.plan.boxes import TIMES, Box, column_of
+from query.plan.boxes import TIMES, column_of
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -32,6 +32,7 @@ from query.plan.expression import (
     literal_sql,
     show,
 )
+from query.plan.plan import Box
 from query.plan.tree import (
     NAVIGATION,
     UNSUPPORTED,

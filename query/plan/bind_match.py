@@ -21,10 +21,10 @@ from query.plan.bind_boxes import BoxBinder, physical_steps
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
-from query.plan.boxes import Box, merged_schema
+from query.plan.boxes import merged_schema
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
-from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
+from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 

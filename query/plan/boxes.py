@@ -8,48 +8,22 @@ these rows: then any matcher of plain rows finds the matches ([HIERARCHY]; compo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from query.language.ast import Selection
 from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, Navigation
-from query.plan.pattern import Negation, RowPattern, Sequence, rows_before, variables
+from query.plan.output import output_columns
+from query.plan.pattern import Negation, RowPattern, Sequence, min_rows, rows_before, variables
+from query.plan.plan import Box, Measure, Plan, modules
 from query.schema import Field, Schema
-
-if TYPE_CHECKING:
-    from query.plan.plan import Plan
 
 #: Of a merged row: the box's pattern (0: an event of FROM), and the positions of its first and last event among those
 #: of FROM.
 KIND, FIRST, LAST = Field("#kind", "INTEGER"), Field("#first", "BIGINT"), Field("#last", "BIGINT")
 #: The times of its first and last event, in microseconds.
 FIRST_US, LAST_US = Field("#first_us", "BIGINT"), Field("#last_us", "BIGINT")
-#: The number of events before its first one, and up to its last one: a row follows another without an event between
-#: them if its `before` is the other's `upto`. Counted are those of the partition, or of all under STRICT.
-BEFORE, UPTO = Field("#before", "BIGINT"), Field("#upto", "BIGINT")
 #: The columns t0 and t1 of a variable.
 TIMES = ("t0", "t1")
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """`variable AS PATTERN name`: the variable takes matches of `plan`, a pattern over the same input.
-
-    columns: of its matches, each with the output column of the plan that it shows."""
-
-    variable: str
-    name: str
-    plan: Plan
-    columns: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        return f"{self.variable} AS PATTERN {self.name}"
-
-
-def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
-    """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
-    return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
 
 
 def kind_of(boxes: tuple[Box, ...], variable: str) -> int:
@@ -63,22 +37,65 @@ def column_of(box: Box, column: str) -> str:
     return f"{box.name}.{column}"
 
 
-def merged_schema(schema: Schema, boxes: tuple[Box, ...], time: Column) -> Schema:
+def merged_schema(
+    schema: Schema, boxes: tuple[Box, ...], time: Column, counted: tuple[tuple[str, ...], ...] = ()
+) -> Schema:
     """Returns the columns of merged rows: those of FROM, null in matches unless they are the time or columns of
-    PARTITION BY; those of each pattern, null elsewhere; and the interval. time: of ORDER BY."""
-    from query.plan.output import output_columns
-
+    PARTITION BY; those of each pattern, null elsewhere; and the interval. time: of ORDER BY. counted: see
+    `all_counted_keys`."""
     fields = list(schema.fields)
     for box in modules(boxes):
         types = {c.name: c.type for c in output_columns(box.plan)}
         fields += [Field(column_of(box, shown), types[name]) for shown, name in box.columns]
-    fields += [Field(f"#{name}", time.type) for name in TIMES]
-    return replace(schema, fields=(*fields, KIND, FIRST, LAST, FIRST_US, LAST_US, BEFORE, UPTO))
+    return of_events(replace(schema, fields=(*fields, KIND)), time, counted)
 
 
-@lru_cache(maxsize=256)
-def over_rows(plan: Plan) -> Plan:
-    """Returns the plain pattern over merged rows that finds the matches of a pattern with boxes.
+def counted_keys(plan: Plan) -> tuple[str, ...] | None:
+    """Returns the columns by whose values the events between two rows of a pattern with boxes are counted; None if any
+    may lie between."""
+    if not plan.boxes or plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
+        return None
+    return () if plan.selection is Selection.STRICT else tuple(c.name for c in plan.partition_by)
+
+
+def all_counted_keys(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Returns `counted_keys` of all layers, each once."""
+    own = counted_keys(plan)
+    inner = [keys for box in modules(plan.boxes) for keys in all_counted_keys(box.plan)]
+    return tuple(dict.fromkeys([*([] if own is None else [own]), *inner]))
+
+
+def counts_of(keys: tuple[str, ...]) -> tuple[Field, Field]:
+    """Returns two columns of an event or match: the number of events with its keys before its first one, and up to its
+    last one. It follows another without an event between them if its first number is the other's second."""
+    columns = ",".join(keys)
+    return Field(f"#before {columns}", "BIGINT"), Field(f"#upto {columns}", "BIGINT")
+
+
+def of_events(schema: Schema, time: Column, counted: tuple[tuple[str, ...], ...]) -> Schema:
+    """Returns columns with those of an interval; that of an event begins and ends with it."""
+    times = [Field(f"#{name}", time.type) for name in TIMES]
+    counts = [field for keys in counted for field in counts_of(keys)]
+    return replace(schema, fields=(*schema.fields, *times, FIRST, LAST, FIRST_US, LAST_US, *counts))
+
+
+def with_interval(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> Plan:
+    """Returns a pattern whose rows have, as further columns, the interval of each match: the first of a pair from its
+    first row, the second from its last one."""
+    time = plan.order_by[0].column
+    pairs = [[Field(f"#{name}", time.type) for name in TIMES], [FIRST, LAST], [FIRST_US, LAST_US]]
+    pairs += [list(counts_of(keys)) for keys in counted]
+    measures = [
+        Measure(field.name, Navigation(Column(field.name, field.type), (), logical, 0, 0, False, field.type))
+        for pair in pairs for field, logical in zip(pair, (Logical.FIRST, Logical.LAST), strict=True)
+    ]  # fmt: skip
+    schema = plan.schema if plan.boxes else of_events(plan.schema, time, counted)
+    return replace(plan, schema=schema, measures=(*plan.measures, *measures))
+
+
+def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) -> Plan:
+    """Returns the plain pattern over merged rows that finds the matches of a pattern with boxes. counted: of all layers
+    if it is not the outermost.
 
     Raises ValueError, with the reason, where conditions on rows cannot say what intervals mean."""
     begin = {name for name, least in rows_before(plan.pattern).items() if not least}
@@ -96,7 +113,8 @@ def over_rows(plan: Plan) -> Plan:
         defines.append(replace(define, condition=Call("and", tuple(parts), "BOOLEAN") if parts[1:] else parts[0]))
     passes = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
     selection = plan.selection if passes else Selection.SKIP_TILL_ANY
-    schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column)
+    counted = all_counted_keys(plan) if counted is None else counted
+    schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column, counted)
     return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection)
 
 
@@ -106,9 +124,9 @@ def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool
     before = Navigation(_LAST, (), Logical.LAST, 1, 0, False, _LAST.type)
     if boxed:  # an event stands after the last event of any row before it
         yield _or_first(_call(">", _FIRST, before), begins, before)
-    if plan.selection in (Selection.STRICT, Selection.PARTITION):
-        upto = Navigation(_UPTO, (), Logical.LAST, 1, 0, False, _UPTO.type)
-        yield _or_first(_call("=", _BEFORE, upto), begins, before)
+    if (keys := counted_keys(plan)) is not None:
+        first, last = (Column(field.name, field.type) for field in counts_of(keys))
+        yield _or_first(_call("=", first, Navigation(last, (), Logical.LAST, 1, 0, False, last.type)), begins, before)
     if plan.within is not None and plan.within.interval_us is not None and begin & {box.variable for box in plan.boxes}:
         # WITHIN counts from the first row's last event
         first = Navigation(_FIRST_US, (), Logical.FIRST, 0, 0, False, _FIRST_US.type)
@@ -121,19 +139,23 @@ def _in_gap(plan: Plan, name: str, gap: tuple[RowPattern, RowPattern], boxed: se
     if set(before) & set(behind):
         both = sorted(set(before) & set(behind))[0]
         raise ValueError(f"~{name} lies between two places of {both}: give one of them another name")
-    first_row = Navigation(_FIRST_US, before or behind, Logical.FIRST, 0, 0, False, _FIRST_US.type)
-    within = None if plan.within is None else plan.within.interval_us
+    may_begin, may_end = (not min_rows(side) for side in gap)
     if before and name in boxed:
-        yield _call(">", _FIRST, Navigation(_LAST, before, Logical.LAST, 0, 0, False, _LAST.type))
-    if behind and (boxed & set(behind)):
-        yield _call("<", _LAST, Navigation(_FIRST, behind, Logical.FIRST, 0, 0, False, _FIRST.type))
-    if within is None:
+        last = Navigation(_LAST, before, Logical.LAST, 0, 0, False, _LAST.type)
+        yield _or_first(_call(">", _FIRST, last), may_begin, last)
+    if boxed & set(behind):
+        first = Navigation(_FIRST, behind, Logical.FIRST, 0, 0, False, _FIRST.type)
+        yield _or_first(_call("<", _LAST, first), may_end, first)
+    if plan.within is None or plan.within.interval_us is None:
         return
-    if not behind and (boxed & set(before)):
-        yield _call("<=", _call("-", _LAST_US, first_row), Constant(within, "BIGINT"))
-    if not before and name in boxed:
-        last_row = Navigation(_LAST_US, behind, Logical.LAST, 0, 0, False, _LAST_US.type)
-        yield _call("<=", _call("-", last_row, _FIRST_US), Constant(within, "BIGINT"))
+    within = Constant(plan.within.interval_us, "BIGINT")
+    # rows between others are within WITHIN, as these are
+    if may_end and boxed & set(before):
+        begin = Navigation(_FIRST_US, before, Logical.FIRST, 0, 0, False, _FIRST_US.type)
+        yield _or_first(_call("<=", _call("-", _LAST_US, begin), within), not min_rows(gap[0]), begin)
+    if may_begin and name in boxed:
+        end = Navigation(_LAST_US, behind, Logical.LAST, 0, 0, False, _LAST_US.type)
+        yield _or_first(_call("<=", _call("-", end, _FIRST_US), within), may_end, end)
 
 
 def _gaps(pattern: RowPattern) -> Iterator[tuple[str, tuple[RowPattern, RowPattern]]]:
@@ -144,15 +166,15 @@ def _gaps(pattern: RowPattern) -> Iterator[tuple[str, tuple[RowPattern, RowPatte
             yield part.name, (Sequence(parts[:i]), Sequence(parts[i + 1 :]))
 
 
-def _or_first(condition: Expression, begins: bool, before: Expression) -> Expression:
-    """Returns the condition of a row on the one before it; begins: it may be the first row."""
-    return _call("or", Call("is_null", (before,), "BOOLEAN"), condition) if begins else condition
+def _or_first(condition: Expression, may_lack: bool, other: Expression) -> Expression:
+    """Returns a condition on another row, which holds if there is none. may_lack: there may be none."""
+    return _call("or", Call("is_null", (other,), "BOOLEAN"), condition) if may_lack else condition
 
 
 def _call(function: str, left: Expression, right: Expression) -> Expression:
     return Call(function, (left, right), "BIGINT" if function == "-" else "BOOLEAN")
 
 
-_KIND, _FIRST, _LAST, _FIRST_US, _LAST_US, _BEFORE, _UPTO = (
-    Column(field.name, field.type) for field in (KIND, FIRST, LAST, FIRST_US, LAST_US, BEFORE, UPTO)
+_KIND, _FIRST, _LAST, _FIRST_US, _LAST_US = (
+    Column(field.name, field.type) for field in (KIND, FIRST, LAST, FIRST_US, LAST_US)
 )

@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import Any
 
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.plan import boxes as b
 from query.plan import expression as e
 from query.plan import pattern as p
 from query.plan import plan as q
@@ -56,7 +55,7 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
         "boxes": _Tagged("bx", ()),
     }),
-    b.Box: ("box", {
+    q.Box: ("box", {
         "variable": _Tagged("v"), "name": _Tagged("n", any_case=True), "plan": _Tagged("p"), "columns": _Tagged("c"),
     }),
     t.Trends: ("trends", {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
-from query.plan.boxes import Box, modules
 from query.plan.expression import TRUE, Column, Expression, quote, show, walk
 from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
@@ -62,6 +61,26 @@ class Measure:
     @property
     def type(self) -> str:
         return self.expression.type
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`variable AS PATTERN name`: the variable takes matches of `plan`, a pattern over the same input.
+
+    columns: of its matches, each with the output column of the plan that it shows."""
+
+    variable: str
+    name: str
+    plan: Plan
+    columns: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return f"{self.variable} AS PATTERN {self.name}"
+
+
+def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
+    """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
+    return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
 
 
 @dataclass(frozen=True, slots=True)
