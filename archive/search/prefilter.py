@@ -117,6 +117,8 @@ def unsound(plan: Plan) -> str | None:
     """Returns why a prefilter could change the matches of a plan, or None. See `windows_of`."""
     if plan.trends is not None:
         return "windows aggregate all their events"
+    if plan.boxes:
+        return "matches of boxes have events of their own"
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     if plan.within is None or plan.within.interval_us is None:
         return "there is no WITHIN interval"

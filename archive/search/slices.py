@@ -65,6 +65,8 @@ def reach(plan: Plan) -> Reach | None:
     within_us = plan.within.interval_us if plan.within is not None else None
     if plan.trends is not None:
         return None  # windows are cut at the epoch, not at a start
+    if plan.boxes:
+        return None  # its layers have reaches of their own
     if within_us is None or plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
         return None
     if plan.selection is Selection.STRICT and plan.partition_by:

@@ -1,4 +1,4 @@
-"""The Matcher of a pattern with boxes: one matcher for each pattern of a box, and one over their matches and the events.
+"""The Matcher of a pattern with boxes: a matcher for each pattern of a box, and one over their matches and the events.
 
 A match of a box's pattern becomes a row with its interval, right after its last event; conditions on these rows say
 what intervals mean (query.plan.boxes.over_rows). Equal patterns are searched once, for all layers. [HIERARCHY] parks a
@@ -17,12 +17,11 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.hierarchy.counts import Counts
-from matching.hierarchy.members import Members, ranges
-from matching.identity import id_lanes
+from matching.hierarchy.members import Members
 from matching.ipc import from_ipc, to_ipc
 from matching.purpose import Purpose
 from matching.state import pack, unpack, unpack_head
-from matching.types import arrow_schema, plain_type
+from matching.types import arrow_schema
 from query.errors import DataError
 from query.plan.boxes import (
     FIRST,
@@ -35,7 +34,6 @@ from query.plan.boxes import (
     column_of,
     counts_of,
     kind_of,
-    of_events,
     over_rows,
     with_interval,
 )
@@ -43,7 +41,6 @@ from query.plan.fingerprint import fingerprint
 from query.plan.lag import last_event_lag_us
 from query.plan.pattern import negated, variables
 from query.plan.plan import Plan, modules
-from query.schema import Field, Schema
 
 #: Version of HierarchyMatcher.snapshot; restore refuses others.
 STATE_VERSION = 1
@@ -112,8 +109,9 @@ class HierarchyMatcher:
         self._modules = [self._module(with_interval(box.plan, counted)) for box in self._boxes]
         upper = over_rows(plan, counted)
         self._upper = make(upper, self.purpose)
-        self._schema = replace(upper.schema, fields=tuple(f for f in upper.schema.fields if f.name in set(upper.columns)))
-        self._arrow = arrow_schema(self._schema)
+        read = set(upper.columns)
+        fields = tuple(field for field in upper.schema.fields if field.name in read)
+        self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
         self._reads_events = any(not kind_of(plan.boxes, name) for name in every)
         self._members = Members()
@@ -411,13 +409,14 @@ def _joined(parts: list[Matches]) -> Matches:
     recoded = [
         np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
     ]
-    joined = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)])
-        for name in ("number", "first_us", "last_us", "event_ts_us", "event_source", "event_offset", "event_seq")
-    }
-    return replace(
-        first, rows=pa.concat_tables([first.rows, second.rows]),
-        row_match=np.concatenate([first.row_match, second.row_match + len(first)]),
-        event_bounds=np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
-        event_variable=np.concatenate(recoded), variables=names, **joined,
+
+    def both(name: str) -> np.ndarray:
+        return np.concatenate([getattr(first, name), getattr(second, name)])
+
+    return Matches(
+        pa.concat_tables([first.rows, second.rows]),
+        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
+        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
+        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
+        names, first.sources,
     )  # fmt: skip

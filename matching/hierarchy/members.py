@@ -91,8 +91,8 @@ class Members:
 
 
 def ranges(bounds: Int64Array, index: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Returns the numbers of [bounds[i], bounds[i + 1]) for each i of `index`, one range after the other, and the bounds
-    of the ranges in the result."""
+    """Returns the numbers of [bounds[i], bounds[i + 1]) for each i of `index`, one range after the other, and their
+    bounds in the result."""
     lengths = bounds[index + 1] - bounds[index]
     out = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     at = np.arange(out[-1], dtype=np.int64) + np.repeat(bounds[index] - out[:-1], lengths)

@@ -21,6 +21,7 @@ from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
+from query.plan.boxes import common_keys
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
@@ -571,7 +572,7 @@ class _Query:
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
             return (), None  # under STRICT every row of the stream counts
-        pinned = [c.name for c in plan.partition_by] if plan is not None else [f.name for f in columns]
+        pinned = list(common_keys(plan)) if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
         rest: list[Node] = []
         for conjunct in node["children"] if node["type"] == "CONJUNCTION_AND" else [node]:

@@ -32,6 +32,45 @@ def kind_of(boxes: tuple[Box, ...], variable: str) -> int:
     return next((k for k, box in enumerate(modules(boxes), 1) if box.name == name), 0)
 
 
+def common_keys(plan: Plan) -> tuple[str, ...]:
+    """Returns the columns by which all layers of a pattern are partitioned: events with other values of them do not
+    affect its matches. Of a pattern without boxes those of PARTITION BY, and none under STRICT."""
+    if plan.selection is Selection.STRICT:
+        return ()
+    keys = tuple(c.name for c in plan.partition_by)
+    for box in modules(plan.boxes):
+        shown = {column.lower(): name for column, name in box.columns}
+        below = {name.lower() for name in common_keys(box.plan)}
+        keys = tuple(key for key in keys if shown.get(key.lower(), "").lower() == key.lower() and key.lower() in below)
+    return keys
+
+
+def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
+    """Yields the patterns of a hierarchy with their names, each as the plain pattern that its matcher runs: the
+    outermost first, equal ones once."""
+    seen: set[str] = set()
+
+    def below(one: Plan, name: str) -> Iterator[tuple[str, Plan]]:
+        yield name, over_rows(one) if one.boxes else one
+        for box in modules(one.boxes):
+            if box.name not in seen:
+                seen.add(box.name)
+                yield from below(box.plan, box.name)
+
+    yield from below(plan, name)
+
+
+def with_key(plan: Plan, key: Field) -> Plan:
+    """Returns a pattern whose layers are all partitioned by a further column too, the first of the input and of the
+    matches."""
+    boxes = tuple(
+        replace(box, plan=with_key(box.plan, key), columns=((key.name, key.name), *box.columns)) for box in plan.boxes
+    )
+    schema = replace(plan.schema, fields=(key, *plan.schema.fields))
+    by = (Column(key.name, key.type), *plan.partition_by)
+    return replace(plan, schema=schema, partition_by=by, boxes=boxes)
+
+
 def column_of(box: Box, column: str) -> str:
     """Returns the merged column that holds a column of a box."""
     return f"{box.name}.{column}"
@@ -125,8 +164,8 @@ def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool
     if boxed:  # an event stands after the last event of any row before it
         yield _or_first(_call(">", _FIRST, before), begins, before)
     if (keys := counted_keys(plan)) is not None:
-        first, last = (Column(field.name, field.type) for field in counts_of(keys))
-        yield _or_first(_call("=", first, Navigation(last, (), Logical.LAST, 1, 0, False, last.type)), begins, before)
+        own, other = (Column(field.name, field.type) for field in counts_of(keys))
+        yield _or_first(_call("=", own, Navigation(other, (), Logical.LAST, 1, 0, False, other.type)), begins, before)
     if plan.within is not None and plan.within.interval_us is not None and begin & {box.variable for box in plan.boxes}:
         # WITHIN counts from the first row's last event
         first = Navigation(_FIRST_US, (), Logical.FIRST, 0, 0, False, _FIRST_US.type)
@@ -144,8 +183,8 @@ def _in_gap(plan: Plan, name: str, gap: tuple[RowPattern, RowPattern], boxed: se
         last = Navigation(_LAST, before, Logical.LAST, 0, 0, False, _LAST.type)
         yield _or_first(_call(">", _FIRST, last), may_begin, last)
     if boxed & set(behind):
-        first = Navigation(_FIRST, behind, Logical.FIRST, 0, 0, False, _FIRST.type)
-        yield _or_first(_call("<", _LAST, first), may_end, first)
+        next_one = Navigation(_FIRST, behind, Logical.FIRST, 0, 0, False, _FIRST.type)
+        yield _or_first(_call("<", _LAST, next_one), may_end, next_one)
     if plan.within is None or plan.within.interval_us is None:
         return
     within = Constant(plan.within.interval_us, "BIGINT")
