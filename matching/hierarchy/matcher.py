@@ -16,7 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.emitted import only
+from matching.engines.buffered_runs import group
+from matching.features import leaf_sql, project
 from matching.hierarchy.counts import Counts
+from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import Members
 from matching.ipc import from_ipc, to_ipc
 from matching.purpose import Purpose
@@ -31,14 +35,26 @@ from query.plan.boxes import (
     LAST_US,
     TIMES,
     all_counted_keys,
+    bounded,
     column_of,
     counts_of,
+    gaps_apart,
     kind_of,
-    over_rows,
     with_interval,
 )
+from query.plan.expression import (
+    TRUE,
+    Classifier,
+    Column,
+    Expression,
+    MatchNumber,
+    conjuncts,
+    is_row_local,
+    to_sql,
+    walk,
+)
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import last_event_lag_us
+from query.plan.lag import in_order_of_last_events, last_event_lag_us
 from query.plan.pattern import negated, variables
 from query.plan.plan import Plan, modules
 
@@ -46,6 +62,8 @@ from query.plan.plan import Plan, modules
 STATE_VERSION = 1
 #: The source of merged rows that are matches.
 COMPLEX = "#pattern"
+#: Least number of events of which those are looked for that conditions can take: DuckDB does it, in a millisecond.
+SIEVED_MIN = 512
 
 Make = Callable[[Plan, Purpose], Matcher]
 Keys = tuple[tuple[str, ...], ...]
@@ -102,25 +120,29 @@ class HierarchyMatcher:
         self.purpose = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self._outermost = whole is None
         self._whole = Whole(all_counted_keys(plan), make, {}) if whole is None else whole
+        self._fingerprint = fingerprint(plan)
+        plan = bounded(plan) if whole is None else plan
         counted = self._whole.counted
         self._boxes = modules(plan.boxes)
         names = sorted(box.name for box in self._boxes)
         self._by_name = [0, *(names.index(box.name) for box in self._boxes)]
         self._modules = [self._module(with_interval(box.plan, counted)) for box in self._boxes]
-        upper = over_rows(plan, counted)
+        upper, gaps = gaps_apart(plan, counted)
+        self._gaps = [GapTest(gap, make(gap.rows, Purpose.ROWS)) for gap in gaps]
         self._upper = make(upper, self.purpose)
-        read = set(upper.columns)
+        read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
         self._reads_events = any(not kind_of(plan.boxes, name) for name in every)
+        self._sieve = _sieve(plan) if self._reads_events else None
         self._members = Members()
         self._counts = [Counts(keys) for keys in counted] if self._outermost else []
         self._position = 0
+        self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._held: list[tuple[pa.RecordBatch, np.ndarray]] = []  # merged rows, and their order: see `_merged`
         lags = [module.lag_us for module in self._modules]
         self._lag_us = None if None in lags else max(lag for lag in lags if lag is not None)
-        self._fingerprint = fingerprint(plan)
 
     def _module(self, plan: Plan) -> Module:
         """Returns the module of a plan, which is shared with all layers."""
@@ -165,7 +187,9 @@ class HierarchyMatcher:
             for key, module in self._whole.modules.items():
                 arrays[f"module.{key}"] = _bytes(module.matcher.snapshot())
             for i, counts in enumerate(self._counts):
-                arrays[f"counts.{i}"] = _bytes(counts.snapshot())
+                arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
+        for i, gap in enumerate(self._gaps):
+            arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         for i, (rows, order) in enumerate(self._held):
             arrays[f"held.{i}"], arrays[f"order.{i}"] = _bytes(to_ipc(rows)), _bytes(order.tobytes())
         members, kept = self._members.snapshot()
@@ -173,6 +197,7 @@ class HierarchyMatcher:
         head = {
             "version": STATE_VERSION, "plan": self._fingerprint, "position": self._position, "held": len(self._held),
             "members": members, "sources": list(self.sources), "modules": list(self._whole.modules),
+            "emitted_us": self._emitted_us,
         }  # fmt: skip
         return pack(head, arrays)
 
@@ -201,14 +226,15 @@ class HierarchyMatcher:
             for key, module in self._whole.modules.items():
                 module.matcher.restore(arrays[f"module.{key}"].tobytes())
             for i, counts in enumerate(self._counts):
-                counts.restore(arrays[f"counts.{i}"].tobytes())
+                counts.restore(group(f"counts{i}", arrays))
+        for i, gap in enumerate(self._gaps):
+            gap.restore(group(f"gap{i}", arrays))
         self._held = [
             (from_ipc(arrays[f"held.{i}"].tobytes()).combine_chunks().to_batches()[0], arrays[f"order.{i}"].view(ORDER))
             for i in range(head["held"])
         ]
-        kept = {name.removeprefix("members."): a for name, a in arrays.items() if name.startswith("members.")}
-        self._members.restore(head["members"], kept)
-        self._position = head["position"]
+        self._members.restore(head["members"], group("members", arrays))
+        self._position, self._emitted_us = head["position"], head["emitted_us"]
         self.sources = tuple(head["sources"])
 
     # ---- rows
@@ -236,6 +262,9 @@ class HierarchyMatcher:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
         parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
         if batch is not None and len(batch) and self._reads_events:
+            if self._sieve is not None and len(batch) >= SIEVED_MIN:
+                met = _project(batch.columns, self._sieve, self.plan)
+                batch = batch.take(np.flatnonzero(met))
             columns = {name: batch.columns.column(name) for name in batch.columns.schema.names}
             parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
         for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
@@ -260,7 +289,7 @@ class HierarchyMatcher:
         batches = [pa.RecordBatch.from_arrays([_column(c, f, len(o)) for f in schema], schema=schema) for c, o in
                    [({**columns, KIND.name: pa.array(order["kind"])}, order) for columns, order in parts]]
         order = np.concatenate([order for _, order in parts])
-        place = np.argsort(order, order=("last", "complex", "first", "name", "offset"), kind="stable")
+        place = _places(order)
         whole = pa.Table.from_batches(batches).take(pa.array(place)).combine_chunks().to_batches()
         self._held.append((whole[0], order[place]))
 
@@ -304,11 +333,38 @@ class HierarchyMatcher:
             columns, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
             np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), sources,
         )  # fmt: skip
+        reached = [int(order["last_us"][-1])] if len(order) else []
+        reached += [watermark_us] if watermark_us is not None else []
+        if reached and (self._emitted_us is None or max(reached) > self._emitted_us):
+            self._emitted_us = max(reached)
+        for gap in self._gaps:
+            gap.push(batch)
         found = [self._upper.push(batch)]
         if ended or watermark_us is not None:
             found.append(self._upper.advance(None if ended else watermark_us))
-        flat = [self._flat(matches) for matches in found]
+        flat = [self._flat(self._free(matches)) for matches in found]
+        self._forget()
         return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else _joined(flat)
+
+    def _free(self, matches: Matches) -> Matches:
+        """Returns the matches whose gaps are free, without the columns of gaps."""
+        if not self._gaps:
+            return matches
+        violated = np.zeros(len(matches), np.bool_)
+        for gap in self._gaps:
+            violated |= gap.violated(matches.rows)
+        own = matches.rows.column_names[: -2 * len(self._gaps)]
+        return only(replace(matches, rows=matches.rows.select(own)), np.flatnonzero(~violated))
+
+    def _forget(self) -> None:
+        """Drops what no match to come can contain."""
+        within_us = None if self.plan.within is None else self.plan.within.interval_us
+        if within_us is None or self._emitted_us is None:
+            return
+        begin_us = self._emitted_us - within_us
+        self._members.drop_before(begin_us)
+        for gap in self._gaps:
+            gap.drop_before(begin_us)
 
     # ---- evidence
 
@@ -381,13 +437,50 @@ ORDER = np.dtype([
 ])  # fmt: skip
 
 
+def _sieve(plan: Plan) -> str | None:
+    """Returns an SQL condition that each event meets which can be in a match, or keep one from being one: all others
+    need not be merged. None if there is none, or if the time of other events tells when matches are decided."""
+    if not in_order_of_last_events(plan):
+        return None
+    wanted: list[str] = []
+    for define in plan.defines:
+        if kind_of(plan.boxes, define.variable):
+            continue
+        local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
+        if not local or any(isinstance(e, Classifier | MatchNumber) for part in local for e in walk(part)):
+            return None
+        columns = (e for part in local for e in walk(part) if isinstance(e, Column))
+        leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
+        texts = (to_sql(part, leaves) for part in local)
+        # where a condition cannot be computed the matcher decides whether it is read
+        met = (f"coalesce(TRY({text}), TRY(({text}) IS NULL) IS NULL)" for text in texts)
+        wanted.append(f"({' AND '.join(met)})")
+    return " OR ".join(wanted) if wanted else None
+
+
+def _project(columns: pa.RecordBatch, condition: str, plan: Plan) -> np.ndarray:
+    named = dict(zip(columns.schema.names, columns.columns, strict=True))
+    (met,) = project(named, [condition], lambda reason: DataError(reason), plan.settings)
+    return np.asarray(met)
+
+
 def _sorted(held: list[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:
     if len(held) == 1:
         return held[0]
     order = np.concatenate([order for _, order in held])
-    place = np.argsort(order, order=("last", "complex", "first", "name", "offset"), kind="stable")
+    place = _places(order)
     rows = pa.Table.from_batches([rows for rows, _ in held]).take(pa.array(place)).combine_chunks()
     return rows.to_batches()[0], order[place]
+
+
+def _places(order: np.ndarray) -> Int64Array:
+    """Returns the indices of merged rows in their order. Events, and parts that came before, are in order already."""
+    complex_ = np.flatnonzero(order["complex"])
+    few = order[complex_]
+    index = np.arange(len(order))
+    index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
+    key = 2 * order["last"][index] + order["complex"][index]
+    return index[np.argsort(key, kind="stable")]
 
 
 def _column(columns: Mapping[str, pa.Array], field: pa.Field, n: int) -> pa.Array:

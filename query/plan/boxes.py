@@ -8,13 +8,26 @@ these rows: then any matcher of plain rows finds the matches ([HIERARCHY]; compo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from query.language.ast import Selection
-from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, Navigation
+from query.language.ast import AfterMatchKind, Selection
+from query.plan.expression import (
+    TRUE,
+    Call,
+    Column,
+    Constant,
+    Expression,
+    Logical,
+    MatchNumber,
+    Navigation,
+    is_row_local,
+    walk,
+)
+from query.plan.fingerprint import fingerprint
+from query.plan.never_fails import never_fails
 from query.plan.output import output_columns
-from query.plan.pattern import Negation, RowPattern, Sequence, min_rows, rows_before, variables
-from query.plan.plan import Box, Measure, Plan, modules
+from query.plan.pattern import Negation, RowPattern, Sequence, Variable, min_rows, rows_before, variables
+from query.plan.plan import Box, Define, Measure, Plan, Within, modules
 from query.schema import Field, Schema
 
 #: Of a merged row: the box's pattern (0: an event of FROM), and the positions of its first and last event among those
@@ -45,9 +58,46 @@ def common_keys(plan: Plan) -> tuple[str, ...]:
     return keys
 
 
+def bounded(plan: Plan) -> Plan:
+    """Returns the pattern with the WITHIN of callers in the patterns of boxes that have none.
+
+    A longer match fits into no match around it. A pattern that gives all matches decides each start for itself, so that
+    WITHIN only drops the longer ones. One that several layers call gets the longest of their times, so that it is still
+    searched once."""
+    widths: dict[str, list[int | None]] = {}
+
+    def callers(one: Plan, width: int | None) -> None:
+        for box in modules(one.boxes):
+            widths.setdefault(fingerprint(box.plan), []).append(width)
+            callers(box.plan, _width(box.plan) if box.plan.within is not None else _pushed(box.plan, [width]))
+
+    def rewritten(one: Plan) -> Plan:
+        boxes = []
+        for box in one.boxes:
+            pushed = _pushed(box.plan, widths[fingerprint(box.plan)])
+            inner = rewritten(box.plan)
+            boxes.append(replace(box, plan=inner if pushed is None else replace(inner, within=Within(pushed))))
+        return replace(one, boxes=tuple(boxes))
+
+    callers(plan, _width(plan))
+    return rewritten(plan)
+
+
+def _width(plan: Plan) -> int | None:
+    return None if plan.within is None else plan.within.interval_us
+
+
+def _pushed(plan: Plan, widths: list[int | None]) -> int | None:
+    """Returns the WITHIN that callers give to a pattern, None if it has its own or needs all its matches."""
+    known = [width for width in widths if width is not None]
+    free = plan.within is None and plan.after.kind is AfterMatchKind.NO_SKIP
+    return max(known) if free and len(known) == len(widths) else None
+
+
 def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
     """Yields the patterns of a hierarchy with their names, each as the plain pattern that its matcher runs: the
     outermost first, equal ones once."""
+    plan = bounded(plan)
     seen: set[str] = set()
 
     def below(one: Plan, name: str) -> Iterator[tuple[str, Plan]]:
@@ -155,6 +205,61 @@ def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) ->
     counted = all_counted_keys(plan) if counted is None else counted
     schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column, counted)
     return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A negation between two elements that is tested on matches without it: none of its rows lies wholly between the
+    last event before the gap and the first one behind it.
+
+    rows: a plain pattern of one merged row, whose output is the PARTITION BY columns and its interval. after,
+    until: output columns that hold the two events' positions."""
+
+    rows: Plan
+    after: str
+    until: str
+
+
+def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, tuple[Gap, ...]]:
+    """Returns the plain pattern over merged rows (see `over_rows`) without the negations that engines would test by
+    conditions over the match, and these. Its rows have the columns of the gaps behind all others.
+
+    Negations do not affect which rows a run takes; so a match without them is one if its gaps are free."""
+    boxed = {box.variable for box in plan.boxes}
+    parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
+    read = (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures))
+    if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
+        return over_rows(plan, counted), ()
+    apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for name, (before, behind) in _gaps(plan.pattern):
+        rows_before_it, rows_behind = variables(before), variables(behind)
+        alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
+        inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
+        of_interval = name in boxed or boxed & set(rows_behind)
+        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
+        if alone and inside and of_interval and local:
+            apart[name] = rows_before_it, rows_behind
+    if not apart:
+        return over_rows(plan, counted), ()
+    kept = Sequence(tuple(part for part in parts if not (isinstance(part, Negation) and part.name in apart)))
+    pattern = kept.parts[0] if len(kept.parts) == 1 else kept
+    defines = tuple(d for d in plan.defines if d.variable not in apart)
+    upper = over_rows(replace(plan, pattern=pattern, defines=defines), counted)
+    found: list[Gap] = []
+    measures: list[Measure] = []
+    for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
+        after = Measure(f"#after {i}", Navigation(_LAST, before_it, Logical.LAST, 0, 0, False, _LAST.type))
+        until = Measure(f"#until {i}", Navigation(_FIRST, behind_it, Logical.FIRST, 0, 0, False, _FIRST.type))
+        kind = _call("=", _KIND, Constant(kind_of(plan.boxes, name), "INTEGER"))
+        own = plan.condition(name)
+        condition = kind if own == TRUE else Call("and", (kind, own), "BOOLEAN")
+        rows = replace(
+            upper, pattern=Variable(name), defines=(Define(name, condition),), within=None, subsets=(),
+            measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US)), selection=Selection.SKIP_TILL_ANY,
+        )  # fmt: skip
+        measures += [after, until]
+        found.append(Gap(rows, after.name, until.name))
+    return replace(upper, measures=(*upper.measures, *measures)), tuple(found)
 
 
 def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool) -> Iterator[Expression]:
