@@ -71,9 +71,9 @@ def plan_of(text: str) -> Plan:
     return bind(parse(text), lambda _: EVENTS).factors[-1].plan
 
 
-def composed(plan: Plan, events: Sequence[Event]) -> list[Composed]:
-    """Returns the matches by the reference."""
-    rows: list[dict[str, Any]] = [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in enumerate(events)]
+def composed(plan: Plan, events: Sequence[Event], begin: int = 0) -> list[Composed]:
+    """Returns the matches by the reference. begin: the first event has this value of `i`."""
+    rows: list[dict[str, Any]] = [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in enumerate(events, begin)]
     return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()))
 
 
@@ -158,20 +158,30 @@ class Hierarchy:
 @st.composite
 def hierarchies(draw: st.DrawFn, selections: Sequence[str] = tuple(SELECTIONS)) -> Hierarchy:
     key = draw(st.booleans())
+    patterns = draw(named_patterns(key, selections))
+    outermost = draw(patterns_over(tuple(patterns), key, selections, boxed=True))[0]
+    events = draw(event_lists(key))
+    cuts = draw(st.lists(st.integers(1, len(events) - 1), unique=True, max_size=len(events)))
+    return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def named_patterns(draw: st.DrawFn, key: bool, selections: Sequence[str] = tuple(SELECTIONS)) -> dict[str, str]:
+    """Draws up to three patterns by name, of which later ones may have boxes of earlier ones."""
     patterns: dict[str, str] = {}
     for i in range(draw(st.integers(1, 3))):
         patterns[f"p{i}"] = draw(patterns_over(tuple(patterns), key, selections))[0]
-    outermost = draw(patterns_over(tuple(patterns), key, selections, boxed=True))[0]
+    return patterns
+
+
+@st.composite
+def event_lists(draw: st.DrawFn, key: bool) -> tuple[Event, ...]:
     n = draw(st.integers(4, 12))
     steps = draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
     types = draw(st.lists(st.sampled_from(TYPES), min_size=n, max_size=n))
     keys = draw(st.lists(st.sampled_from([None, "p", "q"]), min_size=n, max_size=n)) if key else [None] * n
     times = np.cumsum(steps).tolist()
-    events = [Event(t, f"{t}{i}", at, k) for i, (t, at, k) in enumerate(zip(types, times, keys, strict=True))]
-    cuts = draw(st.lists(st.integers(1, n - 1), unique=True, max_size=n))
-    return Hierarchy(
-        over(patterns, outermost), tuple(events), tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans())
-    )
+    return tuple(Event(t, f"{t}{i}", at, k) for i, (t, at, k) in enumerate(zip(types, times, keys, strict=True)))
 
 
 @st.composite

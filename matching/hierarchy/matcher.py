@@ -1,205 +1,79 @@
-"""The Matcher of a pattern with boxes: a matcher for each pattern of a box, and one over their matches and the events.
+"""The Matcher of a hierarchy of patterns.
 
-A match of a box's pattern becomes a row with its interval, right after its last event; conditions on these rows say
-what intervals mean (query.plan.boxes.over_rows). Equal patterns are searched once, for all layers. [HIERARCHY] parks a
-run that reaches a box and lets a lower run remember its caller. Here a lower run has no caller: it begins at each event
-that may begin its pattern, and its match is offered to all runs of the layer above, which take it, clone or ignore it
+Equal patterns of boxes are searched once, for all layers and, of live queries, for all of them. [HIERARCHY] parks a run
+that reaches a box, and lets a lower run remember its caller. Here a lower run has no caller: it begins at each event
+that may begin its pattern, and its match is offered to all runs of the layers above, which take it, clone or ignore it
 by their strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-
 import numpy as np
-import pyarrow as pa
 
-from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.emitted import only
-from matching.engines.buffered_runs import group
-from matching.features import leaf_sql, project
-from matching.hierarchy.counts import Counts
-from matching.hierarchy.gaps import GapTest
-from matching.hierarchy.members import Members
-from matching.ipc import from_ipc, to_ipc
+from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.layer import Layer
+from matching.hierarchy.modules import Make, Module, Modules, as_array
 from matching.purpose import Purpose
 from matching.state import pack, unpack, unpack_head
-from matching.types import arrow_schema
-from query.errors import DataError
-from query.plan.boxes import (
-    FIRST,
-    FIRST_US,
-    KIND,
-    LAST,
-    LAST_US,
-    TIMES,
-    all_counted_keys,
-    bounded,
-    column_of,
-    counts_of,
-    gaps_apart,
-    kind_of,
-    with_interval,
-)
-from query.plan.expression import (
-    TRUE,
-    Classifier,
-    Column,
-    Expression,
-    MatchNumber,
-    conjuncts,
-    is_row_local,
-    to_sql,
-    walk,
-)
+from query.plan.boxes import all_counted_keys, bounded, independent_of_before
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import in_order_of_last_events, last_event_lag_us
-from query.plan.pattern import negated, variables
-from query.plan.plan import Plan, modules
+from query.plan.plan import Plan
 
 #: Version of HierarchyMatcher.snapshot; restore refuses others.
 STATE_VERSION = 1
-#: The source of merged rows that are matches.
-COMPLEX = "#pattern"
-#: Least number of events of which those are looked for that conditions can take: DuckDB does it, in a millisecond.
-SIEVED_MIN = 512
-
-Make = Callable[[Plan, Purpose], Matcher]
-Keys = tuple[tuple[str, ...], ...]
-
-
-class Module:
-    """A pattern of boxes, searched once for all layers of a hierarchy that read it."""
-
-    __slots__ = ("_found", "_serial", "lag_us", "matcher", "plan")
-
-    def __init__(self, plan: Plan, matcher: Matcher) -> None:
-        self.plan = plan
-        self.matcher = matcher
-        self.lag_us = last_event_lag_us(plan)
-        self._serial = -1
-        self._found: Matches | None = None
-
-    def step(self, serial: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
-        """Returns the matches of a step of the hierarchy, which all layers ask for: of the next events, or without
-        events of a watermark."""
-        if serial != self._serial or self._found is None:
-            self._serial = serial
-            self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
-        return self._found
-
-
-@dataclass(slots=True)
-class Whole:
-    """What the layers of one hierarchy share. counted: query.plan.boxes.all_counted_keys of all of them. serial: number
-    of the step."""
-
-    counted: Keys
-    make: Make
-    modules: dict[str, Module]
-    serial: int = 0
 
 
 class HierarchyMatcher:
-    """Matcher of a pattern with boxes. Matches have all events of all layers as evidence, with the path of their
-    variables: `V.X` is the X of the match that is V, `V[2].X` that of the second V.
+    """Matcher of a pattern with boxes. See Layer for its matches.
 
-    make: returns the matcher of a plan without boxes, for a use. whole: of the hierarchy, unless this is its outermost
-    pattern. stuck: always 0, since all matches are returned.
+    make: returns the matcher of a plan without boxes, for a use. modules: those of other queries over the same events,
+    from now on in the same batches (see `may_join`). stuck: always 0, since all matches are returned.
     """
 
     stuck = 0
 
     def __init__(
         self, plan: Plan, make: Make, sources: tuple[str, ...] = ("default",), purpose: Purpose = Purpose.MATCHES,
-        whole: Whole | None = None,
+        modules: Modules | None = None,
     ) -> None:
         self.plan = plan
-        self.sources = sources
-        self.purpose = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
-        self._outermost = whole is None
-        self._whole = Whole(all_counted_keys(plan), make, {}) if whole is None else whole
+        use = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
+        self._shares = modules is not None
+        self.modules = modules_for(plan, make) if modules is None else modules
+        self._step = self.modules.step
+        self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.position)
         self._fingerprint = fingerprint(plan)
-        plan = bounded(plan) if whole is None else plan
-        counted = self._whole.counted
-        self._boxes = modules(plan.boxes)
-        names = sorted(box.name for box in self._boxes)
-        self._by_name = [0, *(names.index(box.name) for box in self._boxes)]
-        self._modules = [self._module(with_interval(box.plan, counted)) for box in self._boxes]
-        upper, gaps = gaps_apart(plan, counted)
-        self._gaps = [GapTest(gap, make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._upper = make(upper, self.purpose)
-        read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
-        fields = tuple(field for field in upper.schema.fields if field.name in read)
-        self._arrow = arrow_schema(replace(upper.schema, fields=fields))
-        every = (*variables(plan.pattern), *negated(plan.pattern))
-        self._reads_events = any(not kind_of(plan.boxes, name) for name in every)
-        self._sieve = _sieve(plan) if self._reads_events else None
-        self._members = Members()
-        self._counts = [Counts(keys) for keys in counted] if self._outermost else []
-        self._position = 0
-        self._emitted_us: int | None = None  # merged rows to come have later times, or this one
-        self._held: list[tuple[pa.RecordBatch, np.ndarray]] = []  # merged rows, and their order: see `_merged`
-        lags = [module.lag_us for module in self._modules]
-        self._lag_us = None if None in lags else max(lag for lag in lags if lag is not None)
-
-    def _module(self, plan: Plan) -> Module:
-        """Returns the module of a plan, which is shared with all layers."""
-        key, whole = fingerprint(plan), self._whole
-        if key not in whole.modules:
-            purpose = Purpose.ROWS if self.purpose is Purpose.ROWS else Purpose.MATCHES
-            if plan.boxes:
-                matcher: Matcher = HierarchyMatcher(plan, whole.make, self.sources, purpose, whole)
-            else:
-                matcher = whole.make(plan, purpose)
-            whole.modules[key] = Module(plan, matcher)
-        return whole.modules[key]
-
-    # ---- Matcher
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
-        if self._outermost:
-            self._whole.serial += 1
-            batch = self._with_interval(batch)
-        self.sources = batch.sources
-        found = [module.step(self._whole.serial, batch, None) for module in self._modules]
-        self._hold(batch, found)
-        reached_us = int(batch.ts_us[-1]) if len(batch) else None
-        return self._emit(self._released(reached_us, ended=False), None)
+        self._step += 1
+        events = self.modules.begin(self._step, batch)
+        assert events is not None
+        return self.layer.push(events)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
-        if self._outermost:
-            self._whole.serial += 1
-        found = [module.step(self._whole.serial, None, watermark_us) for module in self._modules]
-        self._hold(None, found)
-        rows = self._released(watermark_us, ended=watermark_us is None)
-        if watermark_us is None:
-            return self._emit(rows, None, ended=True)
-        return self._emit(rows, None if self._lag_us is None else watermark_us - self._lag_us)
+        self._step += 1
+        self.modules.begin(self._step, None)
+        return self.layer.advance(watermark_us)
+
+    def used(self) -> dict[int, Module]:
+        """Returns the modules of all its layers, by their ids."""
+        found: dict[int, Module] = {}
+        layers = [self.layer]
+        for layer in layers:
+            found |= {id(module): module for module in layer.modules}
+            layers += [module.matcher for module in layer.modules if isinstance(module.matcher, Layer)]
+        return found
 
     def snapshot(self) -> bytes:
-        """All state of all layers."""
-        arrays: dict[str, np.ndarray] = {"upper": _bytes(self._upper.snapshot())}
-        if self._outermost:
-            for key, module in self._whole.modules.items():
-                arrays[f"module.{key}"] = _bytes(module.matcher.snapshot())
-            for i, counts in enumerate(self._counts):
-                arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
-        for i, gap in enumerate(self._gaps):
-            arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
-        for i, (rows, order) in enumerate(self._held):
-            arrays[f"held.{i}"], arrays[f"order.{i}"] = _bytes(to_ipc(rows)), _bytes(order.tobytes())
-        members, kept = self._members.snapshot()
-        arrays |= {f"members.{name}": array for name, array in kept.items()}
-        head = {
-            "version": STATE_VERSION, "plan": self._fingerprint, "position": self._position, "held": len(self._held),
-            "members": members, "sources": list(self.sources), "modules": list(self._whole.modules),
-            "emitted_us": self._emitted_us,
-        }  # fmt: skip
-        return pack(head, arrays)
+        """Returns the state of all layers; without that of modules that it shares with other queries."""
+        head: dict[str, object] = {}
+        arrays: dict[str, np.ndarray] = {}
+        if not self._shares:
+            head, arrays = self.modules.snapshot()
+        whole = {"version": STATE_VERSION, "plan": self._fingerprint, "step": self._step, "modules": head}
+        return pack(whole, arrays | {"layer": as_array(self.layer.snapshot())})
 
     def fits(self, state: bytes) -> bool:
         """True if it can restore a snapshot: every layer is of the same plan."""
@@ -207,309 +81,31 @@ class HierarchyMatcher:
         if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
             return False
         _, arrays = unpack(state)
-        if not self._upper.fits(arrays["upper"].tobytes()):
+        if bool(head["modules"]) == self._shares or not self.layer.fits(arrays["layer"].tobytes()):
             return False
-        if not self._outermost:
-            return True
-        known = self._whole.modules
-        return list(known) == head["modules"] and all(
-            module.matcher.fits(arrays[f"module.{key}"].tobytes()) for key, module in known.items()
-        )
+        return self._shares or self.modules.fits(head["modules"], arrays)
 
     def restore(self, state: bytes) -> None:
-        """Restores a snapshot of the same plan. Raises DataError for any other state."""
+        """Restores a snapshot that fits. Raises DataError for any other state."""
         head, arrays = unpack(state)
-        if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
-            raise DataError("this state belongs to another query or version", "start the query again")
-        self._upper.restore(arrays["upper"].tobytes())
-        if self._outermost:
-            for key, module in self._whole.modules.items():
-                module.matcher.restore(arrays[f"module.{key}"].tobytes())
-            for i, counts in enumerate(self._counts):
-                counts.restore(group(f"counts{i}", arrays))
-        for i, gap in enumerate(self._gaps):
-            gap.restore(group(f"gap{i}", arrays))
-        self._held = [
-            (from_ipc(arrays[f"held.{i}"].tobytes()).combine_chunks().to_batches()[0], arrays[f"order.{i}"].view(ORDER))
-            for i in range(head["held"])
-        ]
-        self._members.restore(head["members"], group("members", arrays))
-        self._position, self._emitted_us = head["position"], head["emitted_us"]
-        self.sources = tuple(head["sources"])
-
-    # ---- rows
-
-    def _with_interval(self, batch: EventBatch) -> EventBatch:
-        """Returns events with the columns of an interval, which begins and ends with the event."""
-        n = len(batch)
-        time = self.plan.order_by[0].column
-        position = pa.array(np.arange(self._position, self._position + n))
-        self._position += n
-        us = pa.array(batch.ts_us)
-        at = batch.columns.column(time.name)
-        hidden: dict[str, pa.Array] = {f"#{name}": at for name in TIMES}
-        hidden |= {FIRST.name: position, LAST.name: position, FIRST_US.name: us, LAST_US.name: us}
-        for counts in self._counts:
-            upto = counts.number(batch.columns)
-            before, last = counts_of(counts.keys)
-            hidden |= {before.name: pa.array(upto - 1), last.name: pa.array(upto)}
-        columns = pa.RecordBatch.from_arrays(
-            [*batch.columns.columns, *hidden.values()], [*batch.columns.schema.names, *hidden]
-        )
-        return replace(batch, columns=columns)
-
-    def _hold(self, batch: EventBatch | None, found: list[Matches]) -> None:
-        """Adds merged rows of events and matches to those that wait for their place in the order."""
-        parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
-        if batch is not None and len(batch) and self._reads_events:
-            if self._sieve is not None and len(batch) >= SIEVED_MIN:
-                met = _project(batch.columns, self._sieve, self.plan)
-                batch = batch.take(np.flatnonzero(met))
-            columns = {name: batch.columns.column(name) for name in batch.columns.schema.names}
-            parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
-        for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
-            some = np.flatnonzero(np.asarray(matches.rows.column(FIRST.name).is_valid()))
-            if not len(some):
-                continue  # an empty match has no interval
-            rows = matches.rows.take(pa.array(some)).combine_chunks()
-            made = {column_of(box, shown): rows.column(name).combine_chunks() for shown, name in box.columns}
-            keys = {shown.lower(): name for shown, name in box.columns}
-            made |= {c.name: rows.column(keys[c.name.lower()]).combine_chunks() for c in self.plan.partition_by}
-            hidden = [name for name in rows.column_names if name.startswith("#")]
-            made |= {name: rows.column(name).combine_chunks() for name in hidden}
-            made[self.plan.order_by[0].column.name] = made["#t1"]
-            n, first = len(some), self._members.next
-            if self.purpose is not Purpose.ROWS:
-                self._members.add(matches, some)
-            number = np.arange(first, first + n)
-            parts.append((made, self._order(made, kind, np.zeros(n, np.int32), number, number)))
-        if not parts:
-            return
-        schema = self._arrow
-        batches = [pa.RecordBatch.from_arrays([_column(c, f, len(o)) for f in schema], schema=schema) for c, o in
-                   [({**columns, KIND.name: pa.array(order["kind"])}, order) for columns, order in parts]]
-        order = np.concatenate([order for _, order in parts])
-        place = _places(order)
-        whole = pa.Table.from_batches(batches).take(pa.array(place)).combine_chunks().to_batches()
-        self._held.append((whole[0], order[place]))
-
-    def _order(
-        self, columns: Mapping[str, pa.Array], kind: int, source: np.ndarray, offset: Int64Array, seq: Int64Array
-    ) -> np.ndarray:
-        """Returns the places of merged rows in the order: right after the last event, then by first event, pattern and
-        order of emission."""
-        order = np.zeros(len(source), ORDER)
-        for name in ("last", "first", "last_us"):
-            order[name] = np.asarray(columns[f"#{name}"])
-        order["kind"], order["complex"] = kind, kind > 0
-        order["name"] = self._by_name[kind]
-        order["source"], order["offset"], order["seq"] = source, offset, seq
-        return order
-
-    def _released(self, reached_us: int | None, ended: bool) -> list[tuple[pa.RecordBatch, np.ndarray]]:
-        """Returns the merged rows before which no further one can come, in order. reached_us: no event with a lower
-        time can still come."""
-        if not self._held:
-            return []
-        if self._lag_us == 0 or ended:
-            out, self._held = self._held, []
-            return [_sorted(out)] if len(out) > 1 else out
-        if self._lag_us is None or reached_us is None:
-            return []
-        rows, order = _sorted(self._held)
-        count = int(np.searchsorted(order["last_us"], reached_us - self._lag_us))
-        self._held = [(rows.slice(count), order[count:])] if count < len(order) else []
-        return [(rows.slice(0, count), order[:count])] if count else []
-
-    def _emit(
-        self, rows: list[tuple[pa.RecordBatch, np.ndarray]], watermark_us: int | None, ended: bool = False
-    ) -> Matches:
-        """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
-        sources = (COMPLEX, *self.sources)
-        columns, order = rows[0] if rows else (self._arrow.empty_table().combine_chunks(), np.zeros(0, ORDER))
-        if isinstance(columns, pa.Table):
-            columns = pa.RecordBatch.from_arrays([c.combine_chunks() for c in columns.columns], schema=self._arrow)
-        batch = EventBatch(
-            columns, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
-            np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), sources,
-        )  # fmt: skip
-        reached = [int(order["last_us"][-1])] if len(order) else []
-        reached += [watermark_us] if watermark_us is not None else []
-        if reached and (self._emitted_us is None or max(reached) > self._emitted_us):
-            self._emitted_us = max(reached)
-        for gap in self._gaps:
-            gap.push(batch)
-        found = [self._upper.push(batch)]
-        if ended or watermark_us is not None:
-            found.append(self._upper.advance(None if ended else watermark_us))
-        flat = [self._flat(self._free(matches)) for matches in found]
-        self._forget()
-        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else _joined(flat)
-
-    def _free(self, matches: Matches) -> Matches:
-        """Returns the matches whose gaps are free, without the columns of gaps."""
-        if not self._gaps:
-            return matches
-        violated = np.zeros(len(matches), np.bool_)
-        for gap in self._gaps:
-            violated |= gap.violated(matches.rows)
-        own = matches.rows.column_names[: -2 * len(self._gaps)]
-        return only(replace(matches, rows=matches.rows.select(own)), np.flatnonzero(~violated))
-
-    def _forget(self) -> None:
-        """Drops what no match to come can contain."""
-        within_us = None if self.plan.within is None else self.plan.within.interval_us
-        if within_us is None or self._emitted_us is None:
-            return
-        begin_us = self._emitted_us - within_us
-        self._members.drop_before(begin_us)
-        for gap in self._gaps:
-            gap.drop_before(begin_us)
-
-    # ---- evidence
-
-    def _flat(self, matches: Matches) -> Matches:
-        """Returns matches of merged rows as matches of events."""
-        if self.purpose is Purpose.ROWS or not len(matches):
-            return replace(matches, sources=self.sources)
-        members = self._members
-        complex_ = matches.event_source == 0
-        own = np.array([members.place(name) for name in matches.variables] or [0], np.int32)[matches.event_variable]
-        of_match = np.repeat(np.arange(len(matches)), np.diff(matches.event_bounds))
-        at, bounds = members.of(matches.event_offset[complex_])
-        lengths = np.ones(len(own), np.int64)
-        lengths[complex_] = np.diff(bounds)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        total = int(starts[-1])
-        inner = np.repeat(complex_, lengths)  # events of complex events
-        nth = self._nth(of_match, own, complex_)
-
-        def flat(plain: np.ndarray, of_members: np.ndarray) -> np.ndarray:
-            out = np.zeros(total, plain.dtype)
-            out[~inner] = plain[~complex_]
-            out[inner] = of_members[at]
-            return out
-
-        path = self._paths(flat(own, members.path), np.repeat(own, lengths), np.repeat(nth, lengths), inner)
-        names, code = np.unique(path, return_inverse=True)
-        event_bounds = np.concatenate([[0], np.cumsum(np.bincount(of_match, lengths, len(matches)))]).astype(np.int64)
-        ts_us = flat(matches.event_ts_us, members.ts_us)
-        found = replace(
-            matches, first_us=ts_us[event_bounds[:-1]], last_us=ts_us[event_bounds[1:] - 1], event_bounds=event_bounds,
-            event_variable=code.astype(np.int16), event_ts_us=ts_us,
-            event_source=flat(matches.event_source - 1, members.source).astype(np.int32),
-            event_offset=flat(matches.event_offset, members.offset), event_seq=flat(matches.event_seq, members.seq),
-            variables=tuple(members.paths[i] for i in names), sources=self.sources,
-        )  # fmt: skip
-        return found
-
-    def _nth(self, of_match: Int64Array, variable: np.ndarray, complex_: np.ndarray) -> Int64Array:
-        """Returns, for each complex event of a match, how many of its variable precede it there."""
-        key = of_match * (int(variable.max(initial=0)) + 1) + variable
-        order = np.argsort(key, kind="stable")
-        begins = np.concatenate([[True], np.diff(key[order]) != 0])
-        first = np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
-        nth = np.zeros(len(key), np.int64)
-        nth[order] = np.arange(len(key)) - first
-        nth[~complex_] = 0
-        return nth
-
-    def _paths(self, path: np.ndarray, outer: np.ndarray, nth: Int64Array, inner: np.ndarray) -> np.ndarray:
-        """Returns the paths of events as indices: those of a complex event's match, behind its variable."""
-        members = self._members
-        out = path.copy()
-        if inner.any():
-            rows = np.stack([outer[inner], nth[inner], path[inner]], axis=1).astype(np.int64)
-            kinds, code = np.unique(rows, axis=0, return_inverse=True)
-            names = members.paths
-            made = [
-                members.place(f"{names[v]}{f'[{k + 1}]' if k else ''}.{names[p]}") for v, k, p in kinds.tolist()
-            ]
-            out[inner] = np.array(made, np.int32)[code.reshape(-1)]
-        return out
+        self.layer.restore(arrays["layer"].tobytes())
+        if not self._shares:
+            self.modules.restore(head["modules"], arrays)
+        self._step = head["step"]
 
 
-#: The place of a merged row in the order, and its identity.
-ORDER = np.dtype([
-    ("last", np.int64), ("complex", np.int8), ("first", np.int64), ("kind", np.int32), ("name", np.int32),
-    ("offset", np.int64),
-    ("seq", np.int64), ("last_us", np.int64), ("source", np.int32),
-])  # fmt: skip
+def modules_for(plan: Plan, make: Make) -> Modules:
+    """Returns the modules of a query and of those that join it, still without any."""
+
+    def make_layer(layer: Plan, use: Purpose) -> Matcher:
+        return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
+
+    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan))
+    return modules
 
 
-def _sieve(plan: Plan) -> str | None:
-    """Returns an SQL condition that each event meets which can be in a match, or keep one from being one: all others
-    need not be merged. None if there is none, or if the time of other events tells when matches are decided."""
-    if not in_order_of_last_events(plan):
-        return None
-    wanted: list[str] = []
-    for define in plan.defines:
-        if kind_of(plan.boxes, define.variable):
-            continue
-        local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
-        if not local or any(isinstance(e, Classifier | MatchNumber) for part in local for e in walk(part)):
-            return None
-        columns = (e for part in local for e in walk(part) if isinstance(e, Column))
-        leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
-        texts = (to_sql(part, leaves) for part in local)
-        # where a condition cannot be computed the matcher decides whether it is read
-        met = (f"coalesce(TRY({text}), TRY(({text}) IS NULL) IS NULL)" for text in texts)
-        wanted.append(f"({' AND '.join(met)})")
-    return " OR ".join(wanted) if wanted else None
-
-
-def _project(columns: pa.RecordBatch, condition: str, plan: Plan) -> np.ndarray:
-    named = dict(zip(columns.schema.names, columns.columns, strict=True))
-    (met,) = project(named, [condition], lambda reason: DataError(reason), plan.settings)
-    return np.asarray(met)
-
-
-def _sorted(held: list[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:
-    if len(held) == 1:
-        return held[0]
-    order = np.concatenate([order for _, order in held])
-    place = _places(order)
-    rows = pa.Table.from_batches([rows for rows, _ in held]).take(pa.array(place)).combine_chunks()
-    return rows.to_batches()[0], order[place]
-
-
-def _places(order: np.ndarray) -> Int64Array:
-    """Returns the indices of merged rows in their order. Events, and parts that came before, are in order already."""
-    complex_ = np.flatnonzero(order["complex"])
-    few = order[complex_]
-    index = np.arange(len(order))
-    index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
-    key = 2 * order["last"][index] + order["complex"][index]
-    return index[np.argsort(key, kind="stable")]
-
-
-def _column(columns: Mapping[str, pa.Array], field: pa.Field, n: int) -> pa.Array:
-    found = columns.get(field.name)
-    if found is None:
-        return pa.nulls(n, field.type)
-    return found if found.type == field.type else found.cast(field.type)
-
-
-def _bytes(state: bytes) -> np.ndarray:
-    return np.frombuffer(state, np.uint8)
-
-
-def _joined(parts: list[Matches]) -> Matches:
-    """Returns the matches of both parts."""
-    first, second = parts
-    names = tuple(dict.fromkeys([*first.variables, *second.variables]))
-    places = {name: i for i, name in enumerate(names)}
-    recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
-    ]
-
-    def both(name: str) -> np.ndarray:
-        return np.concatenate([getattr(first, name), getattr(second, name)])
-
-    return Matches(
-        pa.concat_tables([first.rows, second.rows]),
-        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
-        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
-        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
-        names, first.sources,
-    )  # fmt: skip
+def may_join(plan: Plan, modules: Modules) -> bool:
+    """True if a query may read the modules of others: they find the matches that begin from now on as if they began
+    now."""
+    same = all_counted_keys(plan) == modules.counted and plan.order_by[0].column == modules.time
+    return same and (not modules.step or all(independent_of_before(box.plan) for box in plan.boxes))

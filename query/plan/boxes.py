@@ -26,7 +26,7 @@ from query.plan.expression import (
 from query.plan.fingerprint import fingerprint
 from query.plan.never_fails import never_fails
 from query.plan.output import output_columns
-from query.plan.pattern import Negation, RowPattern, Sequence, Variable, min_rows, rows_before, variables
+from query.plan.pattern import Negation, RowPattern, Sequence, Variable, anchors, min_rows, rows_before, variables
 from query.plan.plan import Box, Define, Measure, Plan, Within, modules
 from query.schema import Field, Schema
 
@@ -92,6 +92,18 @@ def _pushed(plan: Plan, widths: list[int | None]) -> int | None:
     known = [width for width in widths if width is not None]
     free = plan.within is None and plan.after.kind is AfterMatchKind.NO_SKIP
     return max(known) if free and len(known) == len(widths) else None
+
+
+def independent_of_before(plan: Plan) -> bool:
+    """True if the matches from a start do not depend on earlier events, in any layer: all matches are given, none has a
+    negation before its first event, and no condition or measure reads earlier rows or numbers matches."""
+    parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
+    leading = any(isinstance(part, Negation) and not sum(map(min_rows, parts[:i])) for i, part in enumerate(parts))
+    read = (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures))
+    nodes = [e for expression in read for e in walk(expression)]
+    outside = any(isinstance(e, MatchNumber) or (isinstance(e, Navigation) and e.physical_offset) for e in nodes)
+    own = plan.after.kind is AfterMatchKind.NO_SKIP and not leading and not outside and not anchors(plan.pattern)
+    return own and all(independent_of_before(box.plan) for box in plan.boxes)
 
 
 def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
