@@ -53,8 +53,9 @@ from query.plan.plan import modules as patterns
 STATE_VERSION = 1
 #: The source of merged rows that are matches.
 COMPLEX = "#pattern"
-#: Least number of events of which those are looked for that conditions can take: DuckDB does it, in a millisecond.
-SIEVED_MIN = 512
+#: Least number of rows of which those are looked for that conditions can take: DuckDB does it, in some milliseconds, in
+#: which fewer rows are merged.
+SIEVED_MIN = 1 << 14
 
 
 class Layer:
@@ -91,7 +92,7 @@ class Layer:
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
         self._reads_events = any(not kind_of(plan.boxes, name) for name in every)
-        self._sieve = _sieve(plan) if self._reads_events else None
+        self._sieves = _sieves(plan)
         self._members = Members()
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._held: list[tuple[pa.RecordBatch, np.ndarray]] = []  # merged rows that wait, and their places
@@ -159,10 +160,10 @@ class Layer:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
         parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
         if batch is not None and len(batch) and self._reads_events:
-            if self._sieve is not None and len(batch) >= SIEVED_MIN:
-                met = _project(batch.columns, self._sieve, self.plan)
-                batch = batch.take(np.flatnonzero(met))
-            columns = {name: batch.columns.column(name) for name in batch.columns.schema.names}
+            columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
+            if 0 in self._sieves and len(batch) >= SIEVED_MIN:
+                batch = batch.take(_met(columns, self._sieves[0], self.plan))
+                columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
             parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
         for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
             begins = matches.rows.column(FIRST.name)
@@ -178,6 +179,9 @@ class Layer:
             hidden = [name for name in rows.column_names if name.startswith("#")]
             made |= {name: rows.column(name).combine_chunks() for name in hidden}
             made[self.plan.order_by[0].column.name] = made["#t1"]
+            if kind in self._sieves and len(some) >= SIEVED_MIN:
+                met = _met(made, self._sieves[kind], self.plan)
+                made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
             n, first = len(some), self._members.next
             if self.purpose is not Purpose.ROWS:
                 self._members.add(matches, some)
@@ -337,31 +341,34 @@ ORDER = np.dtype([
 ])  # fmt: skip
 
 
-def _sieve(plan: Plan) -> str | None:
-    """Returns an SQL condition that each event meets which can be in a match, or keep one from being one: all others
-    need not be merged. None if there is none, or if the time of other events tells when matches are decided."""
-    if not in_order_of_last_events(plan):
-        return None
-    wanted: list[str] = []
+def _sieves(plan: Plan) -> dict[int, str]:
+    """Returns, by KIND, an SQL condition that each row meets which can be in a match, or keep one from being one: all
+    others need not be merged. There is none for a kind with a variable that takes any row, nor if the time of other
+    rows tells when matches are decided."""
+    if not in_order_of_last_events(replace(plan, boxes=())):
+        return {}
+    found: dict[int, list[str] | None] = {}
     for define in plan.defines:
-        if kind_of(plan.boxes, define.variable):
-            continue
+        kind = kind_of(plan.boxes, define.variable)
         local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
         if not local or any(isinstance(e, Classifier | MatchNumber) for part in local for e in walk(part)):
-            return None
+            found[kind] = None
+            continue
         columns = (e for part in local for e in walk(part) if isinstance(e, Column))
         leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
         texts = (to_sql(part, leaves) for part in local)
         # where a condition cannot be computed the matcher decides whether it is read
         met = (f"coalesce(TRY({text}), TRY(({text}) IS NULL) IS NULL)" for text in texts)
-        wanted.append(f"({' AND '.join(met)})")
-    return " OR ".join(wanted) if wanted else None
+        so_far = found.setdefault(kind, [])
+        if so_far is not None:
+            so_far.append(f"({' AND '.join(met)})")
+    return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
 
 
-def _project(columns: pa.RecordBatch, condition: str, plan: Plan) -> np.ndarray:
-    named = dict(zip(columns.schema.names, columns.columns, strict=True))
-    (met,) = project(named, [condition], lambda reason: DataError(reason), plan.settings)
-    return np.asarray(met)
+def _met(columns: Mapping[str, pa.Array], condition: str, plan: Plan) -> Int64Array:
+    """Returns the indices of the rows that meet a condition."""
+    (met,) = project(columns, [condition], DataError, plan.settings)
+    return np.flatnonzero(np.asarray(met))
 
 
 def _sorted(held: list[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:
@@ -378,6 +385,11 @@ def _places(order: np.ndarray) -> Int64Array:
     complex_ = np.flatnonzero(order["complex"])
     few = order[complex_]
     index = np.arange(len(order))
+    last, first = few["last"], few["first"]
+    later = last[1:] > last[:-1]
+    one = len(few) == len(order) and (not len(few) or few["name"].min() == few["name"].max())
+    if one and np.all(later | ((last[1:] == last[:-1]) & (first[1:] >= first[:-1]))):
+        return index  # matches of one pattern come in this order, as a rule
     index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
     key = 2 * order["last"][index] + order["complex"][index]
     return index[np.argsort(key, kind="stable")]
