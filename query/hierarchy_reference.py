@@ -16,7 +16,7 @@ from query.language.ast import Selection
 from query.plan.boxes import column_of, kind_of
 from query.plan.pattern import variables
 from query.plan.plan import Box, Plan, modules
-from query.reference import Moment, ReferenceMatch, Search, find, match_rows, partition_key
+from query.reference import Moment, ReferenceMatch, RowSearch, find, match_rows, partition_key
 from query.values import Evaluate, Label, PartitionRows, Row
 
 
@@ -107,7 +107,7 @@ def _shown(
     return [Composed(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
 
 
-class _OverIntervals(Search):
+class _OverIntervals(RowSearch):
     """The search for matches whose events are intervals."""
 
     def __init__(

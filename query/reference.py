@@ -107,7 +107,7 @@ def find(
     HQ500 for unsupported features, HQ214 for an edge negation without WITHIN; DataError if an expression cannot be
     computed. Exponential in the number of rows at worst.
     """
-    search = Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
+    search = RowSearch(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
     return search.everywhere(resume or {})
 
 
@@ -278,7 +278,7 @@ class _Step:
     negated: tuple[str, ...] = ()  # between this row and the previous one
 
 
-class Search:
+class RowSearch:
     """One call of `find`. query.hierarchy_reference overrides what is different for intervals."""
 
     def __init__(

@@ -298,7 +298,7 @@ class _Query:
             self.raise_faults()
         (factor,), (syntax,) = plan.factors, self.query.factors
         columns: list[tuple[str, str]] = []
-        for column in self.columns:
+        for column in self.columns if output_columns(factor.plan) else ():  # a match without columns is an event, too
             found = origin_of(plan.select_sql, column.name)
             if found is None or not picks_only(plan.select_sql):
                 self.fault("HQ500", "a named pattern whose SELECT does more than pick columns is not supported yet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from query.errors import Diagnostic, Span, nearest
+from query.errors import Diagnostic, Span
 from query.language import ast
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Column, Expression, Navigation, walk
@@ -20,7 +20,7 @@ class BoxBinder:
     """Binds the boxes of one MATCH_RECOGNIZE. modules: see MatchBinder. Adds to `faults`."""
 
     def __init__(
-        self, match: ast.MatchRecognize, modules: Mapping[str, Box | None], faults: list[Diagnostic]
+        self, match: ast.MatchRecognize, modules: Mapping[str, Box], faults: list[Diagnostic]
     ) -> None:
         self.match = match
         self.modules = modules
@@ -39,14 +39,9 @@ class BoxBinder:
             if define.box is None:
                 continue
             name = define.box.written.lower()
-            module = self.modules.get(name)
-            if name not in self.modules:
-                self.fault("HQ222", f"there is no pattern {define.box.written}", define.box.span, "no such pattern",
-                           nearest(name, list(self.modules)) or
-                           "name one: CREATE PATTERN name AS SELECT ..., or WITH name AS (SELECT ...)")
-            elif module is not None:
-                self.keys(module, partition, define.box.span)
-                found.append(replace(module, variable=define.variable.name))
+            module = self.modules[name]
+            self.keys(module, partition, define.box.span)
+            found.append(replace(module, variable=define.variable.name))
         self.clauses(order, pattern, next(d.box.span for d in self.match.defines if d.box is not None))
         return () if len(self.faults) > before else tuple(found)
 

@@ -36,12 +36,12 @@ PERMUTE_MAX = 10_000
 class MatchBinder:
     """Binds the clauses of one MATCH_RECOGNIZE. text: of the whole query. live: over an unbounded stream. volatile:
     True if now(), random() and the like are allowed. session: the connection that runs the statement. modules: the
-    patterns that boxes may name, by name in lower case, each as a box without a variable; None: it has faults. Adds to
-    `faults` and `warnings`."""
+    patterns that boxes name, by name in lower case, each as a box without a variable. Adds to `faults` and
+    `warnings`."""
 
     def __init__(
         self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str],
-        session: Session = NO_SESSION, modules: Mapping[str, Box | None] = MappingProxyType({}),
+        session: Session = NO_SESSION, modules: Mapping[str, Box] = MappingProxyType({}),
     ) -> None:
         self.text = text
         self.live = live
