@@ -14,7 +14,7 @@ from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
-    from matching.hierarchy.modules import Modules
+    from matching.hierarchy.modules import Modules, Used
     from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
@@ -136,12 +136,13 @@ class Group:
         seen = batch.ts_us >= self.from_us
         return batch if seen.all() else batch.take(np.flatnonzero(seen))
 
-    def used(self, members: Collection[Member]) -> set[int]:
-        """Returns the ids of the modules that some of its members read."""
+    def used(self, members: Collection[Member]) -> Used:
+        """Returns what some of its members, who all have boxes, read."""
         from matching.hierarchy.matcher import HierarchyMatcher
+        from matching.hierarchy.modules import Used
 
-        matchers = (member.matcher for member in members)
-        return {one for matcher in matchers if isinstance(matcher, HierarchyMatcher) for one in matcher.used()}
+        found = [m.matcher.used() for m in members if isinstance(m.matcher, HierarchyMatcher)]
+        return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:

@@ -6,7 +6,6 @@ what intervals mean (query.plan.boxes.over_rows).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,19 +14,16 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
-from matching.features import leaf_sql, project
+from matching.features import leaf_sql
 from matching.hierarchy.gaps import GapTest
-from matching.hierarchy.members import Members
-from matching.hierarchy.modules import Modules, as_array
-from matching.ipc import from_ipc, to_ipc
+from matching.hierarchy.merging import ORDER, Merged, Reader
+from matching.hierarchy.module import as_array
+from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
 from matching.state import pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.plan.boxes import (
-    FIRST,
-    KIND,
-    column_of,
     gaps_apart,
     kind_of,
     with_interval,
@@ -77,13 +73,10 @@ class Layer:
         self.purpose = purpose
         self._all = modules
         self._since = since
-        counted = modules.counted
-        self._boxes = patterns(plan.boxes)
-        names = sorted(box.name for box in self._boxes)
-        self._by_name = [0, *(names.index(box.name) for box in self._boxes)]
+        counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
-        self.modules = [modules.of(with_interval(box.plan, counted), below) for box in self._boxes]
+        self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
         upper, gaps = gaps_apart(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
         self._upper = modules.make(upper, purpose)
@@ -91,13 +84,10 @@ class Layer:
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
-        self._reads_events = any(not kind_of(plan.boxes, name) for name in every)
-        self._sieves = _sieves(plan)
-        self._members = Members()
+        with_events = any(not kind_of(plan.boxes, name) for name in every)
+        reader = Reader(tuple(self._arrow), _sieves(plan))
+        self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
-        self._held: list[tuple[pa.RecordBatch, np.ndarray]] = []  # merged rows that wait, and their places
-        lags = [module.lag_us for module in self.modules]
-        self._lag_us = None if None in lags else max(lag for lag in lags if lag is not None)
         self._fingerprint = fingerprint(plan)
 
     # ---- Matcher
@@ -105,30 +95,23 @@ class Layer:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        self._hold(batch, [module.step(self._all.step, batch, None) for module in self.modules])
-        reached_us = int(batch.ts_us[-1]) if len(batch) else None
-        return self._emit(self._released(reached_us, ended=False), None)
+        return self._emit(self.merging.step(self._all.step, batch, None), None)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
-        self._hold(None, [module.step(self._all.step, None, watermark_us) for module in self.modules])
-        rows = self._released(watermark_us, ended=watermark_us is None)
+        merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
         if watermark_us is None:
-            return self._emit(rows, None, ended=True)
-        return self._emit(rows, None if self._lag_us is None else watermark_us - self._lag_us)
+            return self._emit(merged, None, ended=True)
+        return self._emit(merged, None if lag_us is None else watermark_us - lag_us)
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
         arrays: dict[str, np.ndarray] = {"upper": as_array(self._upper.snapshot())}
         for i, gap in enumerate(self._gaps):
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
-        for i, (rows, order) in enumerate(self._held):
-            arrays[f"held.{i}"], arrays[f"order.{i}"] = as_array(to_ipc(rows)), as_array(order.tobytes())
-        members, kept = self._members.snapshot()
-        arrays |= {f"members.{name}": array for name, array in kept.items()}
         head = {
-            "version": STATE_VERSION, "plan": self._fingerprint, "held": len(self._held), "members": members,
-            "sources": list(self.sources), "emitted_us": self._emitted_us, "since": self._since,
+            "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
+            "emitted_us": self._emitted_us, "since": self._since,
         }  # fmt: skip
         return pack(head, arrays)
 
@@ -146,96 +129,23 @@ class Layer:
         self._upper.restore(arrays["upper"].tobytes())
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
-        self._held = [
-            (from_ipc(arrays[f"held.{i}"].tobytes()).combine_chunks().to_batches()[0], arrays[f"order.{i}"].view(ORDER))
-            for i in range(head["held"])
-        ]
-        self._members.restore(head["members"], group("members", arrays))
         self._emitted_us, self._since = head["emitted_us"], head["since"]
         self.sources = tuple(head["sources"])
 
     # ---- rows
 
-    def _hold(self, batch: EventBatch | None, found: list[Matches]) -> None:
-        """Adds merged rows of events and matches to those that wait for their place in the order."""
-        parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
-        if batch is not None and len(batch) and self._reads_events:
-            columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
-            if 0 in self._sieves and len(batch) >= SIEVED_MIN:
-                batch = batch.take(_met(columns, self._sieves[0], self.plan))
-                columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
-            parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
-        for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
-            begins = matches.rows.column(FIRST.name)
-            some = np.flatnonzero(np.asarray(begins.is_valid()))  # an empty match has no interval
-            if self._since:
-                some = some[np.asarray(begins.take(pa.array(some))) >= self._since]
-            if not len(some):
-                continue
-            rows = matches.rows.take(pa.array(some)).combine_chunks()
-            made = {column_of(box, shown): rows.column(name).combine_chunks() for shown, name in box.columns}
-            keys = {shown.lower(): name for shown, name in box.columns}
-            made |= {c.name: rows.column(keys[c.name.lower()]).combine_chunks() for c in self.plan.partition_by}
-            hidden = [name for name in rows.column_names if name.startswith("#")]
-            made |= {name: rows.column(name).combine_chunks() for name in hidden}
-            made[self.plan.order_by[0].column.name] = made["#t1"]
-            if kind in self._sieves and len(some) >= SIEVED_MIN:
-                met = _met(made, self._sieves[kind], self.plan)
-                made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
-            n, first = len(some), self._members.next
-            if self.purpose is not Purpose.ROWS:
-                self._members.add(matches, some)
-            number = np.arange(first, first + n)
-            parts.append((made, self._order(made, kind, np.zeros(n, np.int32), number, number)))
-        if not parts:
-            return
-        schema = self._arrow
-        batches = [pa.RecordBatch.from_arrays([_column(c, f, len(o)) for f in schema], schema=schema) for c, o in
-                   [({**columns, KIND.name: pa.array(order["kind"])}, order) for columns, order in parts]]
-        order = np.concatenate([order for _, order in parts])
-        place = _places(order)
-        whole = pa.Table.from_batches(batches).take(pa.array(place)).combine_chunks().to_batches()
-        self._held.append((whole[0], order[place]))
-
-    def _order(
-        self, columns: Mapping[str, pa.Array], kind: int, source: np.ndarray, offset: Int64Array, seq: Int64Array
-    ) -> np.ndarray:
-        """Returns the places of merged rows in the order: right after the last event, then by first event, pattern and
-        order of emission."""
-        order = np.zeros(len(source), ORDER)
-        for name in ("last", "first", "last_us"):
-            order[name] = np.asarray(columns[f"#{name}"])
-        order["kind"], order["complex"] = kind, kind > 0
-        order["name"] = self._by_name[kind]
-        order["source"], order["offset"], order["seq"] = source, offset, seq
-        return order
-
-    def _released(self, reached_us: int | None, ended: bool) -> list[tuple[pa.RecordBatch, np.ndarray]]:
-        """Returns the merged rows before which no further one can come, in order. reached_us: no event with a lower
-        time can still come."""
-        if not self._held:
-            return []
-        if self._lag_us == 0 or ended:
-            out, self._held = self._held, []
-            return [_sorted(out)] if len(out) > 1 else out
-        if self._lag_us is None or reached_us is None:
-            return []
-        rows, order = _sorted(self._held)
-        count = int(np.searchsorted(order["last_us"], reached_us - self._lag_us))
-        self._held = [(rows.slice(count), order[count:])] if count < len(order) else []
-        return [(rows.slice(0, count), order[:count])] if count else []
-
-    def _emit(
-        self, rows: list[tuple[pa.RecordBatch, np.ndarray]], watermark_us: int | None, ended: bool = False
-    ) -> Matches:
+    def _emit(self, merged: Merged | None, watermark_us: int | None, ended: bool = False) -> Matches:
         """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
-        sources = (COMPLEX, *self.sources)
-        columns, order = rows[0] if rows else (self._arrow.empty_table().combine_chunks(), np.zeros(0, ORDER))
-        if isinstance(columns, pa.Table):
-            columns = pa.RecordBatch.from_arrays([c.combine_chunks() for c in columns.columns], schema=self._arrow)
+        if merged is None:
+            columns, order = _nothing(self._arrow), np.zeros(0, ORDER)
+        else:
+            columns, order = merged.rows.select(self._arrow.names), merged.order
+        if self._since and len(order) and (before := order["first"] < self._since).any():
+            after = np.flatnonzero(~before)
+            columns, order = columns.take(pa.array(after)), order[after]
         batch = EventBatch(
             columns, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
-            np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), sources,
+            np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), (COMPLEX, *self.sources),
         )  # fmt: skip
         reached = [int(order["last_us"][-1])] if len(order) else []
         reached += [watermark_us] if watermark_us is not None else []
@@ -266,7 +176,7 @@ class Layer:
         if within_us is None or self._emitted_us is None:
             return
         begin_us = self._emitted_us - within_us
-        self._members.drop_before(begin_us)
+        self.merging.forget(id(self), begin_us)
         for gap in self._gaps:
             gap.drop_before(begin_us)
 
@@ -276,7 +186,7 @@ class Layer:
         """Returns matches of merged rows as matches of events."""
         if self.purpose is Purpose.ROWS or not len(matches):
             return replace(matches, sources=self.sources)
-        members = self._members
+        members = self.merging.members
         complex_ = matches.event_source == 0
         own = np.array([members.place(name) for name in matches.variables] or [0], np.int32)[matches.event_variable]
         of_match = np.repeat(np.arange(len(matches)), np.diff(matches.event_bounds))
@@ -320,7 +230,7 @@ class Layer:
 
     def _paths(self, path: np.ndarray, outer: np.ndarray, nth: Int64Array, inner: np.ndarray) -> np.ndarray:
         """Returns the paths of events as indices: those of a complex event's match, behind its variable."""
-        members = self._members
+        members = self.merging.members
         out = path.copy()
         if inner.any():
             rows = np.stack([outer[inner], nth[inner], path[inner]], axis=1).astype(np.int64)
@@ -331,14 +241,6 @@ class Layer:
             ]
             out[inner] = np.array(made, np.int32)[code.reshape(-1)]
         return out
-
-
-#: The place of a merged row in the order, and its identity.
-ORDER = np.dtype([
-    ("last", np.int64), ("complex", np.int8), ("first", np.int64), ("kind", np.int32), ("name", np.int32),
-    ("offset", np.int64),
-    ("seq", np.int64), ("last_us", np.int64), ("source", np.int32),
-])  # fmt: skip
 
 
 def _sieves(plan: Plan) -> dict[int, str]:
@@ -365,41 +267,8 @@ def _sieves(plan: Plan) -> dict[int, str]:
     return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
 
 
-def _met(columns: Mapping[str, pa.Array], condition: str, plan: Plan) -> Int64Array:
-    """Returns the indices of the rows that meet a condition."""
-    (met,) = project(columns, [condition], DataError, plan.settings)
-    return np.flatnonzero(np.asarray(met))
-
-
-def _sorted(held: list[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:
-    if len(held) == 1:
-        return held[0]
-    order = np.concatenate([order for _, order in held])
-    place = _places(order)
-    rows = pa.Table.from_batches([rows for rows, _ in held]).take(pa.array(place)).combine_chunks()
-    return rows.to_batches()[0], order[place]
-
-
-def _places(order: np.ndarray) -> Int64Array:
-    """Returns the indices of merged rows in their order. Events, and parts that came before, are in order already."""
-    complex_ = np.flatnonzero(order["complex"])
-    few = order[complex_]
-    index = np.arange(len(order))
-    last, first = few["last"], few["first"]
-    later = last[1:] > last[:-1]
-    one = len(few) == len(order) and (not len(few) or few["name"].min() == few["name"].max())
-    if one and np.all(later | ((last[1:] == last[:-1]) & (first[1:] >= first[:-1]))):
-        return index  # matches of one pattern come in this order, as a rule
-    index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
-    key = 2 * order["last"][index] + order["complex"][index]
-    return index[np.argsort(key, kind="stable")]
-
-
-def _column(columns: Mapping[str, pa.Array], field: pa.Field, n: int) -> pa.Array:
-    found = columns.get(field.name)
-    if found is None:
-        return pa.nulls(n, field.type)
-    return found if found.type == field.type else found.cast(field.type)
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _joined(parts: list[Matches]) -> Matches:

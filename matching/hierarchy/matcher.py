@@ -12,7 +12,8 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.layer import Layer
-from matching.hierarchy.modules import Make, Module, Modules, as_array
+from matching.hierarchy.module import as_array
+from matching.hierarchy.modules import Make, Modules, Used
 from matching.purpose import Purpose
 from matching.state import pack, unpack, unpack_head
 from query.plan.boxes import all_counted_keys, bounded, independent_of_before
@@ -57,12 +58,13 @@ class HierarchyMatcher:
         self.modules.begin(self._step, None)
         return self.layer.advance(watermark_us)
 
-    def used(self) -> dict[int, Module]:
-        """Returns the modules of all its layers, by their ids."""
-        found: dict[int, Module] = {}
-        layers = [self.layer]
+    def used(self) -> Used:
+        """Returns what all its layers read."""
+        layers, found = [self.layer], Used(set(), set(), set())
         for layer in layers:
-            found |= {id(module): module for module in layer.modules}
+            found.layers.add(id(layer))
+            found.merged.add(id(layer.merging))
+            found.modules.update(map(id, layer.modules))
             layers += [module.matcher for module in layer.modules if isinstance(module.matcher, Layer)]
         return found
 

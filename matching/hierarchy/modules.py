@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Matcher, Matches
+from matching.batch import EventBatch, Matcher
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
+from matching.hierarchy.merging import Merging, Reader
+from matching.hierarchy.module import Module, as_array
 from matching.purpose import Purpose
 from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import last_event_lag_us
-from query.plan.plan import Plan
+from query.plan.plan import Box, Plan
 
 Make = Callable[[Plan, Purpose], Matcher]
 Keys = tuple[tuple[str, ...], ...]
 
 
-class Module:
-    """A pattern of boxes and its matcher. searched: the number of events that it was searched in."""
+class Used(NamedTuple):
+    """What some queries read, by ids: modules, merged rows, and their own layers."""
 
-    __slots__ = ("_failure", "_found", "_step", "lag_us", "matcher", "plan", "searched")
-
-    def __init__(self, plan: Plan, matcher: Matcher) -> None:
-        self.plan = plan
-        self.matcher = matcher
-        self.lag_us = last_event_lag_us(plan)
-        self.searched = 0
-        self._step = 0
-        self._found: Matches | None = None
-        self._failure: Exception | None = None
-
-    def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
-        """Returns the matches of a step, which all its readers ask for: of the next events, or of a watermark if there
-        are none. Raises the error of the search, for each reader and in all later steps."""
-        if self._failure is not None:
-            raise self._failure
-        if step != self._step or self._found is None:
-            self._step = step
-            self.searched += 0 if batch is None else len(batch)
-            try:
-                self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
-            except Exception as error:
-                self._failure = error
-                raise
-        return self._found
+    modules: set[int]
+    merged: set[int]
+    layers: set[int]
 
 
 class Modules:
@@ -66,14 +47,33 @@ class Modules:
         self.step = self.position = 0
         self._counts = [Counts(keys) for keys in counted]
         self._known: dict[str, Module] = {}
+        self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
 
     def of(self, plan: Plan, purpose: Purpose) -> Module:
         """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(plan, self.make(plan, purpose))
+            self._known[key] = Module(key, plan, self.make(plan, purpose))
         return self._known[key]
+
+    def merging(
+        self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,
+        of: int, reader: Reader,
+    ) -> Merging:  # fmt: skip
+        """Returns the merged rows of a layer, which others may read too. of: its id."""
+        keys = [c.name for c in plan.partition_by]
+        kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
+        name = json.dumps([kinds, keys, with_events, plan.settings])
+        n = 0
+        while (found := self._merged.get(f"{n} {name}")) is not None and not found.takes(reader):
+            n += 1
+        if found is None:
+            time = plan.order_by[0].column.name
+            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
+            self._merged[f"{n} {name}"] = found
+        found.join(of, reader)
+        return found
 
     def begin(self, step: int, batch: EventBatch | None) -> EventBatch | None:
         """Begins a step, unless another reader has, and returns its events with the columns of an interval, which
@@ -83,26 +83,34 @@ class Modules:
             self._events = None if batch is None else self._with_interval(batch)
         return self._events
 
-    def keep_only(self, used: set[int]) -> None:
-        """Drops the modules that no layer reads any more. used: their ids."""
-        self._known = {key: module for key, module in self._known.items() if id(module) in used}
+    def keep_only(self, used: Used) -> None:
+        """Drops what no layer reads any more."""
+        self._known = {key: module for key, module in self._known.items() if id(module) in used.modules}
+        self._merged = {name: merging for name, merging in self._merged.items() if id(merging) in used.merged}
+        for merging in self._merged.values():
+            merging.keep_only(used.layers)
 
     def __iter__(self) -> Iterator[Module]:
         return iter(self._known.values())
 
-    def snapshot(self, used: set[int] | None = None) -> tuple[dict[str, object], dict[str, np.ndarray]]:
-        """Returns a head for JSON and arrays. used: the ids of the modules to save, None: all."""
-        known = {key: module for key, module in self._known.items() if used is None or id(module) in used}
+    def snapshot(self, used: Used | None = None) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+        """Returns a head for JSON and arrays. used: what is to be saved, None: all."""
+        known = {key: module for key, module in self._known.items() if used is None or id(module) in used.modules}
+        merged = {name: one for name, one in self._merged.items() if used is None or id(one) in used.merged}
         arrays = {f"module.{key}": as_array(module.matcher.snapshot()) for key, module in known.items()}
         for i, counts in enumerate(self._counts):
             arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
+        for i, merging in enumerate(merged.values()):
+            arrays |= {f"merged{i}.{name}": array for name, array in merging.snapshot().items()}
         searched = {key: module.searched for key, module in known.items()}
-        return {"step": self.step, "position": self.position, "modules": searched}, arrays
+        head: dict[str, object] = {"step": self.step, "position": self.position, "modules": searched}
+        return head | {"merged": {name: i for i, name in enumerate(merged)}}, arrays
 
     def fits(self, head: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> bool:
         """True if it can restore a snapshot, which has the same modules."""
         known = self._known
-        return set(known) == set(_dict(head["modules"])) and all(
+        same = set(known) == set(_dict(head["modules"])) and set(self._merged) == set(_dict(head["merged"]))
+        return same and all(
             module.matcher.fits(arrays[f"module.{key}"].tobytes()) for key, module in known.items()
         )
 
@@ -114,6 +122,8 @@ class Modules:
             module.searched = searched[key]
         for i, counts in enumerate(self._counts):
             counts.restore(group(f"counts{i}", arrays))
+        for name, i in _dict(head["merged"]).items():
+            self._merged[name].restore(group(f"merged{i}", arrays))
         self.step, self.position = int(str(head["step"])), int(str(head["position"]))
 
     def _with_interval(self, batch: EventBatch) -> EventBatch:
@@ -138,8 +148,3 @@ def _key(plan: Plan, purpose: Purpose) -> str:
 def _dict(value: object) -> dict[str, int]:
     assert isinstance(value, dict)
     return value
-
-
-def as_array(state: bytes) -> np.ndarray:
-    """Returns bytes as an array that can be packed."""
-    return np.frombuffer(state, np.uint8)
