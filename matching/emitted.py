@@ -87,3 +87,27 @@ def matches_of_windows(
         none, rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64), event_bounds=np.zeros(n + 1, np.int64),
         ids=ids,
     )  # fmt: skip
+
+
+def only(found: Matches, index: Int64Array) -> Matches:
+    """Returns the matches at `index`, which is ascending. Bare ones (Purpose.bare) have no times."""
+    if len(index) == len(found):
+        return found
+    place = np.full(len(found), -1, np.int64)
+    place[index] = np.arange(len(index))
+    row_match = place[found.row_match]
+    rows = np.flatnonzero(row_match >= 0)
+    lengths = np.diff(found.event_bounds)[index]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    events = np.repeat(found.event_bounds[:-1][index] - bounds[:-1], lengths) + np.arange(bounds[-1])
+    return replace(
+        found, rows=found.rows.take(pa.array(rows)), row_match=row_match[rows], number=found.number[index],
+        first_us=found.first_us[index if len(found.first_us) else _NONE],
+        last_us=found.last_us[index if len(found.last_us) else _NONE], event_bounds=bounds,
+        event_variable=found.event_variable[events], event_ts_us=found.event_ts_us[events],
+        event_source=found.event_source[events], event_offset=found.event_offset[events],
+        event_seq=found.event_seq[events], outcome=None if found.outcome is None else found.outcome[index],
+    )  # fmt: skip
+
+
+_NONE = np.zeros(0, np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 
 import duckdb
 import numpy as np
@@ -36,6 +37,7 @@ from query.plan.expression import (
     Expression,
     Navigation,
     Opaque,
+    conjuncts,
     quote,
     show,
     to_sql,
@@ -109,7 +111,9 @@ class Codes:
 
 class RowValues:
     """Evaluates row-local expressions at positions of a RowStore. codes: of values of the CODED types. settings: of
-    DuckDB, under which they are computed."""
+    DuckDB, under which they are computed.
+
+    The sides of AND are computed apart, and put together, if none of them then needs DuckDB for each row."""
 
     def __init__(
         self, expressions: Sequence[Expression], codes: Codes | None = None, settings: Settings = ()
@@ -117,14 +121,19 @@ class RowValues:
         self.settings = settings
         self.codes = codes or Codes()
         self.expressions = tuple(expressions)
-        self.lowered, self._repeated = _interned(map(lowered, self.expressions))
+        sides = [_sides(expression) for expression in self.expressions]
+        bounds = [0, *accumulate(map(len, sides))]
+        #: the places of each expression's sides among all
+        self._places = [range(begin, end) for begin, end in pairwise(bounds)]
+        self._sides = tuple(side for of_one in sides for side in of_one)
+        self._lowered, self._repeated = _interned(map(lowered, self._sides))
         read: dict[Column, list[int]] = {}
-        for index, expression in enumerate(self.expressions):
-            if self.lowered[index] is None and (word := _word_read(expression)) is not None:
+        for index, expression in enumerate(self._sides):
+            if self._lowered[index] is None and (word := _word_read(expression)) is not None:
                 read.setdefault(word, []).append(index)
         #: by text column, the expressions that read nothing else
         self._words = [
-            (Words(word, [self.expressions[i] for i in at], self._kept, settings), at) for word, at in read.items()
+            (Words(word, [self._sides[i] for i in at], self._kept, settings), at) for word, at in read.items()
         ]
 
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
@@ -142,7 +151,7 @@ class RowValues:
 
         results: list[Values | None] = []
         by_duckdb = []
-        for index, low in enumerate(self.lowered):
+        for index, low in enumerate(self._lowered):
             value: Values | None = None
             if low is not None:
                 try:
@@ -164,9 +173,10 @@ class RowValues:
             arrays = self._by_duckdb(by_duckdb, store, positions)
             for i, array in arrays.items():
                 if (wide := _wide(array)) is not None:
-                    raise _too_wide(self.expressions[i], array[int(np.flatnonzero(wide)[0])])
-                results[i] = self._kept(self.expressions[i], array)
-        return [r for r in results if r is not None]
+                    raise _too_wide(self._sides[i], array[int(np.flatnonzero(wide)[0])])
+                results[i] = self._kept(self._sides[i], array)
+        each = [r for r in results if r is not None]
+        return [_all(each[at.start : at.stop]) for at in self._places]
 
     def _kept(self, expression: Expression, array: pa.Array) -> Values:
         """The values of an expression as they are kept in a lane."""
@@ -179,14 +189,14 @@ class RowValues:
         """Expressions by index through DuckDB, but for columns as they are."""
         found: dict[int, pa.Array] = {}
         for i in wanted:
-            match self.expressions[i]:
+            match self._sides[i]:
                 case Column(name, "VARCHAR" | "BLOB"):
                     found[i] = store.column(name, positions)
                 case Navigation(Column(name, "VARCHAR" | "BLOB"), logical=None, physical_offset=offset):
                     found[i] = store.column(name, _neighbours(store, positions, offset))
         rest = [i for i in wanted if i not in found]
         if rest:
-            of_rest = [self.expressions[i] for i in rest]
+            of_rest = [self._sides[i] for i in rest]
             found |= zip(rest, duckdb_values(of_rest, store, positions, self.settings), strict=True)
         return found
 
@@ -222,6 +232,35 @@ class RowValues:
         except DataError as error:
             return error
         return DataError(f"{show(self.expressions[index])} cannot be computed for one of the rows")
+
+
+def _sides(expression: Expression) -> list[Expression]:
+    """Returns the sides of AND if each is computed from lanes, or from one text column; otherwise the expression."""
+    if not isinstance(expression, Call) or expression.function != "and" or lowered(expression) is not None:
+        return [expression]
+    of_lanes = [part for part in conjuncts(expression) if lowered(part) is not None]
+    by_word: dict[Column | None, list[Expression]] = {}
+    for part in conjuncts(expression):
+        if lowered(part) is None:
+            by_word.setdefault(_word_read(part), []).append(part)
+    if None in by_word:
+        return [expression]
+    groups = [*([of_lanes] if of_lanes else []), *by_word.values()]
+    return [Call("and", tuple(group), "BOOLEAN") if len(group) > 1 else group[0] for group in groups]
+
+
+def _all(sides: Sequence[Values]) -> Values:
+    """Returns the values of AND over those of its sides."""
+    if len(sides) == 1:
+        return sides[0]
+    known = np.ones(len(sides[0][0]), np.bool_)
+    false = np.zeros(len(known), np.bool_)
+    for values, valid in sides:
+        there = known.dtype.type(True) if valid is None else valid
+        false |= there & (values == 0)
+        known &= there
+    valid = known | false
+    return (known & ~false).astype(np.int64), None if valid.all() else valid
 
 
 def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ...], frozenset[int]]:

@@ -97,6 +97,8 @@ class Feed:
         hidden_seq = since_seq if len(self.ordering) else 0  # held-back events are not for it
         if sharing is not None and shedder is None and shares_trends(plan):
             return self._add_together(plan, hidden_seq, purpose, sharing)
+        if plan.boxes and shedder is None:
+            return self._add_layered(plan, hidden_seq, purpose)
         shared = [
             g.rows for g in self._groups
             if g.rows is not None and g.since_seq == hidden_seq and g.shedder is None and g.plain
@@ -110,6 +112,30 @@ class Feed:
             self._groups.append(group)
         group.members.append(member)
         return member
+
+    def _add_layered(self, plan: Plan, since_seq: int, purpose: Purpose) -> Member:
+        """Adds a query whose patterns of boxes are searched once for all that read them."""
+        from matching.hierarchy.matcher import may_join
+
+        group = next((
+            g for g in self._groups
+            if g.modules is not None and g.since_seq == since_seq and g.plain and not g.sources
+            and may_join(plan, g.modules)
+        ), None)  # fmt: skip
+        if group is None:
+            group = Group(None, since_seq)
+            self._groups.append(group)
+        member = self._layered(group, plan, purpose)
+        group.members.append(member)
+        return member
+
+    def _layered(self, group: Group, plan: Plan, purpose: Purpose) -> Member:
+        """Returns a query that shares the modules of a group, which gets them if it has none."""
+        from matching.hierarchy.matcher import HierarchyMatcher, modules_for
+
+        if group.modules is None:
+            group.modules = modules_for(plan, self._make)
+        return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
     def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:
         group = next((
@@ -307,6 +333,10 @@ class Feed:
                 groups[-1]["together"], parts[f"{i}/0"] = head, _as_array(state)
                 members += chosen
                 continue
+            if group.modules is not None:
+                layered, arrays = group.modules.snapshot(group.used(chosen))
+                groups[-1]["layered"] = layered
+                parts |= {f"modules{i}.{name}": array for name, array in arrays.items()}
             if group.shedder is not None:
                 parts |= {f"shed{i}.{name}": array for name, array in group.shedder.snapshot().items()}
             if group.rows is not None:
@@ -342,19 +372,29 @@ class Feed:
             if "together" in kept:
                 members += self._restore_together(kept, parts[f"{i}/0"].tobytes(), group, left)
                 continue
+            layered = kept.get("layered")
             for purpose in _purposes(kept):
-                group.members.append(Member(self._make(left.pop(0), purpose, shared)))
+                plan = left.pop(0)
+                if layered is not None and plan.boxes:
+                    group.members.append(self._layered(group, plan, purpose))
+                else:
+                    group.members.append(Member(self._make(plan, purpose, shared)))
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
                 shedder = Shedder(plans[len(members)].partition_by)
                 shedder.restore(shed)
             states = [parts[f"{i}/{j}"].tobytes() for j in range(len(group.members))]
             alike = all((m.kernel is not None) == kept["kernels"] for m in group.members)
+            below = {n.removeprefix(f"modules{i}."): a for n, a in parts.items() if n.startswith(f"modules{i}.")}
+            if layered is not None:
+                alike = alike and group.modules is not None and group.modules.fits(layered, below)
             if not alike or (shared is not None and len(shared) != 1) or not all(
                 m.alone.fits(state) for m, state in zip(group.members, states, strict=True)
             ):
                 members += [Unread(shedder)] * len(states)
                 continue
+            if group.modules is not None and layered is not None:
+                group.modules.restore(layered, below)
             if shared:
                 group.rows = shared[0]
                 group.rows.restore({n.removeprefix(f"{i}."): a for n, a in parts.items() if n.startswith(f"{i}.")})
@@ -408,6 +448,8 @@ class Feed:
                 self._scattered |= group.together
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
+                if group.modules is not None:
+                    group.modules.keep_only(group.used(group.members))
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:

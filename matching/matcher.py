@@ -71,6 +71,13 @@ def make_matcher(
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
     spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
+    if plan.boxes:
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        def make(layer: Plan, use: Purpose) -> Matcher:
+            return make_matcher(layer, sources, lenient, None, builder, use)
+
+        return HierarchyMatcher(plan, make, sources, purpose)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher

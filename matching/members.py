@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
+    from matching.hierarchy.modules import Modules, Used
     from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
@@ -97,14 +98,15 @@ class Group:
     Of a member that has read the archive first, see Feed.enter: from_us: it skips earlier events (None: none can come
     any more); ordering: its own, while it holds back events that are unknown to the feed, the last of them at ahead_us;
     sources: as its events name them (empty: as those of the feed do). together: True if its members are counted
-    together (matching.together)."""
+    together (matching.together). modules: the patterns of boxes that its members share, who then all have boxes."""
 
     together = False
-    __slots__ = ("ahead_us", "from_us", "members", "ordering", "rows", "since_seq", "sources")
+    __slots__ = ("ahead_us", "from_us", "members", "modules", "ordering", "rows", "since_seq", "sources")
 
     def __init__(self, rows: Rows | None, since_seq: int) -> None:
         self.rows = rows
         self.since_seq = since_seq
+        self.modules: Modules | None = None
         self.members: list[Member] = []
         self.from_us: int | None = None
         self.ordering: Ordering | None = None
@@ -142,6 +144,14 @@ class Group:
             return batch
         seen = batch.ts_us >= self.from_us
         return batch if seen.all() else batch.take(np.flatnonzero(seen))
+
+    def used(self, members: Collection[Member]) -> Used:
+        """Returns what some of its members, who all have boxes, read."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+        from matching.hierarchy.modules import Used
+
+        found = [m.matcher.used() for m in members if isinstance(m.matcher, HierarchyMatcher)]
+        return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:

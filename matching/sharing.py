@@ -33,6 +33,8 @@ class Sharing(Enum):
 
 def sharing_of(plan: Plan) -> Sharing:
     """Returns how ranges may share the matches of a plan's pattern."""
+    if any(sharing_of(box.plan) is not Sharing.FILTER for box in plan.boxes):
+        return Sharing.NOTHING
     skips = plan.after.kind
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     nodes = [node for expression in expressions for node in walk(expression)]

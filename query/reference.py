@@ -107,15 +107,8 @@ def find(
     HQ500 for unsupported features, HQ214 for an edge negation without WITHIN; DataError if an expression cannot be
     computed. Exponential in the number of rows at worst.
     """
-    search = _Search(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
-    decided: list[tuple[Moment, tuple[Any, ...], ReferenceMatch]] = []
-    try:
-        for key, partition in _partitions(plan, rows).items():
-            at = (resume or {}).get(key, Resume(0, 0))
-            decided += search.in_partition(partition, at)
-    except RecursionError:
-        raise search.too_much() from None
-    return [found for _, _, found in sorted(decided, key=lambda d: d[:2])]
+    search = RowSearch(plan, rows, ts_us, evaluate, watermark_us, ended, steps_max, lenient)
+    return search.everywhere(resume or {})
 
 
 def match_rows(
@@ -285,19 +278,19 @@ class _Step:
     negated: tuple[str, ...] = ()  # between this row and the previous one
 
 
-class _Search:
-    """One call of `find`."""
+class RowSearch:
+    """One call of `find`. query.hierarchy_reference overrides what is different for intervals."""
 
     def __init__(
         self,
         plan: Plan,
         rows: Sequence[Row],
         ts_us: Sequence[int],
-        evaluate: Evaluate | None,
-        watermark_us: int | None,
-        ended: bool,
-        steps_max: int,
-        lenient: bool,
+        evaluate: Evaluate | None = None,
+        watermark_us: int | None = None,
+        ended: bool = True,
+        steps_max: int = STEPS_MAX,
+        lenient: bool = False,
     ) -> None:
         self.plan = plan
         self.rows = rows
@@ -329,6 +322,16 @@ class _Search:
         if plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
             what = "TIMEOUT ROWS" if plan.timeout_rows else "WITH UNMATCHED ROWS"
             raise unsupported(f"{what} under {plan.selection.value} {plan.after}")
+
+    def everywhere(self, resume: Mapping[tuple[object, ...], Resume]) -> list[ReferenceMatch]:
+        """Returns the decided results of all partitions, in order of emission. resume: see `find`."""
+        decided: list[tuple[Moment, tuple[Any, ...], ReferenceMatch]] = []
+        try:
+            for key, partition in _partitions(self.plan, self.rows).items():
+                decided += self.in_partition(partition, resume.get(key, Resume(0, 0)))
+        except RecursionError:
+            raise self.too_much() from None
+        return [found for _, _, found in sorted(decided, key=lambda d: d[:2])]
 
     def in_partition(
         self, partition: PartitionRows, at: Resume

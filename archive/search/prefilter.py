@@ -18,18 +18,16 @@ from matching.program.program import NoKernel, assemble
 from query.language.ast import RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
-    Aggregate,
     Call,
-    Classifier,
     Column,
     Constant,
     Expression,
     MatchNumber,
     Navigation,
-    Opaque,
     show,
     walk,
 )
+from query.plan.never_fails import never_fails
 from query.plan.pattern import (
     Alternation,
     Anchor,
@@ -56,14 +54,6 @@ _ANCHORS_PART_MAX = 0.02
 EVENTS_PART_MAX = 0.25
 #: Types of partition columns that windows support: stored unchanged, with the same equality in DuckDB and PARTITION BY.
 _PARTITION_TYPES = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "BOOLEAN", "DATE")
-_FLOATING = ("DOUBLE", "FLOAT")
-_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
-_NEVER_FAIL = frozenset(
-    (
-        "and", "or", "not", "=", "<>", "<", "<=", ">", ">=", "is_distinct", "is_not_distinct", "is_null",
-        "is_not_null", "coalesce", "case", "in", "between",
-    )
-)  # fmt: skip
 
 
 def windows_of(
@@ -117,6 +107,8 @@ def unsound(plan: Plan) -> str | None:
     """Returns why a prefilter could change the matches of a plan, or None. See `windows_of`."""
     if plan.trends is not None:
         return "windows aggregate all their events"
+    if plan.boxes:
+        return "matches of boxes have events of their own"
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     if plan.within is None or plan.within.interval_us is None:
         return "there is no WITHIN interval"
@@ -182,44 +174,3 @@ def own_row(condition: Expression) -> Expression:
         parts = [part for part in map(own_row, condition.arguments) if part != TRUE]
         return TRUE if not parts else parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
     return condition if all(isinstance(e, Constant | Column | Call) for e in walk(condition)) else TRUE
-
-
-def never_fails(expression: Expression, time: Column) -> bool:
-    """Returns True if an expression cannot raise on any row: no integers or decimals that may overflow, no casts that
-    may fail, and no functions known only to DuckDB. time: a column without infinities."""
-
-    def below(parts: tuple[Expression, ...]) -> bool:
-        return all(never_fails(part, time) for part in parts)
-
-    match expression:
-        case Constant() | Column() | Classifier():
-            return True
-        case Navigation(argument):
-            return never_fails(argument, time)
-        case Aggregate(function, _, type=type):
-            exact = function in ("count", "min", "max", "avg") or (function == "sum" and type in _FLOATING)
-            return expression.plain and exact and below(expression.inputs)
-        case Call(function, arguments, type):
-            if not below(arguments):
-                return False
-            if function in _NEVER_FAIL:
-                return True
-            if function in ("+", "-", "*", "/", "neg", "abs") and type in _FLOATING:
-                return all(a.type in (*_FLOATING, *_INTEGERS) for a in arguments)
-            if function == "-" and type == "INTERVAL":
-                return all(_is_time(a, time) for a in arguments)
-            if function == "cast":
-                (source,) = arguments
-                wider = _INTEGERS[: _INTEGERS.index(type)] if type in _INTEGERS[:4] else ()
-                return source.type == type or source.type in wider or (
-                    type == "DOUBLE" and source.type in (*_INTEGERS, *_FLOATING)
-                )
-            return False
-        case MatchNumber() | Opaque():
-            return False
-        case _:
-            assert_never(expression)
-
-
-def _is_time(expression: Expression, time: Column) -> bool:
-    return expression == time or (isinstance(expression, Navigation) and expression.argument == time)

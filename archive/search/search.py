@@ -28,6 +28,7 @@ from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from query.language.ast import Selection
+from query.plan.boxes import common_keys
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -159,8 +160,9 @@ def key_column(plan: Plan, schema: Schema) -> str | None:
     """Returns the column by which a search may be cut into units, or None."""
     if plan.selection is Selection.STRICT or plan.trends is not None:  # a window's rows are of all its partitions
         return None
-    keys = {key.lower() for key in schema.keys}
-    return next((c.name for c in plan.partition_by if c.name.lower() in keys and c.type in _CUT_TYPES), None)
+    keys, common = {key.lower() for key in schema.keys}, common_keys(plan)
+    own = (c for c in plan.partition_by if c.name in common)
+    return next((c.name for c in own if c.name.lower() in keys and c.type in _CUT_TYPES), None)
 
 
 def units_of(column: str, cuts: list[str] | list[int]) -> list[SearchUnit]:

@@ -24,9 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from matching.batch import Int64Array, Matches
+from matching.emitted import only
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import Column, MatchNumber, Navigation, walk
 from query.plan.pattern import anchors, negated
@@ -65,6 +65,8 @@ def reach(plan: Plan) -> Reach | None:
     within_us = plan.within.interval_us if plan.within is not None else None
     if plan.trends is not None:
         return None  # windows are cut at the epoch, not at a start
+    if plan.boxes:
+        return None  # its layers have reaches of their own
     if within_us is None or plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
         return None
     if plan.selection is Selection.STRICT and plan.partition_by:
@@ -101,23 +103,3 @@ def own(found: Matches, slices: Slices) -> Matches:
     slice_of[found.row_match] = found.rows.column(0).to_numpy()
     kept = only(found, np.flatnonzero(slices.of(found.first_us) == slice_of))
     return replace(kept, rows=kept.rows.select(range(1, kept.rows.num_columns)))
-
-
-def only(found: Matches, index: Int64Array) -> Matches:
-    """Returns the matches at `index`, which is ascending."""
-    if len(index) == len(found):
-        return found
-    place = np.full(len(found), -1, np.int64)
-    place[index] = np.arange(len(index))
-    row_match = place[found.row_match]
-    rows = np.flatnonzero(row_match >= 0)
-    lengths = np.diff(found.event_bounds)[index]
-    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    events = np.repeat(found.event_bounds[:-1][index] - bounds[:-1], lengths) + np.arange(bounds[-1])
-    return replace(
-        found, rows=found.rows.take(pa.array(rows)), row_match=row_match[rows], number=found.number[index],
-        first_us=found.first_us[index], last_us=found.last_us[index], event_bounds=bounds,
-        event_variable=found.event_variable[events], event_ts_us=found.event_ts_us[events],
-        event_source=found.event_source[events], event_offset=found.event_offset[events],
-        event_seq=found.event_seq[events], outcome=None if found.outcome is None else found.outcome[index],
-    )  # fmt: skip

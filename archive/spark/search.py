@@ -40,6 +40,7 @@ from matching.purpose import Purpose
 from matching.types import arrow_schema, arrow_type
 from query.errors import DataError, QueryError, first_line
 from query.language.ast import Selection
+from query.plan.boxes import common_keys
 from query.plan.output import output_columns
 from query.plan.plan import Plan
 from query.schema import Schema
@@ -72,6 +73,8 @@ def why_not(plan: Plan) -> str:
     ORDER BY must be a prefix of it."""
     if plan.trends is not None:
         return "ONE ROW PER WINDOW"
+    if plan.boxes and set(common_keys(plan)) != {c.name for c in plan.partition_by}:
+        return "a pattern whose boxes are partitioned by other columns"
     schema = plan.schema
     total = [schema.field(schema.time or ""), *(schema.field(name) for name in schema.order)]
     for i, order in enumerate(plan.order_by):

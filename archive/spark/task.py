@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.search.partitions import inputs
-from archive.search.slices import SLICE, Slices, only, own, sliced
+from archive.search.slices import SLICE, Slices, own, sliced
 from archive.spark.told import say, say_matches
 from matching.batch import EventBatch, Matches
 from matching.drive import run
+from matching.emitted import only
 from matching.ipc import to_ipc
 from matching.purpose import Purpose
 from matching.types import arrow_schema

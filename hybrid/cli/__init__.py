@@ -10,13 +10,17 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybrid.cli import archive, run
 from hybrid.cli.given import open_tables, query_text
 from hybrid.cli.output import Formats, RowFormat, say, write
+
+if TYPE_CHECKING:
+    from hybrid.rows.evidence_tree import EvidenceTree
+    from hybrid.rows.result import Result
 
 app = typer.Typer(
     name="hybrid", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -66,6 +70,8 @@ Directory = Annotated[
     str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix; its streams are tables.")
 ]
 PICTURES = Path("demo-output")
+#: Number of rows of which --tree prints the events.
+TREES_MAX = 10
 Seed = Annotated[int, typer.Option(help="The same seed gives the same events.")]
 
 
@@ -120,6 +126,9 @@ def sql_command(
     format: Formats = RowFormat.table,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Print the matched events of the first rows, layer by layer.")
+    ] = False,
 ) -> None:
     """Runs a query over files, or over the streams of a database."""
     import hybrid
@@ -129,10 +138,19 @@ def sql_command(
         with _existing(directory) as db:
             result = db.sql(statement, **tables)
             rows = result.evidence() if evidence else result.arrow()
+            trees = _trees(result) if tree else []
     else:
         result = hybrid.sql(statement, **tables)
         rows = result.evidence() if evidence else result.arrow()
-    write(rows, format, output)
+        trees = _trees(result) if tree else []
+    if not tree:
+        write(rows, format, output)
+    for one in trees:
+        typer.echo(f"{one}\n")
+
+
+def _trees(result: Result) -> list[EvidenceTree]:
+    return [result.tree(row) for row in range(min(len(result), TREES_MAX))]
 
 
 @app.command()

@@ -8,7 +8,7 @@ rows of a block are contiguous.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from matching.batch import EventBatch, Matcher
 from matching.drive import run
 from matching.types import arrow_type
 from query.language.ast import Selection
-from query.plan.expression import Column
+from query.plan.boxes import with_key
 from query.plan.plan import HistoryPlan, Plan
 from query.schema import Field
 
@@ -270,8 +270,7 @@ def candidates_in(
 
 def numbered(plan: Plan) -> Plan:
     """Returns the plan over blocks: with the block number as additional first column and first partition column."""
-    schema = replace(plan.schema, fields=(Field(BLOCK, "BIGINT"), *plan.schema.fields))
-    return replace(plan, schema=schema, partition_by=(Column(BLOCK, "BIGINT"), *plan.partition_by))
+    return with_key(plan, Field(BLOCK, "BIGINT"))
 
 
 def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray) -> Iterator[EventBatch]:

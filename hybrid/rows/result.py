@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
+from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import fault
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
@@ -260,6 +261,12 @@ class Result:
         if self._whole is None:
             self._whole = self._evidence(None)
         return self._whole
+
+    def tree(self, row: int = 0, side: str = "pl") -> EvidenceTree:
+        """Returns the evidence of one row as a tree, in which matches of boxes open down to their events; print it, or
+        show it in a notebook. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
+        evidence."""
+        return tree_of(self._evidence(row + 1) if self._whole is None else self._whole, row, side)
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Plots the match of one output row, or all matches (None): the series around them, and their events coloured

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.rows.faults import fault
 from query.errors import Span
 from query.language import ast
+from query.plan.boxes import layers
 from query.plan.plan import Plan, QueryPlan
 from query.schema import Schema
 
@@ -100,8 +101,12 @@ def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:
     """Returns the text of a stage for each pattern of the statement."""
     parts = []
     for factor in plan.factors:
-        parts.append(f"-- {factor.alias}\n{show(factor.plan)}")
-        parts += [f"-- {h.alias}\n{show(h.plan)}" for h in factor.histories if h.plan is not None]
+        patterns = [(factor.alias, factor.plan), *((h.alias, h.plan) for h in factor.histories if h.plan is not None)]
+        for alias, pattern in patterns:
+            if pattern.boxes:
+                parts += [f"-- {name}\n{show(layer)}" for name, layer in layers(pattern, alias)]
+            else:
+                parts.append(f"-- {alias}\n{show(pattern)}")
     return "\n\n".join(parts)
 
 

@@ -101,6 +101,7 @@ class Relations:
         self._history_orders: dict[str, list[str]] = {}
         #: By name: columns that are ENUMs on the user's connection.
         self._registered: dict[str, Mapping[str, str]] = {}
+        self._described: dict[str, Sequence[Field]] = {}
         self._views: set[str] = set()
         #: Search reports of patterns over large streams, by the alias of the factor.
         self.reports: dict[str, SearchReport] = {}
@@ -148,6 +149,7 @@ class Relations:
             for name in self._views:  # only on our own connections, as streams never come with a user's
                 self.connection.execute(f"DROP VIEW {quote(name)}")
             self._registered.clear()
+            self._described.clear()
             self._views.clear()
 
     def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
@@ -295,7 +297,9 @@ class Relations:
         """Returns the columns of a statement; see query.plan.statement.Describe. tables: columns of pattern factors and
         history joins, which are registered without rows."""
         for name, fields in tables.items():
-            if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and name not in self._registered:
+            # patterns of boxes have statements, and so tables, of their own
+            if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) and self._described.get(name) != fields:
+                self._described[name] = fields
                 columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # binding reports missing columns later
                 self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
         with duck.settings(self.connection, errors_as_json=True):

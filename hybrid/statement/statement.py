@@ -148,7 +148,8 @@ def answer_factor(
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
     histories = [relations.history(h) for h in factor.histories]
     beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
-    batches, reader, late = relations.factor(factor, by_key=not factor.histories and factor.plan.trends is None)
+    alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
+    batches, reader, late = relations.factor(factor, by_key=alone)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark is not None and relations.spark is not None:

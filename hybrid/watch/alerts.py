@@ -23,6 +23,7 @@ from hybrid.rows.answer import (
     rows_alone,
 )
 from hybrid.rows.evidence import NO_EVIDENCE
+from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
@@ -383,6 +384,12 @@ class Alerts:
 
         Reads them from the archive. Raises DataError if they are no longer kept."""
         return self.evidence_batches().read_all()
+
+    def tree(self, row: int = 0, side: str = "pl") -> EvidenceTree:
+        """Returns the evidence of one row of the last fetch that found some as a tree, in which matches of boxes open
+        down to their events. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
+        evidence."""
+        return tree_of(self.evidence(), row, side)
 
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
         """Returns a reader of the lines of `evidence`, about `lines_max` at a time, in bounded memory. Events and later

@@ -18,6 +18,7 @@ from hybrid.rows.times import duration_us, positive_us, show_us
 from matching.types import plain_type
 from query.errors import DataError
 from query.language.ast import Selection
+from query.plan.boxes import common_keys
 from query.plan.plan import QueryPlan
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def check(plan: QueryPlan, into: str | None) -> None:
         refuse("a query over several streams or patterns", "shed the queries over one stream")
     if not pattern.partition_by:
         refuse("a query without PARTITION BY", "shedding leaves out whole partitions: name their columns")
+    if pattern.boxes and set(common_keys(pattern)) != {c.name for c in pattern.partition_by}:
+        refuse("a pattern whose boxes are partitioned by other columns", "let all layers have the same PARTITION BY")
     if pattern.selection is Selection.STRICT:
         refuse("a query under SELECTION STRICT", "under STRICT an event of any key may end a match")
     if plan.alert is not None:

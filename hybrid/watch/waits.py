@@ -6,6 +6,7 @@ from collections.abc import Iterable, Set
 from typing import assert_never
 
 from query.language.ast import Selection
+from query.plan.boxes import bounded
 from query.plan.expression import Constant, Navigation, walk
 from query.plan.pattern import (
     Alternation,
@@ -50,6 +51,9 @@ def waits(plan: Plan, of: str) -> list[str]:
 def endless(plan: Plan) -> str | None:
     """Returns why partial matches of a live query may never end, and are kept forever; None if each of them ends with
     WITHIN, or with a row that does not extend it."""
+    for box in bounded(plan).boxes:
+        if (why := endless(box.plan)) is not None:
+            return f"of {box.name}, {why}"
     if plan.within is not None:
         return None
     if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):

@@ -47,6 +47,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     fallback."""
     if plan.trends is not None:
         return _of_trends(plan, purpose)
+    if plan.boxes:
+        return EnginePlan(None, "a pattern with boxes: one matcher for each layer", purpose, None)
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:

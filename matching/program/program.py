@@ -376,6 +376,8 @@ def assemble(plan: Plan) -> Program:
 
     Cost: linear in the automaton and the conditions. Long: each field of the program is computed once, and from others.
     """
+    if plan.boxes:
+        raise NoKernel("a pattern with boxes")
     mode, skip = _AFTER[plan.after.kind]
     # where all rows are of one partition, a row of another cannot come between
     strict = plan.selection is Selection.STRICT and bool(plan.partition_by)

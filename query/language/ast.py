@@ -178,9 +178,12 @@ class MeasureSyntax:
 
 @dataclass(frozen=True, slots=True)
 class DefineSyntax:
+    """`variable AS condition`, or `variable AS PATTERN box [ON condition]`. condition: None without ON."""
+
     variable: Identifier
-    condition: ExpressionText
+    condition: ExpressionText | None
     span: Span
+    box: Identifier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,14 @@ class AlertOnceSyntax:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleSyntax:
+    """A pattern that boxes name, `WITH name AS (query)` or CREATE PATTERN. name: in lower case."""
+
+    name: str
+    query: QuerySyntax
+
+
 class StatementKind(Enum):
     SELECT = "SELECT"
     INSERT = "INSERT"
@@ -334,7 +345,8 @@ class StatementKind(Enum):
 @dataclass(frozen=True, slots=True)
 class QuerySyntax:
     """A whole statement: any DuckDB SELECT, or one that stores the rows of a SELECT, with pattern factors, history
-    joins and ALERT ONCE cut out.
+    joins and ALERT ONCE cut out. modules: the patterns that its boxes name. unread: the queries of WITH entries that
+    nothing but boxes reads; the statement does without them.
 
     Factors and joins are in the order of their ends: factors nested in the input of another come before it.
     """
@@ -344,3 +356,5 @@ class QuerySyntax:
     histories: tuple[HistoryJoin, ...]
     kind: StatementKind = StatementKind.SELECT
     alert: AlertOnceSyntax | None = None
+    modules: tuple[ModuleSyntax, ...] = ()
+    unread: tuple[Span, ...] = ()

@@ -121,16 +121,21 @@ def match_recognize(text: str, clauses: Node, span: Span) -> ast.MatchRecognize:
                         for s in clause.children
                     )
                 case "define":
-                    defines = tuple(
-                        ast.DefineSyntax(name_of(d.children[0]), expression_of(d.children[1]), span_of(d))
-                        for d in clause.children
-                    )
+                    defines = tuple(map(_definition, clause.children))
     assert pattern is not None
     trends = None if windows is None else ast.TrendSyntax(groups, slide, None, windows)
     return ast.MatchRecognize(
         partition_by, order_by, measures, rows, after, pattern, within, selection, subsets, defines, span, timeout,
         trends=trends,
     )  # fmt: skip
+
+
+def _definition(node: Node) -> ast.DefineSyntax:
+    variable, *rest = tokens_of(node)
+    if str(node.data) == "definition":
+        return ast.DefineSyntax(name_of(variable), expression_of(rest[0]), span_of(node))
+    _, box, *on = rest
+    return ast.DefineSyntax(name_of(variable), expression_of(on[0]) if on else None, span_of(node), name_of(box))
 
 
 def _order_item(node: Node) -> ast.OrderItem:

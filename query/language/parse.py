@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import lark
 
-from query.errors import Diagnostic, QueryError, Span
+from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, sase
 from query.language.build import (
     SELECTIONS,
@@ -28,6 +29,7 @@ from query.language.cut import (
     FactorCut,
     HistoryCut,
     SaseCut,
+    WithEntry,
     cut,
     enclosing,
     joined_factor,
@@ -35,25 +37,36 @@ from query.language.cut import (
 )
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
-from query.language.read import error_at, read_tokens
+from query.language.read import error_at, names_pattern, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
 #: Words of statements that write.
 _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
 
 
-def parse(text: str, inputs: Sequence[str] = ()) -> ast.QuerySyntax:
+#: What the statement reads instead of a WITH entry that only boxes read.
+UNREAD = "SELECT 0"
+
+
+def parse(text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None) -> ast.QuerySyntax:
     """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
     DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
-    inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. Raises QueryError with
-    one fault for each unreadable piece, or else with DuckDB's error about the rest. About 2 ms for a hybrid query,
-    after 0.2 s for the first text of a process.
+    inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. patterns: the queries of
+    named patterns that boxes may name, by name in lower case. Raises QueryError with one fault for each unreadable
+    piece, or else with DuckDB's error about the rest; HQ222 for a box without a pattern, or of one made of itself.
+    About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
     """
+    return _parse(text, inputs, patterns or {}, ())
+
+
+def _parse(text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...]) -> ast.QuerySyntax:
+    """See `parse`. inside: the patterns whose queries are being read, the outermost first."""
     tokens = tokenize(text)
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
-    cuts = cut(tokens)
+    modules, unread = _modules(tokens, inputs, patterns, inside)
+    cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
     alert: ast.AlertOnceSyntax | None = None
@@ -74,8 +87,90 @@ def parse(text: str, inputs: Sequence[str] = ()) -> ast.QuerySyntax:
     if faults:
         raise QueryError(faults, text)
     kind = _kind(tokens, any(not isinstance(piece, AlertCut) for piece in cuts))
-    _check_around(tokens, cuts, kind)
-    return ast.QuerySyntax(text, tuple(factors), tuple(histories), kind, alert)
+    _check_around(tokens, cuts, kind, unread)
+    return ast.QuerySyntax(text, tuple(factors), tuple(histories), kind, alert, modules, unread)
+
+
+# ---- patterns that boxes name ------------------------------------------------------------------------------------
+
+
+def _modules(
+    tokens: Tokens, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...]
+) -> tuple[tuple[ast.ModuleSyntax, ...], tuple[Span, ...]]:
+    """Returns the patterns that boxes of the statement name and that exist, each once; and the queries of WITH entries
+    that nothing but boxes reads."""
+    found: dict[str, ast.ModuleSyntax] = {}
+    unread: list[Span] = []
+    # an entry stands before the boxes that name it: whether its own boxes are of the statement is known by then
+    for i in reversed(list(_boxes(tokens))):
+        name, place = _written(tokens, i), tokens.items[i].start
+        entry = {_written(tokens, e.name): e for e in _entries_seen(tokens, i)}.get(name)
+        if entry is not None and not _is_read(tokens, entry):
+            span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
+            unread += [span] if span not in unread else []
+        if name in found or any(s.start <= place < s.end for s in unread):
+            continue
+        if entry is None and name not in patterns:
+            known = [*patterns, *(_written(tokens, e.name) for e in _entries_seen(tokens, i))]
+            hint = nearest(name, known) or "name one by WITH name AS (SELECT ...)"
+            raise error_at(
+                tokens.text, "HQ222", f"there is no pattern {name}", tokens.items[i].span, "no such pattern", hint
+            )
+        if name in inside:
+            ring = " -> ".join((*inside[inside.index(name) :], name))
+            raise error_at(tokens.text, "HQ222", f"the pattern {name} is made of itself", tokens.items[i].span, ring,
+                           "a box stands for a pattern of a lower layer")
+        if entry is None:
+            text, below = patterns[name], patterns
+        else:
+            text, below = _body(tokens, entry), {**patterns, **_bodies(tokens, entry.open)}
+        try:
+            found[name] = ast.ModuleSyntax(name, _parse(text, inputs, below, (*inside, name)))
+        except QueryError as error:
+            raise QueryError(error.diagnostics, tokens.text if entry is not None else error.text) from None
+    return tuple(found.values()), tuple(unread)
+
+
+def _boxes(tokens: Tokens) -> Iterator[int]:
+    """Yields the tokens that name the pattern of a box."""
+    for i in range(len(tokens.items)):
+        if tokens.words(i, "AS", "PATTERN") and names_pattern(tokens, i + 1):
+            yield i + 2
+
+
+def _written(tokens: Tokens, i: int) -> str:
+    return identifier_of(tokens.items[i].text, tokens.items[i].span).written.lower()
+
+
+def _entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
+    """Yields the WITH entries that stand before token i where it can see them, the innermost last."""
+    for open in (-1, *enclosing(tokens, i)):
+        for listed in with_lists(tokens, open, i):
+            yield from (e for e in listed.entries if e.close < i)
+
+
+def _body(tokens: Tokens, entry: WithEntry) -> str:
+    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text."""
+    start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
+    return re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end]
+
+
+def _bodies(tokens: Tokens, i: int) -> dict[str, str]:
+    return {_written(tokens, e.name): _body(tokens, e) for e in _entries_seen(tokens, i)}
+
+
+def _is_read(tokens: Tokens, entry: WithEntry) -> bool:
+    """True if anything but boxes may read a WITH entry."""
+    name, boxes = _written(tokens, entry.name), set(_boxes(tokens))
+    return any(
+        token.kind in (TokenKind.WORD, TokenKind.QUOTED) and i not in boxes and i != entry.name
+        and _written(tokens, i) == name and tokens.items[i - 1].word in ("FROM", "JOIN", "OF", ",", "(")
+        for i, token in enumerate(tokens.items)
+    )  # fmt: skip
+
+
+def _lies_in(tokens: Tokens, piece: Cut, span: Span) -> bool:
+    return span.start <= tokens.items[piece.first].start < span.end
 
 
 # ---- pieces of the statement -----------------------------------------------------------------------------------
@@ -321,11 +416,13 @@ def _alert(tokens: Tokens, piece: AlertCut) -> ast.AlertOnceSyntax:
     return ast.AlertOnceSyntax(tuple(columns), within.interval_us or 0, span_of(tree))
 
 
-def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind) -> None:
+def _check_around(
+    tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind, unread: Sequence[Span] = ()
+) -> None:
     """Raises DuckDB's error about the statement with blanks for MATCH_RECOGNIZE, and plain joins of the same length for
-    those of history."""
+    those of history. unread: the queries of patterns that only boxes read."""
     items, text = tokens.items, tokens.text
-    pieces: list[tuple[Span, str]] = []
+    pieces: list[tuple[Span, str]] = [(span, UNREAD) for span in unread]
     for piece in cuts:
         if isinstance(piece, FactorCut):
             pieces.append((Span(items[piece.behind - 1].end, items[piece.close].end), ""))
@@ -343,7 +440,7 @@ def _check_around(tokens: Tokens, cuts: tuple[Cut, ...], kind: ast.StatementKind
         if token.word == ";" and items[i + 1].word != ";":
             raise error_at(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
     plain, position = [], 0
-    for span, stand_in in pieces:
+    for span, stand_in in sorted(pieces, key=lambda piece: piece[0].start):
         plain += [text[position : span.start], stand_in.ljust(span.end - span.start)]
         position = span.end
     whole = "".join(plain) + text[position:]

@@ -74,6 +74,7 @@ _SHOWN = {
     "STRING": "a string",
     "UNIT": "a unit of time",
     "WITH_TIMEOUT": "WITH",
+    "OF_PATTERN": "PATTERN",
     "$END": "the end",
 }
 
@@ -142,6 +143,15 @@ def names_strategy(tokens: Tokens, i: int) -> bool:
     return tokens.items[i].word in STRATEGIES or tokens.words(tokens.partner[i + 1] + 1, "{")
 
 
+def names_pattern(tokens: Tokens, i: int) -> bool:
+    """True if `PATTERN name` begins at token i, which follows the AS of a definition."""
+    if not tokens.words(i, "PATTERN") or i + 1 >= len(tokens.items):
+        return False
+    name = tokens.items[i + 1]
+    plain = name.kind is TokenKind.WORD and name.word not in _OPERATORS | _CONTINUATIONS | _NEVER_NAMES
+    return plain or name.kind is TokenKind.QUOTED
+
+
 def read_tokens(tokens: Tokens, start: str, first: int, last: int, end: int) -> lark.Tree[lark.Token]:
     """The tree of the tokens [first, last); end is the position in the text where they end."""
     return _Reader(tokens, start, first, last, end).read()
@@ -162,7 +172,7 @@ class _Reader:
         i = self.first
         while i < self.last:
             accepted = self._accepted()
-            if "EXPRESSION" in accepted and not self._opens_conditions(i):
+            if "EXPRESSION" in accepted and not self._opens_conditions(i) and not self._names_pattern(i, accepted):
                 stop = self._expression_end(i)
                 if stop > i:
                     self._feed("EXPRESSION", items[i].start, items[stop - 1].end, i)
@@ -175,7 +185,7 @@ class _Reader:
             word = items[i].word
             if word in _CLAUSE_OF_WORD and terminal == self.grammar.terminals.get(word) and self._clause_at(i):
                 self.clauses.append(word)
-            if terminal == word and word in _CONTEXTS:
+            if terminal == word and word in _CONTEXTS and not (word == "ON" and self.context == "DEFINE"):
                 self.context = word
             i += 1
         if "$END" not in self._expected():
@@ -188,6 +198,10 @@ class _Reader:
         if self.start != "trend" or not self.tokens.words(i - 1, "WHERE"):
             return False
         return self.tokens.words(i, "{") or names_strategy(self.tokens, i)
+
+    def _names_pattern(self, i: int, accepted: Any) -> bool:
+        """True if `PATTERN name` is at token i, where a condition over a column called `pattern` could begin, too."""
+        return "OF_PATTERN" in accepted and names_pattern(self.tokens, i)
 
     def _expected(self) -> set[str]:
         """Returns exactly the terminals that can come next; slow."""
@@ -215,6 +229,8 @@ class _Reader:
                 name = self.grammar.terminals.get(token.word, "")
                 return name if name in accepted else None
         if token.kind is TokenKind.WORD:
+            if self._names_pattern(i, accepted):
+                return "OF_PATTERN"
             if token.word == "WITH" and "WITH_TIMEOUT" in accepted and self.tokens.words(i + 1, "TIMEOUT"):
                 return "WITH_TIMEOUT"
             keyword = self.grammar.terminals.get("~" if token.word == "∼" else token.word)

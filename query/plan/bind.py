@@ -15,10 +15,13 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
+from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
-from query.plan.bind_match import TIME_TYPES, MatchBinder
+from query.plan.bind_match import MatchBinder
+from query.plan.boxes import common_keys
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
@@ -26,7 +29,7 @@ from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
-from query.plan.plan import AlertOnce, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
+from query.plan.plan import AlertOnce, Box, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
 from query.plan.statement import (
     BARE_NAME,
     FACTOR_TABLE,
@@ -38,6 +41,7 @@ from query.plan.statement import (
     factors_in,
     input_statement,
     origins,
+    picks_only,
     rewrite,
     tables_of,
     unbounded_clauses,
@@ -46,7 +50,7 @@ from query.plan.statement import (
 )
 from query.plan.statement import origin as origin_of
 from query.plan.trends import BIGNUM
-from query.plan.typed import type_diagnostic
+from query.plan.typed import TIME_TYPES, type_diagnostic
 from query.schema import Field, Schema
 
 #: The only column of history rows that are looked up without showing columns.
@@ -93,9 +97,13 @@ class _Query:
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
-        self.match = MatchBinder(query.text, live, self.volatile, self.faults, self.warnings, session).match
+        self.modules = {m.name: self.module(m, relations) for m in query.modules}
+        self.match = MatchBinder(
+            query.text, live, self.volatile, self.faults, self.warnings, session, self.modules
+        ).match  # fmt: skip
         # of the factors bound so far: their tables, and the names in scope
         self.cuts: list[tuple[Span, str]] = [(h.span, "") for h in query.histories]
+        self.cuts += [(span, UNREAD) for span in query.unread]
         self.cuts += [(query.alert.span, "")] if query.alert is not None else []
         self.tables: dict[str, Sequence[Field]] = dict(relations)
         self.shown: dict[str, Sequence[Field]] = {}
@@ -127,6 +135,7 @@ class _Query:
         self.raise_faults()
         select_sql, columns = self.select()
         self.raise_faults()
+        self.columns = columns
         bound = tuple(f for f in factors if f is not None)
         alert: AlertOnce | None = None
         if self.live:
@@ -265,6 +274,45 @@ class _Query:
         names = Names(self.tables, self.shown, self.aliases, frozenset(self.silent))
         return check(statement, self.query.text, names, self.describe, select)
 
+    # ---- patterns of boxes
+
+    def module(self, module: ast.ModuleSyntax, relations: Mapping[str, Sequence[Field]]) -> Box:
+        """Returns the matches of a pattern that boxes name, as a box without a variable. Raises QueryError."""
+        query = module.query
+        inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
+        inner.volatile = inner.volatile and self.volatile
+        written = query.text.lstrip()
+        try:
+            return inner.as_module(module.name)
+        except QueryError as error:  # an entry of WITH has its place in this text
+            ours = self.query.text[: len(query.text)].endswith(written)
+            raise QueryError(error.diagnostics, self.query.text if ours else error.text) from None
+
+    def as_module(self, name: str) -> Box:
+        """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
+        plan = self.bind()
+        whole = Span(len(self.query.text) - len(self.query.text.lstrip()), len(self.query.text))
+        if len(plan.factors) != 1 or plan.kind is not StatementKind.SELECT or plan.alert is not None:
+            self.fault("HQ222", "a named pattern is a SELECT from one MATCH_RECOGNIZE", whole,
+                       "another statement", "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")
+            self.raise_faults()
+        (factor,), (syntax,) = plan.factors, self.query.factors
+        columns: list[tuple[str, str]] = []
+        for column in self.columns if output_columns(factor.plan) else ():  # a match without columns is an event, too
+            found = origin_of(plan.select_sql, column.name)
+            if found is None or not picks_only(plan.select_sql):
+                self.fault("HQ500", "a named pattern whose SELECT does more than pick columns is not supported yet",
+                           whole, "conditions and expressions", "compute them in MEASURES, and filter in ON of the box")
+                break
+            names = {c.name.lower(): c.name for c in output_columns(factor.plan)}
+            columns.append((column.name, names.get(found[1].lower(), found[1])))
+        for history in factor.histories:
+            self.fault("HQ500", f"a box of rows joined with the history {history.alias} is not supported yet",
+                       syntax.span, hint="join the history to the outermost pattern")
+        self.faults += module_faults(factor.plan, name, syntax.match.span)
+        self.raise_faults()
+        return Box("", name, factor.plan, tuple(columns))
+
     # ---- factors
 
     def factor(self, i: int, factor: ast.PatternFactor, joins: list[ast.HistoryJoin]) -> FactorPlan | None:
@@ -281,6 +329,12 @@ class _Query:
             self.fault("HQ205", f"{name} is a BIGNUM, a number of any size, which patterns do not read yet",
                        factor.input_span, "", f"cast it in the input: SELECT {name}::DOUBLE AS {name}, or ::BIGINT")
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
+        for box in plan.boxes:
+            if box.plan.inputs != plan.inputs:
+                self.fault("HQ500", f"{box.name} reads {', '.join(box.plan.inputs)}, and this pattern "
+                           f"{', '.join(plan.inputs)}: boxes over another input are not supported yet",
+                           factor.input_span, "another input", "let both read one stream, or MERGE(a, b)")
+                break
         given = tuple(c.written for c in factor.columns)
         bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
         self.replace(i, factor, bound, columns)
@@ -353,7 +407,7 @@ class _Query:
                        factor.input_span, "incomplete here",
                        "let the recursive entry gather the rows, and match them outside of it")
             return None
-        nested = any(span.start >= factor.span.start for span, sql in self.cuts if sql)
+        nested = any(factor.span.start <= span.start < factor.span.end for span, sql in self.cuts if sql)
         if bare is None and not self.volatile:
             self.faults += volatile_calls(statement)
         if self.live:
@@ -518,7 +572,7 @@ class _Query:
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
             return (), None  # under STRICT every row of the stream counts
-        pinned = [c.name for c in plan.partition_by] if plan is not None else [f.name for f in columns]
+        pinned = list(common_keys(plan)) if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
         rest: list[Node] = []
         for conjunct in node["children"] if node["type"] == "CONJUNCTION_AND" else [node]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from query.language import duck
 from query.language.ast import ExpressionText
 from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
+from query.plan.boxes import TIMES, column_of
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -31,6 +32,7 @@ from query.plan.expression import (
     literal_sql,
     show,
 )
+from query.plan.plan import Box
 from query.plan.tree import (
     NAVIGATION,
     UNSUPPORTED,
@@ -79,7 +81,8 @@ class Scope:
     candidate: the variable of DEFINE whose condition this is, or None in MEASURES. negated: variables that take no row.
     one_row: ONE ROW PER MATCH. volatile: True if now(), random() and the like are allowed. qualified: True if every
     column needs a variable. session: the connection that runs the statement. trends: True in the measures of ONE ROW
-    PER WINDOW.
+    PER WINDOW. boxes: the variables that stand for matches; then `schema` is that of merged rows, which begins with the
+    `own` columns of the input.
     """
 
     schema: Schema
@@ -92,6 +95,21 @@ class Scope:
     qualified: bool = False
     session: Session = NO_SESSION
     trends: bool = False
+    boxes: tuple[Box, ...] = ()
+    own: Schema | None = None
+
+    def of_variable(self, variable: str | None) -> Mapping[str, Field]:
+        """Returns the columns that a variable's rows show, by name in lower case; None: those that all rows have, and
+        those of FROM."""
+        if self.own is None:
+            return {f.name.lower(): f for f in self.schema.fields}
+        members = self.subsets.get(variable or "", (variable,))
+        boxes = [next((b for b in self.boxes if b.variable == name), None) for name in members]
+        times = {name: replace(self.schema.column(f"#{name}"), name=f"#{name}") for name in TIMES}
+        if boxes and boxes[0] is not None and all(b is not None and b.name == boxes[0].name for b in boxes):
+            shown = {name.lower(): self.schema.column(column_of(boxes[0], name)) for name, _ in boxes[0].columns}
+            return times | shown
+        return times | {f.name.lower(): f for f in self.own.fields}
 
     def members(self, variable: str) -> tuple[str, ...]:
         """Returns the primary variables of a name; empty for a name that takes no row."""
@@ -340,17 +358,23 @@ class _Binder:
         span = self.span(node)
         names = [str(name) for name in node["column_names"]]
         quoted = self.quoted(node, len(names))
-        schema = self.scope.schema
+        schema = self.scope.own or self.scope.schema
         variable = names[0] if quoted[0] else names[0].upper()
         is_variable = self.is_variable(variable)
         if len(names) > 1 and is_variable:
-            found = schema.field(names[1])
+            shown = self.scope.of_variable(variable)
+            found = shown.get(names[1].lower())
             if found is None:
-                return self.fault("HQ201", f"{schema.name} has no column {names[1]}", span, "no such column",
-                                  nearest(names[1], schema.names))
+                of = next((b.name for b in self.scope.boxes if b.variable == variable), schema.name)
+                return self.fault("HQ201", f"{of} has no column {names[1]}", span, "no such column",
+                                  nearest(names[1], list(shown)))
             column = _path(Column(found.name, found.type, span), names[2:], span)
             return self.of_variable(variable, column, span, inside)
-        found = schema.field(names[0])
+        found = None
+        if self.scope.boxes:  # in the condition of a box its own columns come first
+            boxed = any(b.variable == self.scope.candidate for b in self.scope.boxes)
+            found = self.scope.of_variable(self.scope.candidate if boxed else None).get(names[0].lower())
+        found = found or schema.field(names[0])
         if found is not None and self.scope.qualified:
             return self.fault("HQ202", f"{names[0]} lacks its variable", span, "of which event?",
                               f"write {self.scope.primary[0].lower()}.{names[0]}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
+from types import MappingProxyType
 from typing import assert_never
 
 from query.errors import Diagnostic, Span, nearest
@@ -15,15 +17,17 @@ from query.language.duck import NO_SESSION, DuckFault, Session
 from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
+from query.plan.bind_boxes import BoxBinder, physical_steps
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
+from query.plan.boxes import merged_schema
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
-from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
+from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
+from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 
-TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 SKIP_TILL = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
 #: Maximum number of positions (variables, multiplied by the bounds of their quantifiers) in the orders of one PERMUTE.
 PERMUTE_MAX = 10_000
@@ -31,12 +35,13 @@ PERMUTE_MAX = 10_000
 
 class MatchBinder:
     """Binds the clauses of one MATCH_RECOGNIZE. text: of the whole query. live: over an unbounded stream. volatile:
-    True if now(), random() and the like are allowed. session: the connection that runs the statement. Adds to `faults`
-    and `warnings`."""
+    True if now(), random() and the like are allowed. session: the connection that runs the statement. modules: the
+    patterns that boxes name, by name in lower case, each as a box without a variable. Adds to `faults` and
+    `warnings`."""
 
     def __init__(
         self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str],
-        session: Session = NO_SESSION,
+        session: Session = NO_SESSION, modules: Mapping[str, Box] = MappingProxyType({}),
     ) -> None:
         self.text = text
         self.live = live
@@ -44,6 +49,7 @@ class MatchBinder:
         self.faults = faults
         self.warnings = warnings
         self.session = session
+        self.modules = modules
         self.grouped_negations = False
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
@@ -69,17 +75,29 @@ class MatchBinder:
         one_row = rows is RowsPerMatch.ONE
         qualified = match.sase is not None
         scope = Scope(schema, primary, negated, subsets, None, one_row, self.volatile, qualified, self.session)
+        boxes: tuple[Box, ...] = ()
+        if any(d.box is not None for d in match.defines):
+            boxes = BoxBinder(match, self.modules, self.faults).boxes(schema, partition, order, pattern)
+            after = AfterMatch(AfterMatchKind.NO_SKIP)
+        if boxes:
+            merged = merged_schema(schema, boxes, order[0].column)
+            scope = replace(scope, schema=merged, boxes=boxes, own=schema)
         defines = self.defines(match, pattern, scope)
         measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
         self.output_names(match, partition, rows, schema)
+        for expression in (*(d.condition for d in defines), *(m.expression for m in measures)) if boxes else ():
+            self.faults += physical_steps(expression)
         return Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
-            settings=self.session.settings,
+            settings=self.session.settings, boxes=boxes,
         )  # fmt: skip
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
         """Binds ONE ROW PER WINDOW. Without SELECTION the trends are those of SKIP TILL ANY MATCH."""
+        for box in (d.box for d in match.defines if d.box is not None):
+            self.fault("HQ500", "a box in ONE ROW PER WINDOW is not supported yet", box.span, "a pattern of its own",
+                       "aggregate in the SELECT around ONE ROW PER MATCH")
         of = TrendBinder(self.text, match, syntax, self.faults)
         partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
         order = self.order(match, schema)
@@ -379,6 +397,8 @@ class MatchBinder:
                 hint += f"; {close}" if close.startswith("did") else ""
                 self.fault("HQ204", "DEFINE names a variable that is not in PATTERN", define.variable.span,
                            "not a primary variable", hint)
+            if define.condition is None:
+                continue
             condition = bind_expression(define.condition, replace(scope, candidate=name), self.faults)
             if condition is None:
                 continue

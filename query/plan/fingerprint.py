@@ -53,6 +53,10 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "after": _Tagged("af"), "pattern": _Tagged("pa"), "within": _Tagged("wi", None),
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
         "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
+        "boxes": _Tagged("bx", ()),
+    }),
+    q.Box: ("box", {
+        "variable": _Tagged("v"), "name": _Tagged("n", any_case=True), "plan": _Tagged("p"), "columns": _Tagged("c"),
     }),
     t.Trends: ("trends", {
         "within_us": _Tagged("wi"), "slide_us": _Tagged("sl"), "group_by": _Tagged("by", ()),
@@ -162,7 +166,10 @@ def encoded(plan: q.Plan) -> bytes:
     read = set(plan.columns)
     fields = tuple(f for f in plan.schema.fields if f.name in read)
     conditions = tuple(d for d in plan.defines if d.condition != e.TRUE)
-    changed = {"schema": _node(plan.schema, {"fields": fields}), "defines": conditions}
+    changed: dict[str, object] = {"schema": _node(plan.schema, {"fields": fields}), "defines": conditions}
+    if plan.boxes:
+        parts = (_node(box, {"plan": encoded(box.plan)}) for box in plan.boxes)
+        changed["boxes"] = b"[" + b"".join(parts) + b"]"
     return _node(plan, changed)
 
 

@@ -35,27 +35,37 @@ def lag_us(plan: Plan, column: str | None) -> int | None:
     if plan.trends is not None:
         start, end = (field.name for field in WINDOW_COLUMNS)
         return {start: plan.trends.within_us, end: 0}.get(column or "")
-    if _looks_ahead(plan):
+    below = _below_us(plan)
+    if _looks_ahead(plan) or below is None:
         return None
     if column is not None and _is_last(plan, column) and _ends_at_once(plan):
-        return 0
-    return plan.within.interval_us if plan.within is not None else None
+        return below
+    return plan.within.interval_us + below if plan.within is not None and plan.within.interval_us is not None else None
 
 
 def last_event_lag_us(plan: Plan) -> int | None:
     """Returns the lag by the time of a row's last event: with the watermark at w, no row whose last event has a time
     below w - lag can still come out."""
-    if _looks_ahead(plan):
+    below = _below_us(plan)
+    if _looks_ahead(plan) or below is None:
         return None
     if in_order_of_last_events(plan):
         return 0
-    return plan.within.interval_us if plan.within is not None else None
+    own = 0 if _ends_at_once(plan) else None if plan.within is None else plan.within.interval_us
+    return None if own is None else own + below
+
+
+def _below_us(plan: Plan) -> int | None:
+    """Returns the largest lag of the patterns of its boxes."""
+    lags = [last_event_lag_us(box.plan) for box in plan.boxes]
+    return None if None in lags else max((lag for lag in lags if lag is not None), default=0)
 
 
 def in_order_of_last_events(plan: Plan) -> bool:
     """True if rows are emitted in the order of their last events, whatever the batches: each with that event."""
     unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-    return not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
+    here = not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
+    return here and all(in_order_of_last_events(box.plan) for box in plan.boxes)
 
 
 def _looks_ahead(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
-from query.plan.expression import Column, Expression, quote, show, walk
+from query.plan.expression import TRUE, Column, Expression, quote, show, walk
 from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
 from query.plan.trends import Trends
@@ -64,13 +64,35 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """`variable AS PATTERN name`: the variable takes matches of `plan`, a pattern over the same input.
+
+    columns: of its matches, each with the output column of the plan that it shows."""
+
+    variable: str
+    name: str
+    plan: Plan
+    columns: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return f"{self.variable} AS PATTERN {self.name}"
+
+
+def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
+    """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
+    return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A row pattern query over one input.
 
     defines: one for each variable of the pattern and each negated one, in order of appearance; TRUE without DEFINE.
     subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends are emitted too (TIMEOUT
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
-    expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups.
+    expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups. boxes: variables that
+    stand for matches of other patterns over the same input; conditions and measures then read merged rows
+    (query.plan.boxes), while `schema` remains that of the input.
     """
 
     schema: Schema
@@ -88,6 +110,7 @@ class Plan:
     inputs: tuple[str, ...] = ()
     settings: Settings = ()
     trends: Trends | None = None
+    boxes: tuple[Box, ...] = ()
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -105,6 +128,7 @@ class Plan:
             read += [a.argument for a in self.trends.aggregates if a.argument is not None]
         named = {e.name for expression in read for e in walk(expression) if isinstance(e, Column)}
         named |= {c.name for c in self.partition_by} | {o.column.name for o in self.order_by}
+        named |= {name for box in self.boxes for name in box.plan.columns}
         return tuple(name for name in self.schema.names if name in named)
 
     def __str__(self) -> str:
@@ -123,9 +147,15 @@ class Plan:
         lines.append(f"selection   {self.selection.value}")
         for i, (name, members) in enumerate(self.subsets):
             lines.append(f"{'subset' if i == 0 else '':<12}{name} = ({', '.join(members)})")
+        boxes = {box.variable: f"PATTERN {box.name}" for box in self.boxes}
         for i, d in enumerate(self.defines):
-            lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {show(d.condition)}")
+            shown = show(d.condition)
+            if d.variable in boxes:
+                shown = boxes[d.variable] + (f" ON {shown}" if d.condition != TRUE else "")
+            lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {shown}")
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
+        for box in modules(self.boxes):
+            lines += [f"pattern     {box.name}", *(f"  {line}" for line in str(box.plan).split("\n"))]
         return "\n".join(lines)
 
 

@@ -150,6 +150,18 @@ def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
                 _read(child, entries, found)
 
 
+def picks_only(sql: str) -> bool:
+    """True if a SELECT only picks columns of one table: no condition, no grouping, no order."""
+    try:
+        node = duck.parse_statement(sql)
+    except DuckFault:
+        return False
+    if node["type"] != "SELECT_NODE" or node["from_table"]["type"] != "BASE_TABLE" or node["modifiers"]:
+        return False
+    more = (node[part] for part in ("where_clause", "having", "qualify", "group_expressions", "sample"))
+    return not any(more) and all(item["type"] in ("STAR", "COLUMN_REF") for item in node["select_list"])
+
+
 def origin(sql: str, column: str) -> tuple[str, str] | None:
     """Returns the table and column of which an output column of a SELECT is an unchanged copy; None if it is no
     copy."""

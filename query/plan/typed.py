@@ -24,6 +24,8 @@ from query.plan.expression import (
 )
 from query.schema import Schema
 
+#: Types of times that can order events.
+TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 ARITHMETIC = {"+", "-", "*", "/", "//", "%"}
 #: Operators whose arguments are compared with one another.
 COMPARING = {"=", "<>", "<", ">", "<=", ">=", "is_distinct", "is_not_distinct", "between", "in"}

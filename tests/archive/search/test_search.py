@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from archive.history import History
 from archive.reader import RangeRequest
-from archive.search.prefilter import mandatory, never_fails, unsound, windows_of
+from archive.search.prefilter import mandatory, unsound, windows_of
 from archive.search.search import SearchReport, search, units_of
 from archive.snapshot import HistorySnapshot
 from matching.drive import run
@@ -24,6 +24,7 @@ from matching.program.program import NoKernel, assemble
 from query.errors import DataError, QueryError
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Call, Column, Constant
+from query.plan.never_fails import never_fails
 from query.plan.pattern import Alternation, Negation, Repeat, Variable
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within

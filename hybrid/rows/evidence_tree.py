@@ -1,0 +1,96 @@
+"""The evidence of one output row as a tree: matches of patterns of boxes inside the match, down to its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybrid.rows.evidence import FIXED
+from hybrid.rows.html import cell
+from query.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTree:
+    """A match, or one of its events. name: of its variable, `V[2]` for the second match of the box V; of the whole the
+    number of the output row. begin, end: times of its first and last event. parts: of a match, in order. event: the
+    columns of an event, by name."""
+
+    name: str
+    begin: datetime
+    end: datetime
+    parts: tuple[EvidenceTree, ...] = ()
+    event: Mapping[str, object] | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines("", ""))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        if not self.parts:
+            return f"<div>{escape(self._head())}</div>"
+        inside = "".join(part._repr_html_() for part in self.parts)
+        return (
+            f'<details open style="margin-left:1em"><summary>{escape(self._head())}</summary>'
+            f'<div style="margin-left:1em">{inside}</div></details>'
+        )
+
+    def _head(self) -> str:
+        if self.event is None:
+            return f"{self.name}  {self.begin} to {self.end}"
+        columns = ", ".join(f"{name} {cell(value)}" for name, value in self.event.items() if value is not None)
+        return f"{self.name}  {self.begin}  {columns}".rstrip()
+
+    def _lines(self, own: str, below: str) -> Iterator[str]:
+        yield own + self._head()
+        for part in self.parts:
+            last = part is self.parts[-1]
+            yield from part._lines(below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
+
+
+def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
+    """Returns the evidence of an output row as a tree.
+
+    evidence: as of `Result.evidence()`. side: `pl`, or `pa` for what was found in the history. Raises DataError if the
+    row has no evidence."""
+    mine = pc.and_(pc.equal(evidence.column("row"), row), pc.equal(evidence.column("side"), side))
+    lines = evidence.filter(mine).to_pylist()
+    if not lines:
+        raise DataError(f"row {row} has no evidence on the side {side}", "rows count from 0; the sides are pl and pa")
+    for line in lines:
+        line["path"] = (line["variable"] or "row").split(".")
+    time = next((name for name, value in lines[0].items() if name not in FIXED and value == lines[0]["event_time"]), "")
+    return _match(f"row {row}", lines, 0, {*FIXED, "path", time})
+
+
+def _match(name: str, lines: Sequence[dict[str, object]], depth: int, hidden: set[str]) -> EvidenceTree:
+    parts: list[EvidenceTree] = []
+    for (head, is_leaf), inside in groupby(lines, lambda line: (_path(line)[depth], len(_path(line)) == depth + 1)):
+        if is_leaf:
+            parts += [
+                EvidenceTree(head, _time(line), _time(line), (), {k: v for k, v in line.items() if k not in hidden})
+                for line in inside
+            ]
+        else:
+            parts.append(_match(head, list(inside), depth + 1, hidden))
+    return EvidenceTree(name, parts[0].begin, parts[-1].end, tuple(parts))
+
+
+def _path(line: Mapping[str, object]) -> list[str]:
+    path = line["path"]
+    assert isinstance(path, list)
+    return path
+
+
+def _time(line: Mapping[str, object]) -> datetime:
+    time = line["event_time"]
+    assert isinstance(time, datetime)
+    return time

@@ -1,0 +1,85 @@
+"""Negations between two elements of a pattern with boxes, tested on matches without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import EventBatch, Int64Array, Matcher
+from matching.hierarchy.counts import KeyCodes
+from query.plan.boxes import FIRST, FIRST_US, LAST, Gap
+
+
+class GapTest:
+    """The rows of one negation so far, and the matches that they rule out.
+
+    Kept are only rows that begin later than all rows of the partition that end before them: of two rows inside a gap
+    the other one is not needed."""
+
+    __slots__ = ("_codes", "_first", "_first_us", "_key", "_last", "_matcher", "gap")
+
+    def __init__(self, gap: Gap, matcher: Matcher) -> None:
+        self.gap = gap
+        self._matcher = matcher
+        self._codes = KeyCodes()
+        self._key: Int64Array = np.zeros(0, np.int64)
+        self._first: Int64Array = np.zeros(0, np.int64)
+        self._last: Int64Array = np.zeros(0, np.int64)
+        self._first_us: Int64Array = np.zeros(0, np.int64)
+
+    def push(self, batch: EventBatch) -> None:
+        """Takes the next merged rows."""
+        rows = self._matcher.push(batch).rows
+        if not rows.num_rows:
+            return
+        key = np.concatenate([self._key, self._keys(rows)])
+        first = np.concatenate([self._first, np.asarray(rows.column(FIRST.name))])
+        last = np.concatenate([self._last, np.asarray(rows.column(LAST.name))])
+        first_us = np.concatenate([self._first_us, np.asarray(rows.column(FIRST_US.name))])
+        order = np.lexsort((first, last, key))
+        key, first, last, first_us = key[order], first[order], last[order], first_us[order]
+        # the latest beginning so far within a key: keys are far apart
+        far = int(first.max()) + 1
+        latest = np.maximum.accumulate(first + key * far) - key * far
+        kept = np.concatenate([[True], (first[1:] > latest[:-1]) | (key[1:] != key[:-1])])
+        self._key, self._first, self._last, self._first_us = key[kept], first[kept], last[kept], first_us[kept]
+
+    def violated(self, rows: pa.Table) -> np.ndarray:
+        """Returns, for each match, whether a row lies wholly in its gap. rows: the output rows of the matches."""
+        if not len(self._key):
+            return np.zeros(rows.num_rows, np.bool_)
+        after, until = (np.asarray(rows.column(name)) for name in (self.gap.after, self.gap.until))
+        key = self._keys(rows)
+        far = max(int(self._last.max()), int(until.max(initial=0))) + 2
+        # the last row that ends before the next element: of all that do, it begins latest
+        place = np.searchsorted(self._key * far + self._last, key * far + until) - 1
+        found = np.maximum(place, 0)
+        return (place >= 0) & (self._key[found] == key) & (self._first[found] > after)
+
+    def drop_before(self, time_us: int) -> None:
+        """Drops the rows that begin earlier: no match to come does."""
+        kept = self._first_us >= time_us
+        if not kept.all():
+            self._key, self._first, self._last, self._first_us = (
+                values[kept] for values in (self._key, self._first, self._last, self._first_us)
+            )
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Returns its state."""
+        return {
+            "matcher": np.frombuffer(self._matcher.snapshot(), np.uint8), "codes": self._codes.snapshot(),
+            "key": self._key, "first": self._first, "last": self._last, "first_us": self._first_us,
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restores a snapshot."""
+        self._matcher.restore(state["matcher"].tobytes())
+        self._codes.restore(state["codes"])
+        self._key, self._first = state["key"], state["first"]
+        self._last, self._first_us = state["last"], state["first_us"]
+
+    def _keys(self, rows: pa.Table) -> Int64Array:
+        columns = [rows.column(c.name).combine_chunks() for c in self.gap.rows.partition_by]
+        return self._codes.of(columns, rows.num_rows)

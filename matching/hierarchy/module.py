@@ -1,0 +1,44 @@
+"""A pattern of boxes, which is searched once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matching.batch import EventBatch, Matcher, Matches
+from query.plan.lag import last_event_lag_us
+from query.plan.plan import Plan
+
+
+class Module:
+    """A pattern of boxes and its matcher. key: of the pattern. searched: number of events that it was searched in."""
+
+    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "searched")
+
+    def __init__(self, key: str, plan: Plan, matcher: Matcher) -> None:
+        self.key = key
+        self.matcher = matcher
+        self.lag_us = last_event_lag_us(plan)
+        self.searched = 0
+        self._step = 0
+        self._found: Matches | None = None
+        self._failure: Exception | None = None
+
+    def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
+        """Returns the matches of a step, which all its readers ask for: of the next events, or of a watermark if there
+        are none. Raises the error of the search, for each reader and in all later steps."""
+        if self._failure is not None:
+            raise self._failure
+        if step != self._step or self._found is None:
+            self._step = step
+            self.searched += 0 if batch is None else len(batch)
+            try:
+                self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._found
+
+
+def as_array(state: bytes) -> np.ndarray:
+    """Returns bytes as an array that can be packed."""
+    return np.frombuffer(state, np.uint8)

@@ -1,0 +1,150 @@
+"""The patterns of boxes: each is searched once, for all layers and all queries that read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import EventBatch, Matcher
+from matching.engines.buffered_runs import group
+from matching.hierarchy.counts import Counts
+from matching.hierarchy.merging import Merging, Reader
+from matching.hierarchy.module import Module, as_array
+from matching.purpose import Purpose
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
+from query.plan.expression import Column
+from query.plan.fingerprint import fingerprint
+from query.plan.plan import Box, Plan
+
+Make = Callable[[Plan, Purpose], Matcher]
+Keys = tuple[tuple[str, ...], ...]
+
+
+class Used(NamedTuple):
+    """What some queries read, by ids: modules, merged rows, and their own layers."""
+
+    modules: set[int]
+    merged: set[int]
+    layers: set[int]
+
+
+class Modules:
+    """The patterns of boxes over one stream, and the events as they read them.
+
+    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. time: the column of
+    ORDER BY. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far.
+    position: the number of events so far. Its readers take the same steps, one after the other."""
+
+    def __init__(self, make: Make, time: Column, counted: Keys) -> None:
+        self.make = make
+        self.time = time
+        self.counted = counted
+        self.step = self.position = 0
+        self._counts = [Counts(keys) for keys in counted]
+        self._known: dict[str, Module] = {}
+        self._merged: dict[str, Merging] = {}
+        self._events: EventBatch | None = None
+
+    def of(self, plan: Plan, purpose: Purpose) -> Module:
+        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
+        key = _key(plan, purpose)
+        if key not in self._known:
+            self._known[key] = Module(key, plan, self.make(plan, purpose))
+        return self._known[key]
+
+    def merging(
+        self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,
+        of: int, reader: Reader,
+    ) -> Merging:  # fmt: skip
+        """Returns the merged rows of a layer, which others may read too. of: its id."""
+        keys = [c.name for c in plan.partition_by]
+        kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
+        name = json.dumps([kinds, keys, with_events, plan.settings])
+        n = 0
+        while (found := self._merged.get(f"{n} {name}")) is not None and not found.takes(reader):
+            n += 1
+        if found is None:
+            time = plan.order_by[0].column.name
+            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
+            self._merged[f"{n} {name}"] = found
+        found.join(of, reader)
+        return found
+
+    def begin(self, step: int, batch: EventBatch | None) -> EventBatch | None:
+        """Begins a step, unless another reader has, and returns its events with the columns of an interval, which
+        begins and ends with the event."""
+        if step > self.step:
+            self.step = step
+            self._events = None if batch is None else self._with_interval(batch)
+        return self._events
+
+    def keep_only(self, used: Used) -> None:
+        """Drops what no layer reads any more."""
+        self._known = {key: module for key, module in self._known.items() if id(module) in used.modules}
+        self._merged = {name: merging for name, merging in self._merged.items() if id(merging) in used.merged}
+        for merging in self._merged.values():
+            merging.keep_only(used.layers)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._known.values())
+
+    def snapshot(self, used: Used | None = None) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+        """Returns a head for JSON and arrays. used: what is to be saved, None: all."""
+        known = {key: module for key, module in self._known.items() if used is None or id(module) in used.modules}
+        merged = {name: one for name, one in self._merged.items() if used is None or id(one) in used.merged}
+        arrays = {f"module.{key}": as_array(module.matcher.snapshot()) for key, module in known.items()}
+        for i, counts in enumerate(self._counts):
+            arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
+        for i, merging in enumerate(merged.values()):
+            arrays |= {f"merged{i}.{name}": array for name, array in merging.snapshot().items()}
+        searched = {key: module.searched for key, module in known.items()}
+        head: dict[str, object] = {"step": self.step, "position": self.position, "modules": searched}
+        return head | {"merged": {name: i for i, name in enumerate(merged)}}, arrays
+
+    def fits(self, head: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> bool:
+        """True if it can restore a snapshot, which has the same modules."""
+        known = self._known
+        same = set(known) == set(_dict(head["modules"])) and set(self._merged) == set(_dict(head["merged"]))
+        return same and all(
+            module.matcher.fits(arrays[f"module.{key}"].tobytes()) for key, module in known.items()
+        )
+
+    def restore(self, head: Mapping[str, object], arrays: dict[str, np.ndarray]) -> None:
+        """Restores a snapshot that fits."""
+        searched = _dict(head["modules"])
+        for key, module in self._known.items():
+            module.matcher.restore(arrays[f"module.{key}"].tobytes())
+            module.searched = searched[key]
+        for i, counts in enumerate(self._counts):
+            counts.restore(group(f"counts{i}", arrays))
+        for name, i in _dict(head["merged"]).items():
+            self._merged[name].restore(group(f"merged{i}", arrays))
+        self.step, self.position = int(str(head["step"])), int(str(head["position"]))
+
+    def _with_interval(self, batch: EventBatch) -> EventBatch:
+        n = len(batch)
+        position = pa.array(np.arange(self.position, self.position + n))
+        self.position += n
+        us, at = pa.array(batch.ts_us), batch.columns.column(self.time.name)
+        hidden: dict[str, pa.Array] = {f"#{name}": at for name in TIMES}
+        hidden |= {FIRST.name: position, LAST.name: position, FIRST_US.name: us, LAST_US.name: us}
+        for counts in self._counts:
+            upto = counts.number(batch.columns)
+            before, last = counts_of(counts.keys)
+            hidden |= {before.name: pa.array(upto - 1), last.name: pa.array(upto)}
+        columns = [*batch.columns.columns, *hidden.values()]
+        return replace(batch, columns=pa.RecordBatch.from_arrays(columns, [*batch.columns.schema.names, *hidden]))
+
+
+def _key(plan: Plan, purpose: Purpose) -> str:
+    return f"{fingerprint(plan)}{'' if purpose is Purpose.MATCHES else purpose.name}"
+
+
+def _dict(value: object) -> dict[str, int]:
+    assert isinstance(value, dict)
+    return value

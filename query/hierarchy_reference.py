@@ -1,0 +1,186 @@
+"""The meaning of patterns with boxes: composition. Slow and obvious; it is the definition.
+
+The matches of a box's pattern are found first, by themselves. Each is an event with the interval from its first to its
+last event. The pattern around it is then searched in its own events and these, by what intervals mean; the conditions
+that query.plan.boxes writes for the engines are not used here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from query.language.ast import Selection
+from query.plan.boxes import column_of, kind_of
+from query.plan.pattern import variables
+from query.plan.plan import Box, Plan, modules
+from query.reference import Moment, ReferenceMatch, RowSearch, find, match_rows, partition_key
+from query.values import Evaluate, Label, PartitionRows, Row
+
+
+@dataclass(frozen=True, slots=True)
+class ComplexEvent:
+    """An event of a pattern with boxes. kind: 0, or that of the box's pattern (query.plan.boxes.kind_of). first, last:
+    indices of its first and last event among those of FROM. row: its columns. parts: of a match, its events with their
+    variables."""
+
+    kind: int
+    first: int
+    last: int
+    row: Row
+    parts: tuple[tuple[str, ComplexEvent], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A match in its layers: its events with their variables, and its output row."""
+
+    parts: tuple[tuple[str, ComplexEvent], ...]
+    row: Row
+
+    @property
+    def first(self) -> int:
+        return self.parts[0][1].first
+
+    @property
+    def last(self) -> int:
+        return self.parts[-1][1].last
+
+    def leaves(self) -> list[tuple[str, int]]:
+        """Returns the events of FROM with the path of their variables, in order: `V.X`, `V[2].X` of the second V."""
+        return list(_leaves(self.parts, ""))
+
+
+def compose(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None) -> list[Composed]:
+    """Returns the matches of a plan, with or without boxes, in a bounded input, in order of emission. rows, ts_us: as
+    in query.reference.find. Raises its errors. Exponential in the number of rows at worst, in each layer."""
+    if not plan.boxes:
+        found = find(plan, rows, ts_us, evaluate=evaluate)
+        events = [ComplexEvent(0, i, i, row) for i, row in enumerate(rows)]
+        return _shown(plan, events, found, ts_us, evaluate)
+    events = merged(plan, rows, ts_us, evaluate)
+    times = [ts_us[event.last] for event in events]
+    search = _OverIntervals(plan, events, rows, ts_us, times, evaluate)
+    return _shown(plan, events, search.everywhere({}), times, evaluate)
+
+
+def merged(
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None
+) -> list[ComplexEvent]:
+    """Returns the events of a pattern with boxes in their order: a match right after its last event, ties by first
+    event, name of the pattern, and order of emission."""
+    time = plan.order_by[0].column.name
+    none: dict[str, Any] = {column_of(box, shown): None for box in modules(plan.boxes) for shown, _ in box.columns}
+    found: list[tuple[tuple[Any, ...], ComplexEvent]] = []
+    for i, row in enumerate(rows):
+        own = {**none, **row, "#t0": row[time], "#t1": row[time]}
+        found.append(((i, 0), ComplexEvent(0, i, i, own)))
+    for box in modules(plan.boxes):
+        kind = kind_of(plan.boxes, box.variable)
+        for order, match in enumerate(compose(box.plan, rows, ts_us, evaluate)):
+            if not match.parts:
+                continue  # an empty match has no interval
+            own = {**dict.fromkeys(rows[0]), **none, **_columns(box, match.row)}
+            own |= {c.name: _key(box, c.name, match.row) for c in plan.partition_by}
+            own |= {time: rows[match.last][time], "#t0": rows[match.first][time], "#t1": rows[match.last][time]}
+            event = ComplexEvent(kind, match.first, match.last, own, match.parts)
+            found.append(((match.last, 1, match.first, box.name, order), event))
+    return [event for _, event in sorted(found, key=lambda one: one[0])]
+
+
+def _columns(box: Box, row: Row) -> dict[str, object]:
+    return {column_of(box, shown): row[name] for shown, name in box.columns}
+
+
+def _key(box: Box, column: str, row: Row) -> object:
+    return next(row[name] for shown, name in box.columns if shown.lower() == column.lower())
+
+
+def _shown(
+    plan: Plan, events: Sequence[ComplexEvent], found: Sequence[ReferenceMatch], ts_us: Sequence[int],
+    evaluate: Evaluate | None,
+) -> list[Composed]:  # fmt: skip
+    shown = match_rows(plan, [event.row for event in events], ts_us, found, evaluate)
+    parts = [tuple((name, events[i]) for name, i in match.labels) for match in found]
+    return [Composed(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
+
+
+class _OverIntervals(RowSearch):
+    """The search for matches whose events are intervals."""
+
+    def __init__(
+        self, plan: Plan, events: Sequence[ComplexEvent], rows: Sequence[Row], ts_us: Sequence[int],
+        times: Sequence[int], evaluate: Evaluate | None,
+    ) -> None:  # fmt: skip
+        # contiguity is a matter of the events of FROM: see `_follows`
+        passes = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
+        searched = replace(plan, selection=plan.selection if passes else Selection.SKIP_TILL_ANY)
+        super().__init__(searched, [event.row for event in events], times, evaluate)
+        self.strategy = plan.selection
+        self.events = events
+        self.base = rows
+        self.base_us = ts_us
+        self.kinds = {d.variable: kind_of(plan.boxes, d.variable) for d in plan.defines}
+        self.positive = frozenset(variables(plan.pattern))
+
+    def event(self, partition: PartitionRows, position: int) -> ComplexEvent:
+        return self.events[partition.index[position]]
+
+    def _holds(
+        self, partition: PartitionRows, variable: str, labels: Sequence[Label], position: int, number: int
+    ) -> bool:
+        event = self.event(partition, position)
+        if self.kinds[variable] != event.kind:
+            return False
+        if variable in self.positive and labels and not self._follows(partition, labels[-1][1], position):
+            return False
+        if variable in self.positive and not self._fits(partition, labels[0][1] if labels else position, position):
+            return False
+        return super()._holds(partition, variable, labels, position, number)
+
+    def _follows(self, partition: PartitionRows, before: int, position: int) -> bool:
+        """True if an event begins after another has ended, and by the strategy directly after it."""
+        end, begin = self.event(partition, before).last, self.event(partition, position).first
+        if self.strategy is Selection.STRICT:
+            return begin == end + 1
+        if self.strategy is Selection.PARTITION:
+            between = (partition_key(self.plan, self.base[i]) for i in range(end + 1, begin))
+            own = partition_key(self.plan, self.event(partition, position).row)
+            return begin > end and own not in between
+        return begin > end
+
+    def _fits(self, partition: PartitionRows, first: int, last: int) -> bool:
+        if self.interval_us is None:
+            return True
+        start, end = self.event(partition, first).first, self.event(partition, last).last
+        return self.base_us[end] - self.base_us[start] <= self.interval_us
+
+    def _negations(
+        self, partition: PartitionRows, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
+    ) -> tuple[bool | None, Moment]:
+        for i, names in enumerate(gaps):
+            after = self.event(partition, labels[i - 1][1]).last if i else -1
+            until = self.event(partition, labels[i][1]).first if i < len(labels) else len(self.base)
+            for g in range(len(partition.index)):
+                inside = after < self.event(partition, g).first and self.event(partition, g).last < until
+                ends = (g, labels[-1][1]) if i == 0 else (labels[0][1], g)
+                near = 0 < i < len(labels) or self._fits(partition, *ends)
+                if inside and near and any(self._holds(partition, name, labels, g, number) for name in names):
+                    return False, (0, 0, 0)
+        if gaps[-1] and self.interval_us is not None:  # decided when WITHIN has passed since the end of the first event
+            deadline = self.ts_us[partition.index[labels[0][1]]] + self.interval_us
+            return True, (bisect_right(self.ts_us, deadline), 0, deadline)
+        return True, (0, 0, 0)
+
+
+def _leaves(parts: Sequence[tuple[str, ComplexEvent]], path: str) -> Iterator[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for name, event in parts:
+        if event.kind == 0:
+            yield path + name, event.first
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        nth = f"[{counts[name]}]" if counts[name] > 1 else ""
+        yield from _leaves(event.parts, f"{path}{name}{nth}.")

@@ -1,0 +1,108 @@
+"""`variable AS PATTERN name` to a Box, and what a pattern with boxes may have beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from query.errors import Diagnostic, Span
+from query.language import ast
+from query.language.ast import AfterMatchKind, RowsPerMatch
+from query.plan.expression import Column, Expression, Navigation, walk
+from query.plan.output import output_columns
+from query.plan.pattern import RowPattern, anchors, min_rows
+from query.plan.plan import Box, Order, Plan
+from query.plan.typed import TIME_TYPES
+from query.schema import Schema
+
+
+class BoxBinder:
+    """Binds the boxes of one MATCH_RECOGNIZE. modules: see MatchBinder. Adds to `faults`."""
+
+    def __init__(
+        self, match: ast.MatchRecognize, modules: Mapping[str, Box], faults: list[Diagnostic]
+    ) -> None:
+        self.match = match
+        self.modules = modules
+        self.faults = faults
+
+    def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
+        self.faults.append(Diagnostic(code, message, span, label, hint))
+
+    def boxes(
+        self, schema: Schema, partition: Sequence[Column], order: Sequence[Order], pattern: RowPattern
+    ) -> tuple[Box, ...]:
+        """Returns the boxes, none if one has a fault."""
+        before = len(self.faults)
+        found: list[Box] = []
+        for define in self.match.defines:
+            if define.box is None:
+                continue
+            name = define.box.written.lower()
+            module = self.modules[name]
+            self.keys(module, partition, define.box.span)
+            found.append(replace(module, variable=define.variable.name))
+        self.clauses(order, pattern, next(d.box.span for d in self.match.defines if d.box is not None))
+        return () if len(self.faults) > before else tuple(found)
+
+    def keys(self, module: Box, partition: Sequence[Column], span: Span) -> None:
+        """Checks that matches have the columns by which the pattern is partitioned."""
+        types = {c.name: c.type for c in output_columns(module.plan)}
+        shown = {name.lower(): types[column] for name, column in module.columns}
+        for column in partition:
+            found = shown.get(column.name.lower())
+            if found is None:
+                self.fault("HQ222", f"matches of {module.name} have no column {column.name}, by which this pattern is "
+                           "partitioned", span, "of which partition?",
+                           f"add it to PARTITION BY or MEASURES of {module.name}")
+            elif found != column.type:
+                self.fault("HQ222", f"{column.name} of {module.name} is {found}, here it is {column.type}", span,
+                           "another type", f"cast it in MEASURES of {module.name}")
+
+    def clauses(self, order: Sequence[Order], pattern: RowPattern, span: Span) -> None:
+        """Checks the clauses that boxes require, or do not go with."""
+        match = self.match
+        if match.selection is None:
+            self.fault("HQ222", "a pattern with boxes needs SELECTION", span, "which events may lie between?",
+                       "write SELECTION SKIP TILL NEXT MATCH, SKIP TILL ANY MATCH, PARTITION or STRICT after PATTERN")
+        if match.after is not None and match.after.kind is not AfterMatchKind.NO_SKIP:
+            self.fault("HQ500", f"AFTER MATCH {match.after.kind.value} of a pattern with boxes is not supported yet",
+                       match.after.span, hint="all matches are returned: AFTER MATCH NO SKIP")
+        if match.rows is not None and match.rows is not RowsPerMatch.ONE:
+            self.fault("HQ500", f"{match.rows.value} of a pattern with boxes is not supported yet", match.span,
+                       hint="the evidence of a match has the events of all layers")
+        if match.timeout is not None:
+            self.fault("HQ500", "TIMEOUT ROWS of a pattern with boxes is not supported yet", match.timeout)
+        if match.within is not None and match.within.rows is not None:
+            self.fault("HQ500", "WITHIN a number of rows of a pattern with boxes is not supported yet",
+                       match.within.span, hint="write WITHIN INTERVAL '...'")
+        if anchors(pattern):
+            self.fault("HQ500", "^ and $ in a pattern with boxes are not supported yet", match.pattern.span)
+        if not min_rows(pattern):
+            self.fault("HQ500", "a pattern with boxes that may match nothing is not supported yet", match.pattern.span,
+                       hint="let it match a row at least: A+ for A*")
+        timed = order and order[0].column.type in TIME_TYPES and not order[0].descending
+        if not timed and not (match.order_by and not order):
+            self.fault("HQ222", "a pattern with boxes needs ORDER BY a time, ascending", match.span,
+                       "matches are intervals of time")
+
+
+def module_faults(plan: Plan, name: str, span: Span) -> Iterator[Diagnostic]:
+    """Yields why the matches of a pattern cannot be boxes. span: of what defines it."""
+    if plan.trends is not None:
+        yield Diagnostic("HQ500", "ONE ROW PER WINDOW as a box is not supported yet", span, "windows, no matches")
+    elif plan.rows is not RowsPerMatch.ONE:
+        yield Diagnostic("HQ500", f"{plan.rows.value} as a box is not supported yet", span,
+                         f"a match of {name} is one event", "write ONE ROW PER MATCH")
+    elif plan.timeout_rows:
+        yield Diagnostic("HQ500", "TIMEOUT ROWS as a box is not supported yet", span, "these are no matches")
+    if not plan.order_by or plan.order_by[0].column.type not in TIME_TYPES or plan.order_by[0].descending:
+        yield Diagnostic("HQ222", f"{name} needs ORDER BY a time, ascending", span, "matches are intervals of time")
+
+
+def physical_steps(expression: Expression) -> Iterator[Diagnostic]:
+    """Yields the PREV and NEXT that count rows of a partition: with boxes they would count matches, too."""
+    for e in walk(expression):
+        if isinstance(e, Navigation) and e.physical_offset:
+            yield Diagnostic("HQ500", "PREV and NEXT in a pattern with boxes are not supported yet", e.span,
+                             "of events, or of matches?", "name the row by a variable, or use LAST(x, 1)")

@@ -1,0 +1,223 @@
+"""Patterns with boxes for tests: statements, plans, random hierarchies and events, and matches as tuples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from matching.batch import EventBatch, Matches
+from matching.by_reference import DuckEvaluation
+from matching.matcher import make_matcher
+from matching.purpose import Purpose
+from query.hierarchy_reference import ComplexEvent, Composed, compose
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import Plan
+from query.schema import Field, Schema
+
+EVENTS = Schema(
+    "events", (Field("ts", "TIMESTAMP"), Field("s", "VARCHAR"), Field("k", "VARCHAR"), Field("i", "BIGINT")), time="ts"
+)
+SELECTIONS = {
+    "NEXT": "SKIP TILL NEXT MATCH", "ANY": "SKIP TILL ANY MATCH", "PARTITION": "PARTITION", "STRICT": "STRICT",
+}  # fmt: skip
+
+#: The path of a variable, and the index of its event.
+Leaf = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event. ts_us: its time; name: for messages."""
+
+    type: str
+    name: str
+    ts_us: int
+    key: str | None = None
+
+
+def events_of(text: str) -> list[Event]:
+    """Returns the events of a text such as `a1@0 x1@1{q}`: name, which begins with its type, time and key."""
+    words = [re.fullmatch(r"(([a-z])\d*)@(\d+)(?:\{(\w)\})?", word) for word in text.split()]
+    return [Event(w[2], w[1], int(w[3]), w[4]) for w in words if w is not None]
+
+
+def statement(
+    pattern: str, selection: str, define: str, within_us: int | None = None, *, key: bool = False,
+    measures: str = "count(*) AS n", after: str = "AFTER MATCH NO SKIP", source: str = "events",
+) -> str:  # fmt: skip
+    """Returns a SELECT over one pattern."""
+    clauses = [
+        "PARTITION BY k" * key, f"ORDER BY ts MEASURES {measures}", after, f"PATTERN ({pattern})",
+        "" if within_us is None else f"WITHIN INTERVAL {within_us} MICROSECOND",
+        f"SELECTION {SELECTIONS[selection]} DEFINE {define}",
+    ]  # fmt: skip
+    return f"SELECT * FROM {source} MATCH_RECOGNIZE ({' '.join(c for c in clauses if c)})"
+
+
+def over(patterns: Mapping[str, str], outermost: str) -> str:
+    """Returns a statement with a WITH entry for each pattern."""
+    return f"WITH {', '.join(f'{name} AS ({text})' for name, text in patterns.items())} {outermost}"
+
+
+def plan_of(text: str) -> Plan:
+    return bind(parse(text), lambda _: EVENTS).factors[-1].plan
+
+
+def composed(plan: Plan, events: Sequence[Event], begin: int = 0) -> list[Composed]:
+    """Returns the matches by the reference. begin: the first event has this value of `i`."""
+    rows: list[dict[str, Any]] = [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in enumerate(events, begin)]
+    return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()))
+
+
+def shown(found: Iterable[Composed], events: Sequence[Event]) -> str:
+    """Returns matches as a text: `a1 {x1 y1}`, separated by semicolons."""
+
+    def one(event: ComplexEvent) -> str:
+        inside = " ".join(one(part) for _, part in event.parts)
+        return f"{{{inside}}}" if event.kind else events[event.first].name
+
+    return " ; ".join(" ".join(one(event) for _, event in match.parts) for match in found)
+
+
+def batch_of(events: Sequence[Event]) -> EventBatch:
+    n = len(events)
+    columns = pa.record_batch({
+        "ts": pa.array([e.ts_us for e in events], pa.int64()).cast(pa.timestamp("us")),
+        "s": pa.array([e.type for e in events], pa.string()), "k": pa.array([e.key for e in events], pa.string()),
+        "i": pa.array(np.arange(n)),
+    })  # fmt: skip
+    times = np.array([e.ts_us for e in events], np.int64)
+    return EventBatch(columns, times, np.zeros(n, np.int32), np.arange(n), np.arange(n))
+
+
+def matched(
+    plan: Plan, events: Sequence[Event], cuts: Sequence[int] = (), *, watermarks: bool = False, restart: bool = False,
+    purpose: Purpose = Purpose.MATCHES,
+) -> list[Matches]:  # fmt: skip
+    """Returns the Matches of a matcher that takes the events in batches that begin at `cuts`. watermarks: it is told
+    the time of each next batch; restart: after each batch another matcher continues from its snapshot."""
+    matcher, batch, out = make_matcher(plan, purpose=purpose), batch_of(events), []
+    for start, stop in pairwise([0, *cuts, len(events)]):
+        out.append(matcher.push(batch.slice(start, stop)))
+        if watermarks and stop < len(events):
+            out.append(matcher.advance(events[stop].ts_us))
+        if restart:
+            state = matcher.snapshot()
+            matcher = make_matcher(plan, purpose=purpose)
+            assert matcher.fits(state)
+            matcher.restore(state)
+    return [*out, matcher.advance(None)]
+
+
+def leaves(found: Iterable[Matches]) -> list[tuple[Leaf, ...]]:
+    """Returns the events of each match, with the paths of their variables."""
+    out = []
+    for matches in found:
+        for i in range(len(matches)):
+            begin, end = matches.event_bounds[i : i + 2].tolist()
+            assert matches.first_us[i] == matches.event_ts_us[begin]
+            assert matches.last_us[i] == matches.event_ts_us[end - 1]
+            names = (matches.variables[v] for v in matches.event_variable[begin:end])
+            out.append(tuple(zip(names, matches.event_offset[begin:end].tolist(), strict=True)))
+    return out
+
+
+def output(found: Iterable[Matches]) -> list[tuple[object, ...]]:
+    """Returns the output rows, times as numbers."""
+    rows = []
+    for matches in found:
+        columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in matches.rows.columns]
+        rows += list(zip(*(c.to_pylist() for c in columns), strict=True)) if columns else []
+    return rows
+
+
+# ---- random hierarchies --------------------------------------------------------------------------------------------
+
+TYPES = "abxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A statement of up to four layers, its events, and the ways to feed it."""
+
+    text: str
+    events: tuple[Event, ...]
+    cuts: tuple[int, ...]
+    watermarks: bool
+    restart: bool
+
+
+@st.composite
+def hierarchies(draw: st.DrawFn, selections: Sequence[str] = tuple(SELECTIONS)) -> Hierarchy:
+    key = draw(st.booleans())
+    patterns = draw(named_patterns(key, selections))
+    outermost = draw(patterns_over(tuple(patterns), key, selections, boxed=True))[0]
+    events = draw(event_lists(key))
+    cuts = draw(st.lists(st.integers(1, len(events) - 1), unique=True, max_size=len(events)))
+    return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def named_patterns(draw: st.DrawFn, key: bool, selections: Sequence[str] = tuple(SELECTIONS)) -> dict[str, str]:
+    """Draws up to three patterns by name, of which later ones may have boxes of earlier ones."""
+    patterns: dict[str, str] = {}
+    for i in range(draw(st.integers(1, 3))):
+        patterns[f"p{i}"] = draw(patterns_over(tuple(patterns), key, selections))[0]
+    return patterns
+
+
+@st.composite
+def event_lists(draw: st.DrawFn, key: bool) -> tuple[Event, ...]:
+    n = draw(st.integers(4, 12))
+    steps = draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
+    types = draw(st.lists(st.sampled_from(TYPES), min_size=n, max_size=n))
+    keys = draw(st.lists(st.sampled_from([None, "p", "q"]), min_size=n, max_size=n)) if key else [None] * n
+    times = np.cumsum(steps).tolist()
+    return tuple(Event(t, f"{t}{i}", at, k) for i, (t, at, k) in enumerate(zip(types, times, keys, strict=True)))
+
+
+@st.composite
+def patterns_over(
+    draw: st.DrawFn, below: Sequence[str], key: bool, selections: Sequence[str], boxed: bool = False
+) -> tuple[str, bool]:
+    """Draws a SELECT over one pattern, whose boxes are of the patterns `below`, and whether it has one. boxed: it
+    has."""
+    names = ["A", "B", "C"][: draw(st.sampled_from([1, 2, 2, 2, 3]))]
+    negated = ["N"] * draw(st.sampled_from([0, 0, 1]))
+    defines: dict[str, str] = {}
+    boxes: set[str] = set()
+    for name in (*names, *negated):
+        if below and (draw(st.booleans()) or (boxed and not boxes and name == names[-1])):
+            boxes.add(name)
+            conditions = ["", f" ON {name}.n >= 2", " ON n < 4", f" ON {name}.t1 - {name}.t0 <= INTERVAL 4 MICROSECOND"]
+            defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
+        else:
+            defines[name] = f"s = '{draw(st.sampled_from(TYPES))}'" + draw(st.sampled_from(["", "", " AND i % 3 <> 0"]))
+    last = names[-1]
+    if boxes and len(names) > 1 and last not in boxes and draw(st.booleans()):  # a condition on the match so far
+        defines[last] += f" AND i > FIRST(A.{'n' if 'A' in boxes else 'i'}) - 3"
+    signs = st.sampled_from(["", "", "", "", "+", "?", "*"])
+    parts = [name + draw(signs) for name in names]
+    if all(part[-1] in "?*" for part in parts):
+        parts[0] = names[0]
+    if len(parts) > 2 and draw(st.booleans()):
+        parts[:2] = [f"({parts[0]} | {parts[1]})"]
+        if all(part.endswith(("?", "*")) or "?" in part or "*" in part for part in parts):
+            parts[-1] = last
+    if negated:
+        parts.insert(draw(st.integers(0, len(parts))), "~N")
+    within = draw(st.sampled_from([3, 6, 12] if negated else [None, None, 3, 6, 12]))
+    after = "AFTER MATCH NO SKIP" if boxes or draw(st.booleans()) else ""
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxes else 'ts'}) AS m"
+    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
+    selection = draw(st.sampled_from(list(selections)))
+    text = statement(" ".join(parts), selection, definitions, within, key=key, measures=measures, after=after)
+    return text, bool(boxes)

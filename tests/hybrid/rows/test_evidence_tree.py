@@ -1,0 +1,61 @@
+"""Evidence as a tree of layers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+import hybrid
+from query.errors import DataError
+
+VISIT = """visit AS (SELECT * FROM seen MATCH_RECOGNIZE (ORDER BY ts PATTERN (X Y) SELECTION SKIP TILL NEXT MATCH
+    DEFINE X AS what = 'x', Y AS what = 'y'))"""
+THEFT = """theft AS (SELECT * FROM seen MATCH_RECOGNIZE (ORDER BY ts PATTERN (V E) SELECTION SKIP TILL NEXT MATCH
+    DEFINE V AS PATTERN visit, E AS what = 'e'))"""
+RING = """SELECT * FROM seen MATCH_RECOGNIZE (ORDER BY ts MEASURES T.t1 AS first, U.t1 AS last PATTERN (T U)
+    SELECTION SKIP TILL NEXT MATCH DEFINE T AS PATTERN theft, U AS PATTERN theft)"""
+TEXT = f"WITH {VISIT}, {THEFT} {RING}"
+SEEN = [{"ts": datetime(2024, 3, 1, 9, 0, i), "what": what, "tag": 7} for i, what in enumerate("xyexye")]
+SHOWN = """row 0  2024-03-01 09:00:00 to 2024-03-01 09:00:05
+├─ T  2024-03-01 09:00:00 to 2024-03-01 09:00:02
+│  ├─ V  2024-03-01 09:00:00 to 2024-03-01 09:00:01
+│  │  ├─ X  2024-03-01 09:00:00  what x, tag 7
+│  │  └─ Y  2024-03-01 09:00:01  what y, tag 7
+│  └─ E  2024-03-01 09:00:02  what e, tag 7
+└─ U  2024-03-01 09:00:03 to 2024-03-01 09:00:05
+   ├─ V  2024-03-01 09:00:03 to 2024-03-01 09:00:04
+   │  ├─ X  2024-03-01 09:00:03  what x, tag 7
+   │  └─ Y  2024-03-01 09:00:04  what y, tag 7
+   └─ E  2024-03-01 09:00:05  what e, tag 7"""
+
+
+def test_layers_open_down_to_events() -> None:
+    result = hybrid.sql(TEXT, seen=SEEN)
+    tree = result.tree()
+    assert str(tree) == SHOWN
+    assert [part.name for part in tree.parts] == ["T", "U"]
+    assert tree.parts[0].parts[0].parts[0].event == {"what": "x", "tag": 7}
+    assert tree._repr_html_().count("<details") == 5
+
+
+def test_a_match_of_one_layer_is_a_tree_too() -> None:
+    one = "ORDER BY ts MEASURES count(*) AS n PATTERN (X Y) DEFINE X AS what = 'x', Y AS what = 'y'"
+    text = f"SELECT * FROM seen MATCH_RECOGNIZE ({one})"
+    assert [part.name for part in hybrid.sql(text, seen=SEEN).tree(1).parts] == ["X", "Y"]
+
+
+def test_a_row_without_evidence() -> None:
+    with pytest.raises(DataError, match="row 5 has no evidence"):
+        hybrid.sql(TEXT, seen=SEEN).tree(5)
+
+
+def test_live_rows_have_the_same_tree() -> None:
+    db = hybrid.connect()
+    db.create_stream("seen", {"ts": "TIMESTAMP", "what": "VARCHAR", "tag": "BIGINT"}, time="ts")
+    with pytest.warns(hybrid.HybridWarning, match="may be kept for ever"):
+        alerts = db.watch(TEXT)
+    db.push("seen", SEEN)
+    assert len(alerts.fetch()) == 1
+    assert str(alerts.tree()) == SHOWN
+    assert str(db.sql(TEXT).tree()) == SHOWN

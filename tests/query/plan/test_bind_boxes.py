@@ -1,0 +1,79 @@
+"""Boxes bound to a plan: their faults, the patterns that engines run, and what is pushed into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from query.errors import QueryError
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.boxes import bounded, common_keys, independent_of_before, layers
+from query.plan.fingerprint import fingerprint
+from tests.hierarchies import EVENTS, over, plan_of, statement
+from tests.query.plan.test_bind import read_cases
+
+VISIT = statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'")
+OF_BOX = statement("V B", "NEXT", "V AS PATTERN visit, B AS s = 'b'", 60)
+
+
+@pytest.mark.parametrize(("name", "query", "expected"), read_cases("box_errors.case"), ids=lambda v: v[:40])
+def test_faults(name: str, query: str, expected: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        bind(parse(query), lambda _: EVENTS)
+    assert str(caught.value) == expected
+
+
+def test_a_pattern_is_named_from_outside_too() -> None:
+    inside = bind(parse(over({"visit": VISIT}, OF_BOX)), lambda _: EVENTS).factors[-1].plan
+    outside = bind(parse(OF_BOX, (), {"visit": VISIT}), lambda _: EVENTS).factors[-1].plan
+    assert fingerprint(inside) == fingerprint(outside)
+    assert fingerprint(inside) != fingerprint(plan_of(over({"visit": VISIT.replace("'y'", "'z'")}, OF_BOX)))
+
+
+def test_a_pattern_made_of_itself_shows_the_ring() -> None:
+    with pytest.raises(QueryError, match="visit -> theft -> visit"):
+        parse(OF_BOX, (), {"visit": OF_BOX.replace("visit", "theft"), "theft": OF_BOX})
+
+
+def test_an_entry_that_is_read_too_stays() -> None:
+    text = over({"visit": VISIT}, OF_BOX.replace("SELECT *", "SELECT *, (SELECT count(*) FROM visit) AS visits"))
+    assert len(bind(parse(text), lambda _: EVENTS).factors) == 2
+    assert len(bind(parse(over({"visit": VISIT}, OF_BOX)), lambda _: EVENTS).factors) == 1
+
+
+def test_the_plan_shows_its_boxes() -> None:
+    shown = str(plan_of(over({"visit": VISIT}, OF_BOX)))
+    assert "define      V AS PATTERN visit\n            B AS (s = 'b')" in shown
+    assert "pattern     visit\n  input" in shown
+
+
+def test_layers_are_plain_patterns() -> None:
+    found = dict(layers(plan_of(over({"visit": VISIT}, OF_BOX)), "outer"))
+    assert list(found) == ["outer", "visit"]
+    assert not any(plan.boxes for plan in found.values())
+
+
+def test_within_of_callers_bounds_a_pattern_that_gives_all_matches() -> None:
+    def within(text: str) -> int | None:
+        (box,) = bounded(plan_of(text)).boxes
+        return None if box.plan.within is None else box.plan.within.interval_us
+
+    assert within(over({"visit": VISIT}, OF_BOX)) == 60
+    assert within(over({"visit": statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'", 5)}, OF_BOX)) == 5
+    assert within(over({"visit": VISIT}, OF_BOX.replace("WITHIN INTERVAL 60 MICROSECOND", ""))) is None
+    skipping = VISIT.replace("AFTER MATCH NO SKIP", "").replace("SKIP TILL NEXT MATCH", "PARTITION")
+    assert within(over({"visit": skipping}, OF_BOX)) is None  # a longer match hides later ones
+
+
+def test_keys_of_all_layers() -> None:
+    visit = statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'", key=True)
+    outer = statement("V B", "NEXT", "V AS PATTERN visit, B AS s = 'b'", key=True)
+    assert common_keys(plan_of(over({"visit": visit}, outer))) == ("k",)
+    named = statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'", measures="X.k AS k")
+    assert common_keys(plan_of(over({"visit": named}, outer))) == ()
+
+
+def test_which_patterns_need_nothing_of_before() -> None:
+    assert independent_of_before(plan_of(over({"visit": VISIT}, OF_BOX)))
+    led = statement("~N X Y", "NEXT", "X AS s = 'x', Y AS s = 'y', N AS s = 'n'", 5)
+    assert not independent_of_before(plan_of(over({"visit": led}, OF_BOX)))
