@@ -159,6 +159,7 @@ def verify(
     from archive.place import place_of
     from archive.sums import has_sums
     from hybrid.cli.output import progress
+    from hybrid.database.pattern_file import patterns_fault
     from hybrid.database.repair import declaration_fault
     from query.errors import DataError
 
@@ -187,6 +188,9 @@ def verify(
         beside = f"; hybrid archive expire deletes {beside}"
         said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
+    if (message := patterns_fault(place_of(directory))) is not None:
+        wrong = True
+        print(f"patterns: broken: {message}")
     for name, message in _log_faults(directory, stream):
         wrong = True
         print(f"{name}: broken: {message}")
@@ -231,12 +235,14 @@ def repair(directory: Where, stream: Stream = None) -> None:
     nothing."""
     from archive.place import place_of
     from archive.writer import claim
-    from hybrid.database.repair import mend
+    from hybrid.database.repair import mend, mend_patterns
 
     place = place_of(directory)
     names = _chosen(directory, stream)
     writer = claim(place, [])
     try:
+        for one in mend_patterns(place):
+            print(f"patterns: {one}")
         for name in names:
             done = mend(place / name)
             for one in done:

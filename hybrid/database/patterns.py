@@ -38,8 +38,8 @@ def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool,
         return
     after = {**opened.patterns, **new}
     all_texts = {key: pattern.text for key, pattern in after.items()}
-    for key, pattern in new.items():
-        _refuse_ring(key, pattern.text, all_texts)
+    for key in new:
+        refuse_ring(key, all_texts)
     with interruptible():
         columns = {key: _columns(opened, pattern.text, all_texts) for key, pattern in new.items()}
         for key in new:
@@ -118,8 +118,9 @@ def _check_name(opened: Opened, name: str) -> None:
         raise DataError(f"{stream.schema.name} is a stream, and cannot name a pattern too", "choose another name")
 
 
-def _refuse_ring(name: str, text: str, texts: Mapping[str, str]) -> None:
-    """Raises QueryError HQ222 if a pattern would be made of itself."""
+def refuse_ring(name: str, texts: Mapping[str, str]) -> None:
+    """Raises QueryError HQ222 if a pattern is made of itself. texts: of all patterns, by name in lower case."""
+    text = texts[name]
 
     def path(at: str, before: tuple[str, ...]) -> tuple[str, ...] | None:
         if at == name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query of the app. sinks: their names. reads: the streams, in lower case. shed: load shedding, or None.
-    start_us: the event time from which archived events are read first (backfill), or None."""
+    start_us: the event time from which archived events are read first (backfill), or None. patterns: the named patterns
+    that it uses, by name in lower case."""
 
     text: str
     sinks: tuple[str, ...]
     reads: tuple[str, ...]
     shed: Shed | None = None
     start_us: int | None = None
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class App:
     """The checked content of an app file. path: the file, absolute; relative paths in it start at its directory.
-    files: the app file and the files of its queries."""
+    files: the app file and the files of its queries and patterns. patterns: their texts."""
 
     path: Path
     files: tuple[Path, ...]
@@ -48,6 +50,7 @@ class App:
     sinks: Mapping[str, SinkTable]
     metrics: MetricsTable | None
     limits: LimitsTable
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def access(self) -> Access:
