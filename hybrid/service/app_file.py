@@ -112,7 +112,8 @@ def _read(path: Path, name: str) -> str:
 
 
 class _Check:
-    """One check of a file. found: its faults; elsewhere: faults of the query files that it names."""
+    """One check of a file. found: its faults; elsewhere: faults of the query files that it names. named: the texts of
+    its patterns, by name in lower case; broken: those with faults."""
 
     def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
         self.path = path
@@ -120,6 +121,8 @@ class _Check:
         self.found: list[Diagnostic] = []
         self.elsewhere: list[tuple[str, QueryError]] = []
         self.files = [path.absolute()]
+        self.named: dict[str, str] = {}
+        self.broken: set[str] = set()
         self.data: dict[str, Any] = {
             name: given if name in ("queries", "patterns") else self.filled_in(given, (name,))
             for name, given in data.items()
@@ -163,6 +166,7 @@ class _Check:
         named = {name: self.table(PatternTable, ("patterns", name)) for name in self.names("patterns")}
         texts = {n: self.text("patterns", n, table) for n, table in named.items() if table is not None}
         patterns = {name: text for name, text in texts.items() if text is not None}
+        self.broken |= {name.lower() for name in self.names("patterns") if name not in patterns}
         database = self.table(DatabaseTable, ("database",), {})
         metrics = self.table(MetricsTable, ("metrics",), None)
         limits = self.table(LimitsTable, ("limits",), {})
@@ -543,7 +547,7 @@ class _Check:
         base: toml_places.Path = ("queries", name)
         known = [sink for i, sink in enumerate(table.sinks) if self.known("sink", sink, (*base, "sinks", i))]
         text = self.text("queries", name, table)
-        if text is None:
+        if text is None or self.uses_broken(text):
             return None
         schema, reads = None, ()
 
@@ -605,20 +609,29 @@ class _Check:
         reports their faults."""
         from hybrid.database.patterns import in_order, refuse_ring
 
-        lower = {name.lower(): text for name, text in texts.items()}
+        self.named = {name.lower(): text for name, text in texts.items()}
         for name in in_order(texts):
             table = self.given(("patterns", name))
             file = table.get("file")
 
             def create(name: str = name) -> None:
-                refuse_ring(name.lower(), lower)
+                refuse_ring(name.lower(), self.named)
                 db.create_pattern(name, texts[name])
 
-            self.planned(create, ("patterns", name), texts[name], file, faulty)
+            if self.uses_broken(texts[name]):
+                self.broken.add(name.lower())
+            elif not self.planned(create, ("patterns", name), texts[name], file, faulty):
+                self.broken.add(name.lower())
         there = {name: text for name, text in self.patterns_before().items() if name not in map(str.lower, texts)}
         for name in in_order(there):
             with suppress(DataError, QueryError):  # it may be of streams that the file does not have
                 db.create_pattern(name, there[name])
+
+    def uses_broken(self, text: str) -> bool:
+        """True if a text uses a pattern of the file that has a fault, which is reported already."""
+        from query.language.named import used_patterns
+
+        return not self.broken.isdisjoint(used_patterns(text, self.named))
 
     def patterns_before(self) -> dict[str, str]:
         """Returns the named patterns of an existing database on disk, by name in lower case."""
