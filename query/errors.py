@@ -52,7 +52,7 @@ CODES: dict[str, str] = {
     "HQ219": "inputs that MERGE cannot combine",
     "HQ220": "live pattern over rows without a time bound",
     "HQ221": "invalid ONE ROW PER WINDOW or SASE+ trend statement",
-    "HQ222": "invalid box: AS PATTERN",
+    "HQ222": "invalid named pattern or box",
     "HQ300": "invalid JOIN HISTORY",
     "HQ301": "history range whose bounds are not times",
     "HQ400": "outer SELECT without an answer on an unbounded stream",

@@ -154,7 +154,9 @@ def explain(
     if workload:
         from hybrid.statement.workload import explain_workload
 
-        print(explain_workload(run.statements(Path(text)), open_tables(table), sharing))
+        queries, named = run.statements(Path(text)), run.statements(Path(text), "patterns")
+        patterns = {name.lower(): query for name, query in named.items()}
+        print(explain_workload(queries, open_tables(table), sharing, patterns))
         return
     demo = _demo_query(text)
     if demo is not None:

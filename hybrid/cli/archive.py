@@ -290,12 +290,15 @@ def search(
 
     Ranges of keys are matched in parallel, with --spark in Spark's tasks. --from and --to bound the events of each
     pattern; times are written as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
+    from archive.place import place_of
     from archive.snapshot import HistorySnapshot
     from hybrid.cli.given import query_text
+    from hybrid.database.pattern_file import read_patterns
     from hybrid.rows.times import instant_us
     from hybrid.statement.relations import Relations
     from hybrid.statement.statement import answer
     from hybrid.statement.stream_input import StreamInput
+    from query.language.named import used_patterns
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")
@@ -313,7 +316,10 @@ def search(
         from hybrid.statement.on_spark import OnSpark
 
         by_spark = OnSpark(spark_session(spark, memory=memory))
-    with Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark).open() as relations:
+    texts = {key: pattern.text for key, pattern in read_patterns(place_of(directory)).items()}
+    used = used_patterns(statement, texts, list(streams))
+    given = Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark, patterns=used)
+    with given.open() as relations:
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():

@@ -1,7 +1,9 @@
 """Loads and checks the file of `hybrid run`; reports all its faults at once, each at its position.
 
-A table is checked by its model (hybrid.service.app_tables); references, streams and queries by the code that runs them
-later.
+A table is checked by its model (hybrid.service.app_tables); references, streams, patterns and queries by the code that runs
+them later.
+
+Long: one class checks one file, since its faults are reported together.
 """
 
 from __future__ import annotations
@@ -609,18 +611,19 @@ class _Check:
         reports their faults."""
         from hybrid.database.patterns import in_order, refuse_ring
 
-        self.named = {name.lower(): text for name, text in texts.items()}
+        streams = {name.lower() for name in db.streams()}  # a pattern cannot have their names
+        given = {name.lower(): text for name, text in texts.items() if name.lower() not in streams}
+        self.named = dict.fromkeys(self.broken, "") | given
         for name in in_order(texts):
             table = self.given(("patterns", name))
             file = table.get("file")
 
             def create(name: str = name) -> None:
-                refuse_ring(name.lower(), self.named)
+                if name.lower() in self.named:
+                    refuse_ring(name.lower(), self.named)
                 db.create_pattern(name, texts[name])
 
-            if self.uses_broken(texts[name]):
-                self.broken.add(name.lower())
-            elif not self.planned(create, ("patterns", name), texts[name], file, faulty):
+            if self.uses_broken(texts[name]) or not self.planned(create, ("patterns", name), texts[name], file, faulty):
                 self.broken.add(name.lower())
         there = {name: text for name, text in self.patterns_before().items() if name not in map(str.lower, texts)}
         for name in in_order(there):

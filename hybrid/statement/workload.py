@@ -17,25 +17,28 @@ from matching.workload.cost import show_cost, show_rates
 from matching.workload.graph import sharing_graph
 from matching.workload.program import shareable, workload_key
 from matching.workload.sharing_mode import SharingMode
-from query.language.parse import parse
+from query.language.named import used_patterns
 from query.plan.plan import Plan
 
 #: Events of a batch, after which a plan may change.
 BATCH_EVENTS = 4_096
 
 
-def explain_workload(texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic") -> str:
+def explain_workload(
+    texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic",
+    patterns: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Returns, for each group of queries that can be counted together, their template, and after a run over the events
     of their table the rates, the sharing plan graph, the plan, its cost and its changes; and of each other query why it
-    is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic. Raises QueryError, DataError.
-    Cost: that of the queries."""
+    is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic. patterns: the named patterns
+    that the statements may use, by name in lower case. Raises QueryError, DataError. Cost: that of the queries."""
     check_sharing(sharing, sharing)
     groups: dict[tuple[object, ...], dict[str, Plan]] = {}
     events: dict[tuple[object, ...], list[EventBatch]] = {}
     alone: dict[str, str] = {}
     for name, text in texts.items():
-        relations = Relations(text, tables)
-        query = parse(text, relations.names())
+        relations = Relations(text, tables, patterns=used_patterns(text, patterns or {}, list(tables)))
+        query = relations.parse(text)
         with relations.open():
             plan = relations.bind(query)
             why: str | None

@@ -373,6 +373,8 @@ def test_the_command_line(tmp_path):
     assert run("sql", "SELECT m FROM lunch ORDER BY m", *where, "-f", "csv").stdout == '"m"\n2\n9\n'
     assert run("check", "SELECT m FROM lunch", *where).returncode == 0
     assert run("backtest", "SELECT m FROM lunch", *where, "--from", "2024-01-01", "-f", "csv").stdout == '"m"\n2\n9\n'
+    found = run("archive", "search", "SELECT m FROM lunch ORDER BY m", *where, "-f", "csv")
+    assert found.stdout == '"m"\n2\n9\n'
     done = run("pattern", "drop", "visit", *where)
     assert (done.returncode, "pattern visit is used by pattern lunch" in done.stderr) == (1, True)
     assert run("pattern", "drop", "lunch", *where).returncode == 0

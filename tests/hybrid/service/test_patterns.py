@@ -115,11 +115,13 @@ def test_faults_point_at_the_pattern(tmp_path: Path) -> None:
     assert said.count("error[") == 1  # what uses it is not at fault
     said = faults(tmp_path, NAMED.replace("FROM ticks MATCH", "FROM deep MATCH"))
     assert "HQ222" in said
-    assert "deep -> fall -> deep" in said
+    assert "fall -> deep -> fall" in said
+    said = faults(tmp_path, NAMED.replace(f"sql = '''{FALL}'''", ""))
+    assert ("patterns.fall has no text" in said, said.count("error[")) == (True, 1)
     assert "patterns.deep has no text" in faults(tmp_path, NAMED.replace("sql = \"SELECT * FROM fall", "# \""))
     assert "patterns.fall has no key sqll" in faults(tmp_path, NAMED.replace("sql = '''", "sqll = '''"))
     assert "ticks is a stream" in faults(tmp_path, NAMED.replace("patterns.deep", "patterns.Ticks"))
-    assert "unknown table" in faults(tmp_path, NAMED.replace("low FROM fall", "low FROM fal"))
+    assert "HQ400" in faults(tmp_path, NAMED.replace("low FROM fall", "low FROM fal"))
 
 
 def test_patterns_of_the_database_that_no_longer_fit_do_not_stop_the_check(tmp_path: Path) -> None:
