@@ -181,8 +181,10 @@ class ExpandedText(str):
             wide = fault.span.end > fault.span.start
             insert, start = self._place(fault.span.start)
             last, end = self._place(fault.span.end - wide)
-            if insert is not None and insert.name and insert is last:
+            if insert is not None and insert is last and insert.name and min(start, end) >= 0:
                 inside.append((insert, replace(fault, span=Span(start, max(start, end + wide)))))
+            elif insert is not None and insert is last:
+                own.append(replace(fault, span=insert.read_at))
             else:
                 begin = start if insert is None else insert.at
                 behind = last.at if last is not None else end + wide
@@ -197,7 +199,8 @@ class ExpandedText(str):
         return self.own.placed(own) if isinstance(self.own, ExpandedText) else (tuple(own), self.own)
 
     def _place(self, offset: int) -> tuple[Insert | None, int]:
-        """Returns the place of a character: in the query of an insert, or (None) in the author's text."""
+        """Returns the place of a character: in the query of an insert, -1 if it is before or after that; or (None) in
+        the author's text."""
         shift = 0
         for insert in self.inserts:
             begin = insert.at + shift
@@ -205,7 +208,7 @@ class ExpandedText(str):
                 break
             if offset < begin + len(insert):
                 inner = offset - begin - len(insert.before)
-                return insert, max(0, min(inner, len(insert.query)))
+                return insert, inner if 0 <= inner <= len(insert.query) else -1
             shift += len(insert)
         return None, offset - shift
 

@@ -168,7 +168,7 @@ def explain(
         print(explained(statement, stage.value, resolve, live=True))
         return
     statement = query_text(text)
-    if stage is Stage.ast:
+    if stage is Stage.ast and directory is None:
         print(explained(statement, "ast", inputs=tuple(item.partition("=")[0] for item in table or [])))
     elif directory is not None:
         with existing(directory) as db:

@@ -1,7 +1,7 @@
 """Loads and checks the file of `hybrid run`; reports all its faults at once, each at its position.
 
-A table is checked by its model (hybrid.service.app_tables); references, streams, patterns and queries by the code that runs
-them later.
+A table is checked by its model (hybrid.service.app_tables); references, streams, patterns and queries by the code that
+runs them later.
 
 Long: one class checks one file, since its faults are reported together.
 """

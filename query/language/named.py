@@ -123,12 +123,12 @@ def used_patterns(text: str, patterns: Mapping[str, str], inputs: Sequence[str] 
     """Returns the named patterns that a statement needs, directly or through others. patterns: texts by name in lower
     case. inputs: the tables and streams, which hide patterns in FROM. A text that cannot be read uses none."""
     found: dict[str, str] = {}
-    todo = [text]
+    todo = uses(text, patterns, inputs)
     while todo:
-        for name, _ in uses(todo.pop(), patterns, inputs):
-            if name not in found:
-                found[name] = patterns[name]
-                todo.append(patterns[name])
+        name, _ = todo.pop()
+        if name not in found:
+            found[name] = patterns[name]
+            todo += uses(patterns[name], patterns)
     return found
 
 
@@ -237,7 +237,7 @@ def expanded(
         span = tokens.items[i].span
         if tokens.items[i - 1].word == "OF":
             message = f"HISTORY OF the named pattern {name} is not supported yet"
-            keep = f'db.watch("SELECT * FROM {name}", into="{name}s")'
+            keep = f'db.watch("SELECT * FROM {name}", into="{name}s", time="t1")'
             hint = f"keep its rows in a stream, {keep}, and join HISTORY OF that"
             raise QueryError([Diagnostic("HQ500", message, span, "no stream", hint)], text)
         if name in inside:
@@ -253,7 +253,7 @@ def expanded(
         after = head + listed + (listed and tokens.words(head + 1, "RECURSIVE"))
         names = [name for at, name in added if at == head]
         for k, name in enumerate(names):
-            body = expanded(_with_times(patterns[name]), inputs, patterns, (*inside, name))
+            body = expanded(_with_times(patterns[name]), (), patterns, (*inside, name))
             begin = "WITH " if not listed and k == 0 else ""
             end = "\n), " if listed or k + 1 < len(names) else "\n) "
             quoted = '"' + name.replace('"', '""') + '"'

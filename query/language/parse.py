@@ -49,18 +49,21 @@ _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
 UNREAD = "SELECT 0"
 
 
-def parse(text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None) -> ast.QuerySyntax:
+def parse(
+    text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None, tables: Sequence[str] = ()
+) -> ast.QuerySyntax:
     """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
     DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
     inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. patterns: the queries of
     named patterns, by name in lower case, which boxes and FROM may name; the text of the result has those that FROM
-    reads in WITH (query.language.named). Raises QueryError with one fault for each unreadable
-    piece, or else with DuckDB's error about the rest; HQ222 for a pattern made of itself. About 2 ms for a hybrid
-    query, after 0.2 s for the first text of a process.
+    reads in WITH (query.language.named). tables: more names that hide patterns in FROM. Raises QueryError with one
+    fault for each unreadable piece, or else with DuckDB's error about the rest; HQ222 for a pattern made of itself.
+    About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
     """
     refuse_pattern_statement(text)
-    return _parse(text, inputs, patterns or {}, patterns or {}, ())
+    whole = expanded(text, (*inputs, *tables), patterns or {})
+    return _parse(whole, inputs, patterns or {}, patterns or {}, ())
 
 
 def _parse(
@@ -68,7 +71,8 @@ def _parse(
 ) -> ast.QuerySyntax:
     """See `parse`. patterns: those that boxes may name: named ones, and entries of WITH around the text. inside: the
     patterns whose queries are being read, the outermost first."""
-    text = expanded(text, inputs, named, inside)
+    if inside:
+        text = expanded(text, (), named, inside)
     tokens = tokenize(text)
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)

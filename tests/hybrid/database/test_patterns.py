@@ -105,6 +105,50 @@ def test_a_named_table_hides_a_pattern():
         assert db.sql("SELECT * FROM visit", visit=[{"n": 7}]).arrow().to_pylist() == [{"n": 7}]
 
 
+def test_a_table_of_a_live_query_hides_a_pattern_and_not_those_in_patterns():
+    text = "SELECT lunch.m, visit.x FROM lunch, visit"
+    with with_patterns() as db:
+        alerts = db.watch(text, tables={"visit": [{"x": 7}]})
+        db.push("t", rows())
+        db.advance("t", None)
+        assert sorted(row["m"] for row in alerts.fetch().to_pylist()) == [2, 9]
+        assert db.sql(text, visit=[{"x": 7}]).arrow().num_rows == 2
+
+
+def test_merged_with_a_pattern():
+    text = """SELECT * FROM MERGE(t, lunch) MATCH_RECOGNIZE (MEASURES A.m AS m, count(*) AS n
+              PATTERN (A B) DEFINE A AS m IS NOT NULL)"""
+    with opened(None, EVENTS) as db:
+        db.create_patterns({"visit": VISIT, "lunch": LUNCH.replace("SELECT k, m", "SELECT k, m, t1 AS ts")
+                            .replace("E.x AS m", "E.x AS m, E.ts AS t1")})  # fmt: skip
+        assert answer(db, text) == [{"m": 2, "n": 2}, {"m": 9, "n": 2}]
+
+
+def test_alerts_and_streams_of_the_rows_of_a_pattern():
+    with with_patterns() as db:
+        once = db.watch("SELECT k, n FROM visit ALERT ONCE PER k WITHIN INTERVAL '1 hour'")
+        db.watch("SELECT * FROM visit", into="visits", time="t1")
+        joined = db.watch("""SELECT pl.at, v.n FROM t MATCH_RECOGNIZE (PARTITION BY k MEASURES B.ts AS at PATTERN (B)
+            DEFINE B AS x = 9) AS pl JOIN HISTORY OF visits FROM pl.at - INTERVAL 1 HOUR TO pl.at AS v ON v.k = pl.k""")
+        db.push("t", rows())
+        db.advance("t", None)
+        assert once.fetch().to_pylist() == [{"k": "p", "n": 2}]
+        assert [row["n"] for row in joined.fetch().to_pylist()] == [2, 1, 2]
+
+
+def test_rows_of_a_pattern_have_ids_and_evidence():
+    with with_patterns() as db:
+        alerts = db.watch("SELECT n FROM visit WHERE n > 1", evidence=True)
+        same = db.watch(VISIT, evidence=True)
+        db.push("t", rows())
+        db.advance("t", None)
+        found, plain = alerts.fetch().to_pylist(), same.fetch().to_pylist()
+        assert [row["n"] for row in found] == [2, 2]
+        assert len({row["match_id"] for row in [*found, *plain]}) == 5  # t0 and t1 are measures: other matches
+        evidence = db.sql("SELECT l.m FROM lunch AS l JOIN visit AS v ON v.t0 = l.t0").evidence()
+        assert evidence.num_rows > 0
+
+
 def test_copy_from_a_pattern(tmp_path):
     with with_patterns(None, EVENTS) as db:
         db.sql(f"COPY (SELECT n FROM visit ORDER BY t0) TO '{tmp_path}/v.csv'")
