@@ -559,8 +559,8 @@ class Database:
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined.
-        Raises QueryError, DataError."""
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. CREATE PATTERN and DROP
+        PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         opened = self._opened

@@ -11,6 +11,7 @@ import pytest
 import hybrid
 from hybrid import DataError, QueryError
 from hybrid.database.pattern_file import PATTERNS
+from tests.archive.store import s3_server
 from tests.hybrid.cli.test_cli import run
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "s": "VARCHAR", "x": "INTEGER"}
@@ -399,6 +400,16 @@ def test_a_copy_has_the_patterns(tmp_path):
         assert db.patterns() == {"visit": VISIT}
     with hybrid.connect(tmp_path / "copy", maintenance=False) as db:
         assert db.patterns() == {}
+
+
+def test_patterns_in_a_store(tmp_path):
+    with s3_server(tmp_path / "s3") as server:
+        with hybrid.connect("s3://bucket/db", storage_options=server.options, maintenance=False) as db:
+            db.create_stream("t", COLUMNS, time="ts", key="k")
+            db.create_patterns({"visit": VISIT, "lunch": LUNCH})
+            db.drop_pattern("lunch")
+        with hybrid.connect("s3://bucket/db", storage_options=server.options, read_only=True) as db:
+            assert db.patterns() == {"visit": VISIT}
 
 
 # ---- the command line
