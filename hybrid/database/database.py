@@ -452,12 +452,13 @@ class Database:
         restart. Raises QueryError for a text that cannot be answered, HQ222 for a pattern made of itself; DataError."""
         self.create_patterns({name: text}, replace)
 
-    def create_patterns(self, texts: Mapping[str, str], replace: bool = False, running: bool = True) -> None:
-        """Names several patterns, all or none, which may use one another. texts: by name. running: False: a pattern
-        that live queries use may get other columns; these keep the text they began with. See create_pattern."""
+    def create_patterns(self, texts: Mapping[str, str], replace: bool = False, force: bool = False) -> None:
+        """Names several patterns, all or none, which may use one another. texts: by name. force: even if
+        others that use them would not fit any more: live queries keep the texts they began with, and an error about a
+        pattern comes when it is used. See create_pattern."""
         with self._lock, Deferred():
             self._opened.check_writes("create a pattern")
-            patterns.create(self._opened, self._flow, texts, replace, running)
+            patterns.create(self._opened, self._flow, texts, replace, force)
 
     def drop_pattern(self, name: str) -> None:
         """Drops a named pattern. Raises DataError if there is none, or if other patterns or live queries use it."""

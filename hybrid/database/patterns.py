@@ -23,9 +23,9 @@ from query.plan.bind import columns_of
 from query.schema import Field, Schema
 
 
-def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool, running: bool = True) -> None:
-    """Creates named patterns, all or none; with `replaces` also in place of existing ones. running: refuses other
-    columns than those of a pattern that live queries use. Raises QueryError about one of the texts, and DataError."""
+def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool, force: bool = False) -> None:
+    """Creates named patterns, all or none; with `replaces` also in place of existing ones. force: even if patterns or
+    live queries that use them would not fit any more. Raises QueryError about one of the texts, and DataError."""
     texts = {name: _body(text) for name, text in given.items()}
     for name in texts:
         _check_name(opened, name)
@@ -42,9 +42,10 @@ def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool,
         refuse_ring(key, all_texts)
     with interruptible():
         columns = {key: _columns(opened, pattern.text, all_texts) for key, pattern in new.items()}
-        for key in new:
-            _check_users(opened, flow, key, columns[key], new.keys(), running)
-        _check_others(opened, new.keys(), all_texts)
+        if not force:
+            for key in new:
+                _check_users(opened, flow, key, columns[key], new.keys())
+            _check_others(opened, new.keys(), all_texts)
     _keep(opened, after)
 
 
@@ -158,14 +159,14 @@ def _columns(opened: Opened, text: str, texts: Mapping[str, str]) -> tuple[Field
 
 
 def _check_users(
-    opened: Opened, flow: Flow, name: str, columns: tuple[Field, ...], given: Set[str], running: bool
+    opened: Opened, flow: Flow, name: str, columns: tuple[Field, ...], given: Set[str]
 ) -> None:
     """Raises DataError if a pattern that others use would get other columns."""
     old = opened.patterns.get(name)
     if old is None:
         return
     users = [user for user in _patterns_of(opened, name) if user.partition(" ")[2].lower() not in given]
-    users += _queries_of(flow, name) if running else []
+    users += _queries_of(flow, name)
     if not users:
         return
     try:

@@ -42,7 +42,7 @@ def planned(
 ) -> Planned:
     """Plans a live query over streams and named tables. access: what its SQL may read. patterns: the named patterns
     that it uses. Raises QueryError."""
-    query = parse(text, tuple(s.schema.name for s in streams.values()), patterns, tuple(tables))
+    query = parse(text, tuple(s.schema.name for s in streams.values()), patterns or None, tuple(tables))
     if not query.factors:
         raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "use db.sql")
 

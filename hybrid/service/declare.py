@@ -24,7 +24,7 @@ def declare_all(context: Context) -> None:
 
 def declare_patterns(context: Context) -> None:
     """Creates the patterns of the app in its database; changed ones replace those before them. Others stay."""
-    context.db.create_patterns(context.app.patterns, replace=True, running=False)
+    context.db.create_patterns(context.app.patterns, replace=True, force=True)
 
 
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:

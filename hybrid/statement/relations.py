@@ -42,7 +42,6 @@ from query.errors import DataError, HybridWarning, Span, nearest
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import NO_SESSION, Session, describe_on
-from query.language.parse import parse
 from query.plan.bind import bind, shortened
 from query.plan.expression import Column, quote
 from query.plan.plan import FactorPlan, HistoryPlan, Order, QueryPlan
@@ -94,8 +93,8 @@ class Relations:
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
         self.large = large
-        self.patterns = patterns or {}
-        texts = (text, *self.patterns.values())
+        self.patterns = patterns or None
+        texts = (text, *(patterns or {}).values())
         self._words = {w.lower() for one in texts for w in re.findall(r"\w+", one) + re.findall(r'"([^"]+)"', one)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
@@ -233,14 +232,9 @@ class Relations:
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
 
-    def parse(self, text: str) -> ast.QuerySyntax:
-        """Returns the syntax tree of the statement."""
-        query = parse(text, self.names(), self.patterns)
-        self._text = query.text  # with the patterns that FROM reads: DuckDB reports errors about this text
-        return query
-
     def bind(self, query: ast.QuerySyntax) -> QueryPlan:
         """Returns the plan of a query over these relations."""
+        self._text = query.text  # with the patterns that FROM reads: DuckDB reports errors about this text
         self.expect(query)
         try:
             session = NO_SESSION if self._own or not query.factors else self._session(query)

@@ -30,6 +30,7 @@ from matching.purpose import Purpose
 from matching.spill import Spill
 from query.errors import DataError, QueryError
 from query.language import ast
+from query.language.parse import parse
 from query.plan.plan import FactorPlan, Plan
 
 
@@ -65,7 +66,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
     """Returns the matches of one statement over named tables as a graph; see hybrid.matches."""
     with Relations(text, tables, connection=connection).open() as relations:
-        query = relations.parse(text)
+        query = parse(text, relations.names(), relations.patterns)
         relations.allow(query)
         plan = relations.bind(query)
         relations.load(plan)
@@ -79,14 +80,14 @@ def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
 
 def explain_in(text: str, stage: str, relations: Relations) -> str:
     """Explains a statement over relations."""
-    query = relations.parse(text)
+    query = parse(text, relations.names(), relations.patterns)
     with relations.open():
         return explain_plan(query, relations.bind(query), stage)
 
 
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and runs a statement over relations."""
-    query = relations.parse(text)
+    query = parse(text, relations.names(), relations.patterns)
     relations.allow(query)
     plan = relations.bind(query)
     if relations.spark is not None:

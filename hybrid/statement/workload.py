@@ -18,6 +18,7 @@ from matching.workload.graph import sharing_graph
 from matching.workload.program import shareable, workload_key
 from matching.workload.sharing_mode import SharingMode
 from query.language.named import used_patterns
+from query.language.parse import parse
 from query.plan.plan import Plan
 
 #: Events of a batch, after which a plan may change.
@@ -38,7 +39,7 @@ def explain_workload(
     alone: dict[str, str] = {}
     for name, text in texts.items():
         relations = Relations(text, tables, patterns=used_patterns(text, patterns or {}, list(tables)))
-        query = relations.parse(text)
+        query = parse(text, relations.names(), relations.patterns)
         with relations.open():
             plan = relations.bind(query)
             why: str | None

@@ -8,7 +8,7 @@ import pytest
 
 import hybrid
 from hybrid.service.app_file import AppError, load
-from query.errors import DataError
+from query.errors import DataError, QueryError
 from tests.hybrid.cli.test_cli import run
 from tests.hybrid.services import APP, Bench, piece
 
@@ -81,6 +81,20 @@ def test_a_pattern_may_get_other_columns_with_its_queries(tmp_path: Path) -> Non
     source.given += [piece(5, 3)]
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    bench.stop()
+
+
+def test_a_removed_pattern_that_no_longer_fits_stops_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    bench.start()
+    begin, end = NAMED.index("[patterns.deep]"), NAMED.index("[patterns.fall]")
+    without = NAMED[:begin] + NAMED[end:]
+    bench.rewrite(without.replace("AS low", "AS down").replace("low FROM fall", "down AS low FROM fall"))
+    assert bench.status()["trouble"] == {}
+    db = bench.service.context.db
+    assert set(db.patterns()) == {"deep", "fall"}
+    with pytest.raises(QueryError, match="in pattern deep"):
+        db.sql("SELECT * FROM deep")
     bench.stop()
 
 
