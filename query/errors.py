@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +52,7 @@ CODES: dict[str, str] = {
     "HQ219": "inputs that MERGE cannot combine",
     "HQ220": "live pattern over rows without a time bound",
     "HQ221": "invalid ONE ROW PER WINDOW or SASE+ trend statement",
-    "HQ222": "invalid box: AS PATTERN",
+    "HQ222": "invalid named pattern or box",
     "HQ300": "invalid JOIN HISTORY",
     "HQ301": "history range whose bounds are not times",
     "HQ400": "outer SELECT without an answer on an unbounded stream",
@@ -116,10 +117,123 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A piece of an ExpandedText that its author did not write: `before`, the query of a named pattern, and `after`.
+
+    at: its place in the author's text. name: of the pattern; empty for other pieces, which are all in `before`.
+    read_at: the span of the author's text because of which it is there."""
+
+    at: int
+    before: str
+    query: str
+    after: str
+    name: str
+    read_at: Span
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.query) + len(self.after)
+
+
+class ExpandedText(str):
+    """A statement with the queries of the named patterns that it reads. A QueryError about it shows the author's text,
+    or that of the pattern.
+
+    own: the author's text. inserts: in the order of their places."""
+
+    own: str
+    inserts: tuple[Insert, ...]
+
+    @staticmethod
+    def of(own: str, inserts: Sequence[Insert]) -> ExpandedText:
+        """Returns a text with pieces inserted."""
+        parts: list[str] = []
+        at = 0
+        for insert in inserts:
+            parts += [own[at : insert.at], insert.before, insert.query, insert.after]
+            at = insert.at
+        found = ExpandedText("".join([*parts, own[at:]]))
+        found.own, found.inserts = own, tuple(inserts)
+        return found
+
+    def queries(self) -> list[tuple[str, Span]]:
+        """Returns the names of the patterns whose queries are in this text, at any depth, with the spans of these."""
+        found: list[tuple[str, Span]] = []
+        shift = 0
+        for insert in self.inserts:
+            begin = insert.at + shift + len(insert.before)
+            if insert.name:
+                found.append((insert.name, Span(begin, begin + len(insert.query))))
+            if isinstance(insert.query, ExpandedText):
+                inner = insert.query.queries()
+                found += [(name, Span(begin + s.start, begin + s.end)) for name, s in inner]
+            shift += len(insert)
+        if isinstance(self.own, ExpandedText):
+            found += [(name, Span(self._shown(s.start), self._shown(s.end))) for name, s in self.own.queries()]
+        return found
+
+    def placed(self, diagnostics: Sequence[Diagnostic]) -> tuple[tuple[Diagnostic, ...], str]:
+        """Returns errors about this text as errors about its author's text; if all are in the query of one pattern, as
+        errors about that."""
+        own: list[Diagnostic] = []
+        inside: list[tuple[Insert, Diagnostic]] = []
+        for fault in diagnostics:
+            wide = fault.span.end > fault.span.start
+            insert, start = self._place(fault.span.start)
+            last, end = self._place(fault.span.end - wide)
+            if insert is not None and insert is last and insert.name and min(start, end) >= 0:
+                inside.append((insert, replace(fault, span=Span(start, max(start, end + wide)))))
+            elif insert is not None and insert is last:
+                own.append(replace(fault, span=insert.read_at))
+            else:
+                begin = start if insert is None else insert.at
+                behind = last.at if last is not None else end + wide
+                own.append(replace(fault, span=Span(begin, max(begin, behind))))
+        if not own and len({id(insert) for insert, _ in inside}) == 1:
+            insert = inside[0][0]
+            return in_pattern(insert.name, [fault for _, fault in inside], insert.query)
+        own += [
+            replace(in_pattern(insert.name, [fault], insert.query)[0][0], span=insert.read_at)
+            for insert, fault in inside
+        ]
+        return self.own.placed(own) if isinstance(self.own, ExpandedText) else (tuple(own), self.own)
+
+    def _place(self, offset: int) -> tuple[Insert | None, int]:
+        """Returns the place of a character: in the query of an insert, -1 if it is before or after that; or (None) in
+        the author's text."""
+        shift = 0
+        for insert in self.inserts:
+            begin = insert.at + shift
+            if offset < begin:
+                break
+            if offset < begin + len(insert):
+                inner = offset - begin - len(insert.before)
+                return insert, inner if 0 <= inner <= len(insert.query) else -1
+            shift += len(insert)
+        return None, offset - shift
+
+    def _shown(self, offset: int) -> int:
+        """Returns the offset of a character of the author's text in this text."""
+        return offset + sum(len(insert) for insert in self.inserts if insert.at <= offset)
+
+
+def in_pattern(name: str, diagnostics: Sequence[Diagnostic], text: str) -> tuple[tuple[Diagnostic, ...], str]:
+    """Returns errors about the query of a named pattern with the name of it."""
+    placed, own = text.placed(diagnostics) if isinstance(text, ExpandedText) else (tuple(diagnostics), text)
+    return tuple(replace(fault, message=f"in pattern {name}: {fault.message}") for fault in placed), own
+
+
+def own_text(text: str) -> str:
+    """Returns a statement as its author wrote it."""
+    return own_text(text.own) if isinstance(text, ExpandedText) else text
+
+
 class QueryError(Exception):
     """Raised for a query that cannot be answered as written. diagnostics: all errors found. text: the query."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic], text: str = "") -> None:
+        if isinstance(text, ExpandedText):
+            diagnostics, text = text.placed(diagnostics)
         self.diagnostics = tuple(diagnostics)
         self.text = text
         super().__init__(self.render())

@@ -6,7 +6,6 @@ demo that misses planted matches), 2 wrong usage. Heavy modules are imported onl
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli import archive, run
-from hybrid.cli.given import open_tables, query_text
+from hybrid.cli import archive, pattern, run
+from hybrid.cli.given import existing, open_tables, query_text
 from hybrid.cli.output import Formats, RowFormat, say, write
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ app = typer.Typer(
     help="One row-pattern query over live streams and archived history.",
 )  # fmt: skip
 app.add_typer(archive.app, name="archive")
+app.add_typer(pattern.app, name="pattern")
 
 
 class Stage(StrEnum):
@@ -130,12 +130,13 @@ def sql_command(
         bool, typer.Option("--tree", help="Print the matched events of the first rows, layer by layer.")
     ] = False,
 ) -> None:
-    """Runs a query over files, or over the streams of a database."""
+    """Runs a query over files, or over the streams of a database. With -d also CREATE PATTERN and DROP PATTERN."""
     import hybrid
+    from query.language.named import pattern_statement
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
-        with _existing(directory) as db:
+        with existing(directory, writes=pattern_statement(statement) is not None) as db:
             result = db.sql(statement, **tables)
             rows = result.evidence() if evidence else result.arrow()
             trees = _trees(result) if tree else []
@@ -174,9 +175,10 @@ def explain(
     if workload:
         from hybrid.statement.workload import explain_workload
 
-        texts = run.statements(Path(text))
+        queries, named = run.statements(Path(text)), run.statements(Path(text), "patterns")
+        patterns = {name.lower(): query for name, query in named.items()}
         mode, modes = run.sharing_of(Path(text)) if sharing is None else (sharing, {})
-        print(explain_workload(texts, open_tables(table), mode, modes))
+        print(explain_workload(queries, open_tables(table), mode, modes, patterns))
         return
     demo = _demo_query(text)
     if demo is not None:
@@ -188,10 +190,10 @@ def explain(
         print(explained(statement, stage.value, resolve, live=True))
         return
     statement = query_text(text)
-    if stage is Stage.ast:
+    if stage is Stage.ast and directory is None:
         print(explained(statement, "ast", inputs=tuple(item.partition("=")[0] for item in table or [])))
     elif directory is not None:
-        with _existing(directory) as db:
+        with existing(directory) as db:
             print(db.explain(statement, stage.value, open_tables(table)))
     else:
         from hybrid.statement.statement import explain_tables
@@ -217,7 +219,7 @@ def check(
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
-        with _existing(directory) as db:
+        with existing(directory) as db:
             db.explain(statement, "plan", tables)
     else:
         explain_tables(statement, "plan", tables)
@@ -254,35 +256,18 @@ def backtest(
     if diff is not None:
         if evidence:
             raise typer.BadParameter("--diff compares rows: it excludes --evidence")
-        with _existing(directory) as db:
+        with existing(directory) as db:
             found = db.compare(query_text(diff), query_text(text), start, end)
             write(found.rows, format, output)
             say(str(found))
         return
-    with _existing(directory) as db:
+    with existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
         write(result.evidence() if evidence else result.arrow(), format, output)
 
 
 for command in (run.run, run.status, run.top):
     app.command()(command)
-
-
-def _existing(directory: str) -> Any:
-    """Opens an existing database read-only, on disk or in a store."""
-    from archive.place import place_of
-    from hybrid.database.database import Database
-    from hybrid.watch.declaration import stream_names
-    from query.errors import DataError, first_line
-
-    place = place_of(directory)
-    try:
-        there = os.path.isdir(place) if place.on_disk else bool(stream_names(place))
-    except OSError as error:
-        raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
-    if not there:
-        raise DataError(f"database {directory} does not exist", "hybrid.connect creates one")
-    return Database(place, read_only=True)
 
 
 def _is_taken(directory: str) -> bool:

@@ -159,6 +159,7 @@ def verify(
     from archive.place import place_of
     from archive.sums import has_sums
     from hybrid.cli.output import progress
+    from hybrid.database.pattern_file import patterns_fault
     from hybrid.database.repair import declaration_fault
     from query.errors import DataError
 
@@ -187,6 +188,9 @@ def verify(
         beside = f"; hybrid archive expire deletes {beside}"
         said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
+    if (message := patterns_fault(place_of(directory))) is not None:
+        wrong = True
+        print(f"patterns: broken: {message}")
     for name, message in _log_faults(directory, stream):
         wrong = True
         print(f"{name}: broken: {message}")
@@ -231,12 +235,14 @@ def repair(directory: Where, stream: Stream = None) -> None:
     nothing."""
     from archive.place import place_of
     from archive.writer import claim
-    from hybrid.database.repair import mend
+    from hybrid.database.repair import mend, mend_patterns
 
     place = place_of(directory)
     names = _chosen(directory, stream)
     writer = claim(place, [])
     try:
+        for one in mend_patterns(place):
+            print(f"patterns: {one}")
         for name in names:
             done = mend(place / name)
             for one in done:
@@ -284,12 +290,15 @@ def search(
 
     Ranges of keys are matched in parallel, with --spark in Spark's tasks. --from and --to bound the events of each
     pattern; times are written as in SQL, 2024-01-02 or '2024-01-02 10:00'."""
+    from archive.place import place_of
     from archive.snapshot import HistorySnapshot
     from hybrid.cli.given import query_text
+    from hybrid.database.pattern_file import read_patterns
     from hybrid.rows.times import instant_us
     from hybrid.statement.relations import Relations
     from hybrid.statement.statement import answer
     from hybrid.statement.stream_input import StreamInput
+    from query.language.named import used_patterns
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")
@@ -307,7 +316,10 @@ def search(
         from hybrid.statement.on_spark import OnSpark
 
         by_spark = OnSpark(spark_session(spark, memory=memory))
-    with Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark).open() as relations:
+    texts = {key: pattern.text for key, pattern in read_patterns(place_of(directory)).items()}
+    used = used_patterns(statement, texts, list(streams))
+    given = Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark, patterns=used)
+    with given.open() as relations:
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():

@@ -25,6 +25,23 @@ def query_text(text: str) -> str:
     return text
 
 
+def existing(directory: str, writes: bool = False) -> Any:
+    """Opens an existing database, on disk or in a store, read-only unless the command writes to it."""
+    from archive.place import place_of
+    from hybrid.database.database import Database
+    from hybrid.watch.declaration import stream_names
+    from query.errors import DataError, first_line
+
+    place = place_of(directory)
+    try:
+        there = os.path.isdir(place) if place.on_disk else bool(stream_names(place))
+    except OSError as error:
+        raise DataError(f"{directory} cannot be opened: {first_line(error)}", "check the place") from None
+    if not there:
+        raise DataError(f"database {directory} does not exist", "hybrid.connect creates one")
+    return Database(place, maintenance=False, ticking=False) if writes else Database(place, read_only=True)
+
+
 def open_tables(tables: list[str] | None) -> dict[str, Any]:
     """Reads NAME=FILE options as Arrow tables."""
     import duckdb

@@ -53,21 +53,22 @@ def checked(file: Path) -> App:
         raise typer.Exit(1) from None
 
 
-def statements(file: Path) -> dict[str, str]:
-    """Returns the texts of `[queries.NAME]` in an app file, of which nothing else is read. Raises DataError."""
+def statements(file: Path, section: str = "queries") -> dict[str, str]:
+    """Returns the texts of `[queries.NAME]` in an app file, of which nothing else is read; of `[patterns.NAME]` maybe
+    none. Raises DataError."""
     import tomllib
 
     from query.errors import DataError
 
     try:
-        tables = tomllib.loads(file.read_text()).get("queries", {})
+        tables = tomllib.loads(file.read_text()).get(section, {})
         found = {n: q["sql"] if "sql" in q else (file.parent / q["file"]).read_text() for n, q in tables.items()}
     except OSError as error:
         raise DataError(f"cannot read {error.filename or file}: {error.strerror}", "name an app file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         hint = 'a query is a table [queries.NAME] with sql = """...""" or file = "..."'
         raise DataError(f"{file} has no queries that can be read: {error}", hint) from None
-    if not found:
+    if not found and section == "queries":
         raise DataError(f"{file} has no queries", "write each as a table [queries.NAME] with its sql")
     return found
 

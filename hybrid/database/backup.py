@@ -22,6 +22,7 @@ from archive.ingested import LISTS, QUARANTINE
 from archive.place import Place
 from archive.sums import Damaged, inspect_bytes
 from archive.table import Table
+from hybrid.database.pattern_file import PATTERNS
 from hybrid.database.repair import log_faults
 from hybrid.watch.checkpoint import CHECKPOINTS
 from hybrid.watch.declaration import INCOMPLETE, STREAM_FILE, TABLE, stream_names
@@ -71,7 +72,7 @@ def snapshot(source: Place, target: Place, told: Callable[[int, int], None] = la
         raise DataError(f"one of {target} and {source} contains the other", "copy to another place")
     try:
         before = _versions(source, target)
-        checkpoints = _checkpoints(source)
+        checkpoints = _checkpoints(source) | _patterns(source)
         files = known = size = 0
         small: list[_Small] = []
         for name in names:
@@ -134,6 +135,14 @@ def _checkpoints(source: Place) -> dict[str, bytes]:
         if found.keys() == {f"{CHECKPOINTS}/{name}" for name in now if not name.endswith(".part")}:
             return {**found, **delivery}
     raise DataError(f"the checkpoints of {source} changed during each attempt", "run it again under less load")
+
+
+def _patterns(source: Place) -> dict[str, bytes]:
+    """Returns the file of named patterns, if there is one."""
+    try:
+        return {PATTERNS: (source / PATTERNS).read_bytes()}
+    except FileNotFoundError:
+        return {}
 
 
 def _unmoving(directory: Place, prefix: str) -> dict[str, bytes]:
@@ -214,7 +223,7 @@ def _check_same(target: Place, small: list[_Small], before: dict[str, int] | Non
 
 
 def _replace(target: Place, small: list[_Small], checkpoints: dict[str, bytes]) -> None:
-    """Writes the files that change and removes those that they replace."""
+    """Writes the files that change and removes those that they replace. checkpoints: with the named patterns."""
     versions = {one.name: one.version for one in small}
     (target / INCOMPLETE).write_text(_NOT_FINISHED)
     (target / SNAPSHOT).write_text(json.dumps({"version": 1, "versions": versions}))
@@ -231,6 +240,8 @@ def _replace(target: Place, small: list[_Small], checkpoints: dict[str, bytes]) 
         (target / folder).make()
     for path, data in wanted.items():
         (target / path).write_bytes(data)
+    if PATTERNS not in wanted:
+        (target / PATTERNS).remove()
     for place in replaced:
         for entry in place.entries():
             path = f"{place}/{entry.path}".removeprefix(f"{target}/")

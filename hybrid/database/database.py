@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from archive.interrupts import Deferred
 from archive.place import place_of
 from archive.recent import FILES
-from hybrid.database import streams
+from hybrid.database import patterns, streams
 from hybrid.database.opened import Opened
 from hybrid.database.parts import DatabaseParts
 from hybrid.database.queries import why_late
@@ -38,7 +38,7 @@ from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.on_spark import ENGINES, OnSpark
 from hybrid.statement.relations import Relations
-from hybrid.statement.statement import answer, explain_in
+from hybrid.statement.statement import answer, explain_in, sql
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.declaration import (
     TABLE,
@@ -55,6 +55,7 @@ from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
 from query.errors import DataError, HybridWarning, nearest
+from query.language.named import pattern_statement
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -393,7 +394,9 @@ class Database:
         if name is not None:
             check_query_name(name)
             static = {key: to_arrow(data, key, self._opened.access) for key, data in (tables or {}).items()}
-            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us, sharing)
+            with self._lock:
+                used = self._opened.used(text, static)
+            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us, sharing, used)
         given, past = tables or {}, None
         if from_us is not None:
             if into is not None:
@@ -417,7 +420,7 @@ class Database:
                 else:
                     query = self._queries.start(text, chosen, given, evidence, into, time, shed, sharing)
                 self._parts.wind()
-                query.asked = asked
+                query.asked = None if asked is None else replace(asked, patterns=query.alerts.patterns)
                 if unread_max is not None:
                     query.alerts.unread_max = unread_max
                 if asked is not None:
@@ -436,6 +439,45 @@ class Database:
         """Returns the alerts of all named queries by name, resumed ones included."""
         with self._lock:
             return {name: query.alerts for name, query in self._flow.named.items()}
+
+    # ---- named patterns
+
+    def create_pattern(self, name: str, text: str, replace: bool = False) -> None:
+        """Names a pattern: a SELECT from MATCH_RECOGNIZE or PATTERN SEQ over streams of the database. Statements may
+        then define variables AS PATTERN name, and read its rows FROM name. The same as `CREATE PATTERN name AS text`
+        in `sql`.
+
+        Creating a pattern again unchanged does nothing. replace: replaces one of another text; its columns must be the
+        same if other patterns or live queries use it. A live query keeps the texts that it began with, also after a
+        restart. Raises QueryError for a text that cannot be answered, HQ222 for a pattern made of itself; DataError."""
+        self.create_patterns({name: text}, replace)
+
+    def create_patterns(self, texts: Mapping[str, str], replace: bool = False, force: bool = False) -> None:
+        """Names several patterns, all or none, which may use one another. texts: by name. force: even if
+        others that use them would not fit any more: live queries keep the texts they began with, and an error about a
+        pattern comes when it is used. See create_pattern."""
+        with self._lock, Deferred():
+            self._opened.check_writes("create a pattern")
+            patterns.create(self._opened, self._flow, texts, replace, force)
+
+    def drop_pattern(self, name: str) -> None:
+        """Drops a named pattern. Raises DataError if there is none, or if other patterns or live queries use it."""
+        with self._lock, Deferred():
+            self._opened.check_writes("drop a pattern")
+            patterns.drop(self._opened, self._flow, name)
+
+    def patterns(self) -> dict[str, str]:
+        """Returns the texts of the named patterns, by name."""
+        with self._lock:
+            self._opened.check()
+            self._opened.refresh()
+            return {pattern.name: pattern.text for pattern in self._opened.patterns.values()}
+
+    def patterns_in(self, text: str) -> dict[str, str]:
+        """Returns the texts of the named patterns that a statement uses, directly or through others, by name in lower
+        case."""
+        with self._lock:
+            return self._opened.used(text)
 
     # ---- checkpoints
 
@@ -521,20 +563,27 @@ class Database:
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined.
-        Raises QueryError, DataError."""
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. CREATE PATTERN and DROP
+        PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         opened = self._opened
+        statement = pattern_statement(text)
+        if statement is not None:
+            with self._lock, Deferred():
+                opened.check_writes("create or drop a pattern")
+                done = patterns.run(opened, self._flow, text, statement)
+            return sql("SELECT name AS pattern, done FROM told", told=[{"name": statement.name, "done": done}])
         with self._lock:
             opened.check()
             opened.refresh()
-            inputs = inputs_of(opened, text, late, in_files=engine == "spark")
+            used = opened.used(text, tables)
+            inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
         on_spark = OnSpark(spark) if engine == "spark" else None
         with interruptible():
             relations = Relations(
                 text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
-                access=opened.access,
+                access=opened.access, patterns=used,
             )
             with relations.open():
                 found = answer(text, relations)
@@ -568,7 +617,9 @@ class Database:
         with self._lock:
             self._opened.check()
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}
-        return explain_in(text, stage, Relations(text, tables or {}, inputs, access=self._opened.access))
+            used = self._opened.used(text, tables or {})
+        relations = Relations(text, tables or {}, inputs, access=self._opened.access, patterns=used)
+        return explain_in(text, stage, relations)
 
     # ---- flush, snapshot, close
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from archive.place import Place
 from archive.writer import Writer
+from hybrid.database.pattern_file import NamedPattern, read_patterns
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows.duck import Access
 from hybrid.watch.declaration import stream_names
 from hybrid.watch.stream import Stream, reopened
 from query.errors import DataError, first_line, nearest
+from query.language.named import used_patterns
 
 if TYPE_CHECKING:
     from archive.log import Policy
@@ -24,7 +26,7 @@ class Opened:
     on Spark. writer: the write lock. wake: wakes the thread that writes files, if pushes do not. lock: held by the
     callers of all methods.
 
-    streams: by name in lower case."""
+    streams, patterns: by name in lower case."""
 
     def __init__(
         self, path: Place | None, log: Policy | None, read_only: bool, access: Access, large: LargeRanges | None,
@@ -36,6 +38,7 @@ class Opened:
         self.access = access
         self.large = large
         self.streams = streams
+        self.patterns: dict[str, NamedPattern] = {}
         self.lock = threading.RLock()
         self.closed = False
         self.writer: Writer | None = None
@@ -60,8 +63,9 @@ class Opened:
             raise DataError(f"{path} cannot be opened: {first_line(error)}", "check the place") from None
 
     def reopen(self, path: str) -> None:
-        """Opens the streams of the database."""
+        """Opens the streams of the database, and reads its patterns."""
         assert self.path is not None
+        self.patterns = read_patterns(self.path)
         for name in self.find(path):
             stream = reopened(self.path / name, self.log, self.epoch, self.read_only)
             twin = self.streams.setdefault(stream.schema.name.lower(), stream)
@@ -86,13 +90,20 @@ class Opened:
             self.writer.check()
 
     def refresh(self) -> None:
-        """Rereads the streams that another process writes, if this database is read-only."""
+        """Rereads the streams and patterns that another process writes, if this database is read-only."""
         if self.read_only and self.path is not None and not self.closed:
+            self.patterns = read_patterns(self.path)
             for name in stream_names(self.path):
                 known = self.streams.get(name.lower())
                 if known is None or not known.reread():
                     stream = reopened(self.path / name, None, read_only=True)
                     self.streams[stream.schema.name.lower()] = stream
+
+    def used(self, text: str, tables: Iterable[str] = ()) -> dict[str, str]:
+        """Returns the texts of the named patterns that a statement needs, by name in lower case. tables: those given
+        with the statement."""
+        texts = {key: pattern.text for key, pattern in self.patterns.items()}
+        return used_patterns(text, texts, [*self.streams, *tables])
 
     def stream(self, name: str) -> Stream:
         self.check()

@@ -204,6 +204,8 @@ class DatabaseParts:
         with self.opened.lock, Deferred():
             self.opened.check_writes("create a stream")
             existing = self.flow.streams.get(schema.name.lower())
+            if existing is None and (pattern := self.opened.patterns.get(schema.name.lower())) is not None:
+                raise DataError(f"{pattern.name} is a pattern, and cannot name a stream too", "choose another name")
             if existing is None:
                 streams.create(self.opened, schema, pace)
                 self.wind()

@@ -26,7 +26,7 @@ from query.schema import Schema
 @dataclass(frozen=True, slots=True)
 class Planned:
     """static: static tables by name. streams, histories: the streams it reads and those whose history it joins, by
-    name in lower case."""
+    name in lower case. patterns: the named patterns that it uses."""
 
     query: ast.QuerySyntax
     plan: QueryPlan
@@ -34,11 +34,15 @@ class Planned:
     static: Mapping[str, pa.Table]
     streams: Mapping[str, Stream]
     histories: Mapping[str, Stream]
+    patterns: Mapping[str, str]
 
 
-def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream], access: Access) -> Planned:
-    """Plans a live query over streams and named tables. access: what its SQL may read. Raises QueryError."""
-    query = parse(text, tuple(s.schema.name for s in streams.values()))
+def planned(
+    text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream], access: Access, patterns: Mapping[str, str]
+) -> Planned:
+    """Plans a live query over streams and named tables. access: what its SQL may read. patterns: the named patterns
+    that it uses. Raises QueryError."""
+    query = parse(text, tuple(s.schema.name for s in streams.values()), patterns or None, tuple(tables))
     if not query.factors:
         raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "use db.sql")
 
@@ -48,7 +52,7 @@ def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream],
             raise LookupError(nearest(name.strip(), [s.schema.name for s in streams.values()]))
         return stream.schema
 
-    words = {w.lower() for w in re.findall(r"\w+", text)}
+    words = {w.lower() for w in re.findall(r"\w+", query.text)}
     with interruptible():
         static = {name: to_arrow(data, name, access) for name, data in tables.items() if name.lower() in words}
         relations = {name: fields_of(t) for name, t in static.items()}
@@ -57,4 +61,4 @@ def planned(text: str, tables: Mapping[str, Any], streams: Mapping[str, Stream],
         outer.schema()  # DuckDB checks the outer SELECT before any event
     joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
     read = {name: streams[name] for name in plan_streams(plan)}
-    return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined})
+    return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined}, patterns)

@@ -60,12 +60,14 @@ class Queries:
 
     def ask(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
-        from_us: int | None = None, sharing: str = SHARING,
+        from_us: int | None = None, sharing: str = SHARING, patterns: Mapping[str, str] | None = None,
     ) -> LiveQuery:  # fmt: skip
         """Returns a live query that has not started. from_us: it also reads kept events from this time on. sharing: see
-        Database.watch. Raises QueryError."""
-        self._opened.check()
-        wanted = planned(text, tables, self._opened.streams, self._opened.access)
+        Database.watch. patterns: the named patterns that it uses; None: those of the database. Raises QueryError."""
+        opened = self._opened
+        opened.check()
+        used = opened.used(text, tables) if patterns is None else patterns
+        wanted = planned(text, tables, opened.streams, opened.access, used)
         plan, streams = wanted.plan, wanted.streams
         if into is not None and plan.alert is not None:
             hint = "leave it out, and watch the stream with ALERT ONCE"
@@ -111,7 +113,7 @@ class Queries:
 
         return Alerts(
             outermost(wanted.plan), wanted.outer, query.lookups, explained, stats, self._may_wait, close, evidence,
-            rows_from, lambda seconds: self._catch_up(query, seconds), query.whole,
+            rows_from, lambda seconds: self._catch_up(query, seconds), query.whole, wanted.patterns,
         )
 
     # ---- start
@@ -119,9 +121,10 @@ class Queries:
     def start(
         self, text: str, strategy: Strategy, tables: Mapping[str, Any], evidence: bool, into: str | None = None,
         time: str | None = None, shed: Shed | None = None, sharing: str = SHARING,
+        patterns: Mapping[str, str] | None = None,
     ) -> LiveQuery:  # fmt: skip
-        """Starts a live query and returns it; see Database.watch."""
-        query = self.ask(text, strategy, tables, evidence, into, sharing=sharing)
+        """Starts a live query and returns it; see Database.watch. patterns: as of `ask`."""
+        query = self.ask(text, strategy, tables, evidence, into, sharing=sharing, patterns=patterns)
         if shed is not None:
             check_shed(query.plan, into)
         query.events.begin(shed)
@@ -175,12 +178,19 @@ class Queries:
         if self._opened.path is None:
             raise DataError("a database in memory has no checkpoints", "hybrid.connect(path), or leave out the name")
         known = self._flow.named.get(asked.name)
-        if known is not None and (known.asked is None or not known.asked.same(asked)):
+        was = None if known is None else known.asked
+        if was is not None and was.same(replace(asked, patterns=was.patterns)):
+            older = [name for name, text in was.patterns.items() if asked.patterns.get(name) != text]
+            if not older:
+                return known
+            message = f"query {asked.name} runs with an earlier text of pattern {', '.join(older)}"
+            raise DataError(message, "db.replace installs the query with the new text")
+        if known is not None:
             raise DataError(
                 f"another query runs under the name {asked.name}",
                 "db.replace installs a new version, db.watching()[name].close() ends the query",
             )
-        return known
+        return None
 
     def _pour(self, query: LiveQuery, into: str, time: str | None) -> Pour:
         """Declares the target stream of a new live query's rows."""
@@ -229,7 +239,9 @@ class Queries:
         whole = new.events.succeed(old.events, fresh)
         self._has_begun(new)
         if old.asked is not None:
-            new.asked = replace(old.asked, text=text, evidence=evidence, sharing=new.sharing)
+            new.asked = replace(
+                old.asked, text=text, evidence=evidence, sharing=new.sharing, patterns=new.alerts.patterns
+            )
             self._flow.named[old.asked.name] = new
         return old, new, whole
 

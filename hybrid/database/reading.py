@@ -23,10 +23,13 @@ def input_of(stream: Stream, late: bool) -> StreamInput:
     return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
 
 
-def inputs_of(opened: Opened, text: str, late: bool, in_files: bool) -> dict[str, StreamInput]:
-    """Returns one snapshot of the streams that a statement names, by name in lower case. in_files: flush their events
+def inputs_of(
+    opened: Opened, text: str, patterns: Mapping[str, str], late: bool, in_files: bool
+) -> dict[str, StreamInput]:
+    """Returns one snapshot of the streams that a statement and the named patterns that it uses name, by name in lower
+    case. in_files: flush their events
     first, because Spark reads files only. A stream whose history Spark may search is flushed too."""
-    words = {w.lower() for w in re.findall(r"\w+", text)}
+    words = {w.lower() for one in (text, *patterns.values()) for w in re.findall(r"\w+", one)}
     words |= opened.streams.keys() if lacks_input(text) else set()
     asked = {key: stream for key, stream in opened.streams.items() if key in words}
     for stream in asked.values():
@@ -51,7 +54,7 @@ def backtests(
     with opened.lock:
         opened.check()
         opened.refresh()
-        plans = [planned(text, tables, opened.streams, opened.access) for text in texts]
+        plans = [planned(text, tables, opened.streams, opened.access, opened.used(text, tables)) for text in texts]
         for history in {name: s for one in plans for name, s in one.histories.items()}.values():
             if _may_be_large(opened, history):
                 history.kept.flush()

@@ -10,6 +10,7 @@ from archive import log_repair
 from archive.place import Place, place_of
 from archive.repair import RepairedFault, aside, repair
 from archive.table import Table
+from hybrid.database.pattern_file import PATTERNS, patterns_fault
 from hybrid.watch.declaration import STREAM_FILE, TABLE, read_declaration, write_declaration
 from query.errors import DataError, HybridWarning, first_line
 from query.schema import Schema
@@ -48,6 +49,14 @@ def mend(directory: Place) -> list[RepairedFault]:
         again = "declare idle and heartbeat again, if it had them"
         done.append(RepairedFault(STREAM_FILE, f"{what} created from the table", "", again))
     return done
+
+
+def mend_patterns(database: Place) -> list[RepairedFault]:
+    """Sets the file of named patterns aside if it is damaged. No process may have the database open."""
+    if patterns_fault(database) is None:
+        return []
+    moved = aside(database, PATTERNS)
+    return [RepairedFault(PATTERNS, f"was damaged: it is {moved} now", "", "create its patterns again")]
 
 
 def _log(directory: Path, logged: bool) -> Iterator[RepairedFault]:

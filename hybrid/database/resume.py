@@ -77,10 +77,12 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
     asked = read_asked(saved["asked"])
     strategy = strategy_of(asked.strategy, asked.tolerance_us)
     if saved["alerts"]["over"] is not None:
-        query = queries.ask(asked.text, strategy, asked.tables, asked.evidence, sharing=asked.sharing)
+        query = queries.ask(asked.text, strategy, asked.tables, asked.evidence, sharing=asked.sharing,
+                            patterns=asked.patterns)  # fmt: skip
     else:
         query = queries.start(
-            asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time, sharing=asked.sharing
+            asked.text, strategy, asked.tables, asked.evidence, asked.into, asked.time, sharing=asked.sharing,
+            patterns=asked.patterns,
         )
     query.asked = asked
     query.alerts.restore(saved["alerts"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import duckdb
@@ -137,7 +137,7 @@ class Outer:
             return []
         if self._plan.kind is not StatementKind.SELECT:
             return None
-        traced = _traced(self._plan.select_sql, [f.alias for f in self._plan.factors])
+        traced = _traced(self._plan.select_sql, len(self._plan.factors))
         if traced is None:
             return None
         n = len(self._plan.factors)
@@ -271,28 +271,55 @@ def _side_by_side(node: Any) -> list[tuple[str, str]] | None:
     return [(node["table_name"], node["alias"] or node["table_name"])]
 
 
-def _traced(select_sql: str, aliases: Sequence[str]) -> str | None:
+def _traced(select_sql: str, count: int) -> str | None:
     """Returns the SELECT with the factors' row numbers as last columns. None if they would change the result, or if a
-    factor is outside the SELECT's own FROM."""
+    factor is in a subquery. count: the number of factors."""
     tree = select_tree(select_sql)
     if tree is None:
         return None
     node = tree["statements"][0]["node"]
-    if node["group_expressions"] or any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"]):
+    found = _with_rows(node, {factor_name(i) for i in range(count)}, {})
+    if found is None or len(found) < count:
         return None
-    if {factor_name(i) for i in range(len(aliases))} - _joined_tables(node["from_table"]):
-        return None
-    for alias in aliases:
-        names = [alias, ROW]
-        node["select_list"].append(
-            {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "query_location": 0, "column_names": names}
-        )
+    for i in range(count):
+        node["select_list"].append(_column(found[factor_name(i)]))
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     return str(row[0]) if row else None
 
 
-def _joined_tables(node: Any) -> set[str]:
-    """Returns the tables of a FROM clause, without tables of subqueries."""
+def _with_rows(node: Any, factors: Set[str], entries: Mapping[str, Any]) -> dict[str, list[str]] | None:
+    """Returns for each factor that FROM of a SELECT reads, itself or by WITH, the column that has its row number there,
+    after adding it to the entries of WITH. None if a row of the SELECT has no single origin. entries: those around the
+    SELECT, by name in lower case."""
+    distinct = any(m["type"] == "DISTINCT_MODIFIER" for m in node["modifiers"])
+    if node["type"] != "SELECT_NODE" or node["group_expressions"] or distinct:
+        return None
+    entries = {**entries, **{str(e["key"]).lower(): e["value"]["query_node"] for e in node["cte_map"]["map"]}}
+    found: dict[str, list[str]] = {}
+    for name, shown in _joined_tables(node["from_table"]):
+        inner = {name: [name, ROW]} if name in factors else {}
+        entry = None if name in factors else entries.get(name.lower())
+        if entry is not None:
+            around = {key: other for key, other in entries.items() if key != name.lower()}
+            inner = _with_rows(entry, factors, around) or {}
+        for factor, column in inner.items():
+            if factor in found:
+                return None
+            found[factor] = [shown, ROW]
+            if entry is not None:
+                found[factor] = [shown, f"{ROW}_{factor}"]
+                entry["select_list"].append(_column(column, f"{ROW}_{factor}"))
+    return found
+
+
+def _column(names: list[str], alias: str = "") -> dict[str, object]:
+    """Returns a column of a table as a node of DuckDB's syntax tree."""
+    return {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": alias, "query_location": 0, "column_names": names}
+
+
+def _joined_tables(node: Any) -> list[tuple[str, str]]:
+    """Returns the tables of a FROM clause, without tables of subqueries, each with its name there."""
     if node["type"] == "JOIN":
-        return _joined_tables(node["left"]) | _joined_tables(node["right"])
-    return {str(node["table_name"])} if node["type"] == "BASE_TABLE" else set()
+        return [*_joined_tables(node["left"]), *_joined_tables(node["right"])]
+    name = str(node.get("table_name", ""))
+    return [(name, str(node["alias"]) or name)] if node["type"] == "BASE_TABLE" else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Query:
     """A query of the app. sinks: their names. reads: the streams, in lower case. shed: load shedding, or None.
     start_us: the event time from which archived events are read first (backfill), or None. sharing: how its trends are
-    counted together with others."""
+    counted together with others. patterns: the named patterns that it uses, by name in lower case."""
 
     text: str
     sinks: tuple[str, ...]
@@ -35,12 +35,13 @@ class Query:
     shed: Shed | None = None
     start_us: int | None = None
     sharing: str = SHARING
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class App:
     """The checked content of an app file. path: the file, absolute; relative paths in it start at its directory.
-    files: the app file and the files of its queries."""
+    files: the app file and the files of its queries and patterns. patterns: their texts."""
 
     path: Path
     files: tuple[Path, ...]
@@ -51,6 +52,7 @@ class App:
     sinks: Mapping[str, SinkTable]
     metrics: MetricsTable | None
     limits: LimitsTable
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def access(self) -> Access:

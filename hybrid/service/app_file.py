@@ -1,7 +1,9 @@
 """Loads and checks the file of `hybrid run`; reports all its faults at once, each at its position.
 
-A table is checked by its model (hybrid.service.app_tables); references, streams and queries by the code that runs them
-later.
+A table is checked by its model (hybrid.service.app_tables); references, streams, patterns and queries by the code that
+runs them later.
+
+Long: one class checks one file, since its faults are reported together.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,7 @@ from hybrid.service.app_tables import (
     FileSourceTable,
     LimitsTable,
     MetricsTable,
+    PatternTable,
     QueryTable,
     SimulatorSourceTable,
     SinkTable,
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
-SECTIONS = ("database", "streams", "sources", "queries", "sinks", "metrics", "limits")
+SECTIONS = ("database", "streams", "sources", "patterns", "queries", "sinks", "metrics", "limits")
 #: A reference to an environment variable.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -110,7 +114,8 @@ def _read(path: Path, name: str) -> str:
 
 
 class _Check:
-    """One check of a file. found: its faults; elsewhere: faults of the query files that it names."""
+    """One check of a file. found: its faults; elsewhere: faults of the query files that it names. named: the texts of
+    its patterns, by name in lower case; broken: those with faults."""
 
     def __init__(self, path: Path, data: dict[str, Any], places: Places) -> None:
         self.path = path
@@ -118,8 +123,11 @@ class _Check:
         self.found: list[Diagnostic] = []
         self.elsewhere: list[tuple[str, QueryError]] = []
         self.files = [path.absolute()]
+        self.named: dict[str, str] = {}
+        self.broken: set[str] = set()
         self.data: dict[str, Any] = {
-            name: given if name == "queries" else self.filled_in(given, (name,)) for name, given in data.items()
+            name: given if name in ("queries", "patterns") else self.filled_in(given, (name,))
+            for name, given in data.items()
         }
 
     def filled_in(self, given: Any, path: toml_places.Path) -> Any:
@@ -157,6 +165,10 @@ class _Check:
         sinks = {name: self.kind(SINKS, ("sinks", name)) for name in self.names("sinks")}
         self.apart(sinks)
         asked = {name: self.table(QueryTable, ("queries", name)) for name in self.names("queries")}
+        named = {name: self.table(PatternTable, ("patterns", name)) for name in self.names("patterns")}
+        texts = {n: self.text("patterns", n, table) for n, table in named.items() if table is not None}
+        patterns = {name: text for name, text in texts.items() if text is not None}
+        self.broken |= {name.lower() for name in self.names("patterns") if name not in patterns}
         database = self.table(DatabaseTable, ("database",), {})
         metrics = self.table(MetricsTable, ("metrics",), None)
         limits = self.table(LimitsTable, ("limits",), {})
@@ -175,12 +187,12 @@ class _Check:
                 self.simulated(name, source, streams)
         self.sharing = (database or DatabaseTable()).sharing
         access = self.access(() if database is None else database.files)
-        queries = self.queries(streams, sources, asked, sinks, access)
+        queries = self.queries(streams, sources, patterns, asked, sinks, access)
         self.read_once(sources)
         self.write_apart(sinks, sources, database)
         return App(
             self.path.absolute(), tuple(self.files), database or DatabaseTable(), _there(streams), _there(sources),
-            queries, _there(sinks), metrics, limits or LimitsTable(),
+            queries, _there(sinks), metrics, limits or LimitsTable(), patterns,
         )  # fmt: skip
 
     # ---- tables
@@ -428,10 +440,11 @@ class _Check:
 
     def queries(
         self, streams: Mapping[str, StreamTable | None], sources: Mapping[str, SourceTable | None],
-        asked: Mapping[str, QueryTable | None], sinks: Mapping[str, SinkTable | None], access: Access,
+        patterns: Mapping[str, str], asked: Mapping[str, QueryTable | None],
+        sinks: Mapping[str, SinkTable | None], access: Access,
     ) -> dict[str, Query]:
-        """Declares the streams in an in-memory database with the access of the service, makes their sources, and plans
-        the queries. Returns the queries without faults."""
+        """Declares the streams in an in-memory database with the access of the service, makes their sources, creates
+        the patterns, and plans the queries. Returns the queries without faults."""
         from hybrid.database.database import Database
 
         with Database(access=access) as db:
@@ -446,6 +459,7 @@ class _Check:
                 if source is not None and known and known not in faulty:
                     schema = db.schema(known)
                     self.guarded(lambda s=source, of=schema: self.source(s, of), ("sources", name))
+            self.patterns(db, patterns, faulty)
             return {
                 name: query
                 for name, table in asked.items()
@@ -535,39 +549,107 @@ class _Check:
     ) -> Query | None:
         base: toml_places.Path = ("queries", name)
         known = [sink for i, sink in enumerate(table.sinks) if self.known("sink", sink, (*base, "sinks", i))]
-        if (table.sql is None) == (table.file is None):
-            what = "has no text" if table.sql is None else "has two texts"
-            self.fault("HQ702", f"queries.{name} {what}", self.places.key(base), hint="give it either sql or file")
+        text = self.text("queries", name, table)
+        if text is None or self.uses_broken(text):
             return None
-        text, file = table.sql or "", table.file
-        if file is not None:
-            place = self.path.parent / file
-            self.files.append(place.absolute())
-            try:
-                text = _read(place, file)
-            except DataError as error:
-                hint = "name a file with the query"
-                self.fault("HQ704", error.message, self.places.value((*base, "file")), hint=hint)
-                return None
-        try:
-            shed = None if table.shed is None else Shed(table.shed.lag, table.shed.after, table.shed.least)
+        schema, reads = None, ()
+
+        def plan() -> None:
+            nonlocal schema, reads
             schema, reads = db.rows_of(text, shed)
-        except QueryError as error:
-            kept = [d for d in error.diagnostics if not (faulty and d.code == "HQ200")]
-            if kept and file is not None:
-                self.elsewhere.append((str(self.path.parent / file), QueryError(kept, text)))
-            elif kept:
-                self.found += [self.moved(d, (*base, "sql"), text) for d in kept]
-            return None
-        except DataError as error:
-            at = self.places.value((*base, "sql" if file is None else "file"))
-            self.fault("HQ703", error.message, at, hint=error.hint)
+
+        shed = None if table.shed is None else Shed(table.shed.lag, table.shed.after, table.shed.least)
+        if not self.planned(plan, base, text, table.file, faulty):
             return None
         for i, sink in enumerate(table.sinks):
             found = sinks.get(sink)
             if found is not None:
                 self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
-        return Query(text, tuple(known), reads, shed, table.start, table.sharing or self.sharing)
+        sharing = table.sharing or self.sharing
+        return Query(text, tuple(known), reads, shed, table.start, sharing, db.patterns_in(text))
+
+    def text(self, section: str, name: str, table: QueryTable | PatternTable) -> str | None:
+        """Returns the text of a query or pattern; None after reporting that it has none."""
+        base: toml_places.Path = (section, name)
+        if (table.sql is None) == (table.file is None):
+            what = "has no text" if table.sql is None else "has two texts"
+            self.fault("HQ702", f"{section}.{name} {what}", self.places.key(base), hint="give it either sql or file")
+            return None
+        if table.file is None:
+            return table.sql
+        place = self.path.parent / table.file
+        self.files.append(place.absolute())
+        try:
+            return _read(place, table.file)
+        except DataError as error:
+            hint = f"name a file with the {'query' if section == 'queries' else 'pattern'}"
+            self.fault("HQ704", error.message, self.places.value((*base, "file")), hint=hint)
+            return None
+
+    def planned(
+        self, act: Callable[[], None], base: toml_places.Path, text: str, file: str | None, faulty: set[str]
+    ) -> bool:
+        """Runs `act`, and reports the faults of a text, which is in a file or in the table at `base`. Returns True if
+        it raised none. faulty: streams that are not declared."""
+        try:
+            act()
+        except QueryError as error:
+            kept = [d for d in error.diagnostics if not (faulty and d.code == "HQ200")]
+            if kept and error.text != text:  # of a pattern that it uses
+                self.fault(kept[0].code, kept[0].message, self.places.value((*base, "sql" if file is None else "file")))
+            elif kept and file is not None:
+                self.elsewhere.append((str(self.path.parent / file), QueryError(kept, text)))
+            elif kept:
+                self.found += [self.moved(d, (*base, "sql"), text) for d in kept]
+            return False
+        except DataError as error:
+            at = self.places.value((*base, "sql" if file is None else "file"))
+            self.fault("HQ703", error.message, at, hint=error.hint)
+            return False
+        return True
+
+    def patterns(self, db: Any, texts: Mapping[str, str], faulty: set[str]) -> None:
+        """Creates the patterns of the file, and those of an existing database that fit, in the database of the check;
+        reports their faults."""
+        from hybrid.database.patterns import in_order, refuse_ring
+
+        streams = {name.lower() for name in db.streams()}  # a pattern cannot have their names
+        given = {name.lower(): text for name, text in texts.items() if name.lower() not in streams}
+        self.named = dict.fromkeys(self.broken, "") | given
+        for name in in_order(texts):
+            table = self.given(("patterns", name))
+            file = table.get("file")
+
+            def create(name: str = name) -> None:
+                if name.lower() in self.named:
+                    refuse_ring(name.lower(), self.named)
+                db.create_pattern(name, texts[name])
+
+            if self.uses_broken(texts[name]) or not self.planned(create, ("patterns", name), texts[name], file, faulty):
+                self.broken.add(name.lower())
+        there = {name: text for name, text in self.patterns_before().items() if name not in map(str.lower, texts)}
+        for name in in_order(there):
+            with suppress(DataError, QueryError):  # it may be of streams that the file does not have
+                db.create_pattern(name, there[name])
+
+    def uses_broken(self, text: str) -> bool:
+        """True if a text uses a pattern of the file that has a fault, which is reported already."""
+        from query.language.named import used_patterns
+
+        return not self.broken.isdisjoint(used_patterns(text, self.named))
+
+    def patterns_before(self) -> dict[str, str]:
+        """Returns the named patterns of an existing database on disk, by name in lower case."""
+        from archive.place import place_of
+        from hybrid.database.pattern_file import read_patterns
+
+        path = self.data.get("database", {}).get("path")
+        if not isinstance(path, str) or "://" in path:
+            return {}
+        try:
+            return {key: p.text for key, p in read_patterns(place_of(self.path.parent / path)).items()}
+        except (DataError, OSError):
+            return {}  # the start of the service reports faults of the database
 
     def moved(self, fault: Diagnostic, path: toml_places.Path, text: str) -> Diagnostic:
         """Returns a fault of a query text with its position in the app file."""

@@ -222,6 +222,13 @@ class ShedTable(AppTable):
     """the share of the keys that is always kept"""
 
 
+class PatternTable(AppTable):
+    sql: str | None = None
+    """the text of the pattern"""
+    file: str | None = None
+    """the file with the text of the pattern"""
+
+
 class QueryTable(AppTable):
     sql: str | None = None
     """the text of the query"""

@@ -22,6 +22,11 @@ def declare_all(context: Context) -> None:
             context.db.late(name)  # from now on late events are buffered for `ServiceQueries.fetch`
 
 
+def declare_patterns(context: Context) -> None:
+    """Creates the patterns of the app in its database; changed ones replace those before them. Others stay."""
+    context.db.create_patterns(context.app.patterns, replace=True, force=True)
+
+
 def declare(db: Any, name: str, stream: StreamTable) -> list[str]:
     """Declares a stream of an app in a database. Returns its changes, as text."""
     columns, said = dict(stream.columns), []

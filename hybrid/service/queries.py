@@ -15,7 +15,7 @@ from hybrid.service.outlets import Outlets
 from hybrid.service.trouble import clock, said
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.chain import plan_streams
-from query.errors import DataError, QueryError
+from query.errors import DataError, QueryError, own_text
 
 #: Seconds for which a query removed from the app file is kept.
 REMOVED_S = 600.0
@@ -88,7 +88,8 @@ class ServiceQueries:
             running = Running(query, alerts)
             if not (alerts.done or alerts.failed):
                 self.running[name] = running
-                if alerts.plan.text != query.text or _shared_otherwise(alerts, query):
+                changed = own_text(alerts.plan.text) != query.text or alerts.patterns != query.patterns
+                if changed or _shared_otherwise(alerts, query):
                     self._replace(name, running, query)
                 else:
                     self._shed(name, running)
@@ -121,7 +122,9 @@ class ServiceQueries:
         running = self.running.get(name)
         if running is None:
             self.watch(name, query)
-        elif (running.query.text, running.query.sharing) == (query.text, query.sharing) and running.failure is None:
+        elif running.failure is None and (running.query.text, running.query.sharing, running.query.patterns) == (
+            query.text, query.sharing, query.patterns
+        ):
             running.query = query
             self._shed(name, running)
         else:
@@ -218,7 +221,7 @@ class ServiceQueries:
             if name in context.app.queries:
                 continue
             until = float(told.get(name, context.clock.now() + REMOVED_S))
-            query = Query(alerts.plan.text, (), plan_streams(alerts.plan))
+            query = Query(own_text(alerts.plan.text), (), plan_streams(alerts.plan), patterns=alerts.patterns)
             self.removed[name] = Running(query, alerts), until
             if name not in told:
                 context.say(f"query {name}: it is no longer in the file; {_kept_until(until)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybrid.service.app_file import AppError, load
 from hybrid.service.changes import Settling, check_change, check_not_emptied
 from hybrid.service.context import Context
-from hybrid.service.declare import declare_all
+from hybrid.service.declare import declare_all, declare_patterns
 from hybrid.service.intake import Intake
 from hybrid.service.outlets import Outlets
 from hybrid.service.queries import ServiceQueries
@@ -90,6 +90,7 @@ class Reload:
                 queries.remove(name)
         outlets.rows_kept()
         declare_all(context)
+        declare_patterns(context)
         queries.take_back()
         for name, query in app.queries.items():
             queries.update(name, query)

@@ -25,7 +25,7 @@ from hybrid.service.checkpoints import ServiceCheckpoints, seconds_left
 from hybrid.service.client_log import ClientLog
 from hybrid.service.connectors import TOPICS, make_sink, make_source
 from hybrid.service.context import Clock, Context
-from hybrid.service.declare import declare_all
+from hybrid.service.declare import declare_all, declare_patterns
 from hybrid.service.intake import Intake
 from hybrid.service.outlets import Outlets
 from hybrid.service.pulse import Pulse
@@ -141,6 +141,7 @@ class Service:
             raise
         context.doing = "declaring streams"
         declare_all(context)
+        declare_patterns(context)
         for part in (self.report, self.checkpoints, self.intake, self.reloads):
             part.begin()
         self._opened_s = context.clock.ticks()

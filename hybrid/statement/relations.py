@@ -87,11 +87,15 @@ class Relations:
         spark: OnSpark | None = None,
         large: LargeRanges | None = None,
         access: duck.Access = duck.ANYTHING,
+        patterns: Mapping[str, str] | None = None,
     ) -> None:
+        """patterns: the named patterns that the statement uses, by name in lower case."""
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
         self.large = large
-        self._words = {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
+        self.patterns = patterns or None
+        texts = (text, *(patterns or {}).values())
+        self._words = {w.lower() for one in texts for w in re.findall(r"\w+", one) + re.findall(r'"([^"]+)"', one)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self._arrow: dict[str, pa.Table] = {}
@@ -230,6 +234,7 @@ class Relations:
 
     def bind(self, query: ast.QuerySyntax) -> QueryPlan:
         """Returns the plan of a query over these relations."""
+        self._text = query.text  # with the patterns that FROM reads: DuckDB reports errors about this text
         self.expect(query)
         try:
             session = NO_SESSION if self._own or not query.factors else self._session(query)

@@ -66,7 +66,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
     """Returns the matches of one statement over named tables as a graph; see hybrid.matches."""
     with Relations(text, tables, connection=connection).open() as relations:
-        query = parse(text, relations.names())
+        query = parse(text, relations.names(), relations.patterns)
         relations.allow(query)
         plan = relations.bind(query)
         relations.load(plan)
@@ -80,14 +80,14 @@ def explain_tables(text: str, stage: str, tables: Mapping[str, Any]) -> str:
 
 def explain_in(text: str, stage: str, relations: Relations) -> str:
     """Explains a statement over relations."""
-    query = parse(text, relations.names())
+    query = parse(text, relations.names(), relations.patterns)
     with relations.open():
         return explain_plan(query, relations.bind(query), stage)
 
 
 def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher) -> Result:
     """Parses, binds and runs a statement over relations."""
-    query = parse(text, relations.names())
+    query = parse(text, relations.names(), relations.patterns)
     relations.allow(query)
     plan = relations.bind(query)
     if relations.spark is not None:
@@ -104,7 +104,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             try:
                 found.append(answer_factor(factor, relations, make))
             except QueryError as error:
-                raise error if factor.histories else _placed(error, query.factors[i].match, text) from None
+                raise error if factor.histories else _placed(error, query.factors[i].match, query.text) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():
                     relations.register(name, rows, outer.fields[name])

@@ -18,6 +18,7 @@ from matching.workload.cost import show_cost, show_rates
 from matching.workload.graph import sharing_graph
 from matching.workload.program import shareable, workload_key
 from matching.workload.sharing_mode import SharingMode
+from query.language.named import used_patterns
 from query.language.parse import parse
 from query.plan.plan import Plan
 
@@ -27,20 +28,22 @@ BATCH_EVENTS = 4_096
 
 
 def explain_workload(
-    texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic", modes: Mapping[str, str] = NO_MODES
-) -> str:
+    texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic", modes: Mapping[str, str] = NO_MODES,
+    patterns: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Returns, for each group of queries that can be counted together, their template, and after a run over the events
     of their table the rates, the sharing plan graph, the plan, its cost and its changes; and of each other query why it
     is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic; modes: those of single
-    queries. Raises QueryError, DataError. Cost: that of the queries."""
+    queries. patterns: the named patterns that the statements may use, by name in lower case. Raises QueryError,
+    DataError. Cost: that of the queries."""
     for mode in (sharing, *modes.values()):
         check_sharing(mode, mode)
     groups: dict[tuple[object, ...], dict[str, Plan]] = {}
     events: dict[tuple[object, ...], list[EventBatch]] = {}
     alone: dict[str, str] = {}
     for name, text in texts.items():
-        relations = Relations(text, tables)
-        query = parse(text, relations.names())
+        relations = Relations(text, tables, patterns=used_patterns(text, patterns or {}, list(tables)))
+        query = parse(text, relations.names(), relations.patterns)
         with relations.open():
             plan = relations.bind(query)
             why: str | None

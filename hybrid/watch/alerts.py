@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,13 @@ class Alerts:
         identified: bool = False, rows_from: Callable[[], int | None] = lambda: None,
         catch_up: Callable[[float | None], None] = lambda seconds: None,
         whole: Callable[[list[Matches]], Iterable[Matches]] = lambda found: found,
+        patterns: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """rows_from: returns the least time of a last event of a later row, or None. catch_up: waits until requests for
-        history are answered, at most so many seconds. whole: returns matches with their events, see LiveQuery.whole."""
+        history are answered, at most so many seconds. whole: returns matches with their events, see LiveQuery.whole.
+        patterns: the named patterns that the query uses, with the texts that it began with, by name in lower case."""
         self.plan = plan
+        self.patterns = patterns
         self._factor = plan.factors[0]
         self._outer = outer
         self._lookups = lookups

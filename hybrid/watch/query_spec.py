@@ -16,7 +16,8 @@ SHARING = "dynamic"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request for a named live query; the names are those of Database.watch."""
+    """The request for a named live query; the names are those of Database.watch. patterns: the named patterns that it
+    uses, with the texts that it began with, by name in lower case."""
 
     name: str
     text: str
@@ -28,6 +29,7 @@ class Asked:
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     from_us: int | None = None
     sharing: str = SHARING
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
     def same(self, other: Asked) -> bool:
         """True if both requests are equal."""
@@ -45,7 +47,7 @@ ASKED_TAGS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "name": ("name", ()), "text": ("text", ()), "strategy": ("strategy", ()),
     "tolerance_us": ("tolerance_us", (None,)), "evidence": ("evidence", (False,)), "into": ("into", (None,)),
     "time": ("time", (None,)), "tables": ("tables", ({},)), "from_us": ("from_us", (None,)),
-    "sharing": ("sharing", (SHARING,)),
+    "sharing": ("sharing", (SHARING,)), "patterns": ("patterns", ({},)),
 }  # fmt: skip
 
 

@@ -25,8 +25,9 @@ def _query(query: LiveQuery) -> dict[str, Any]:
     asked = query.asked
     assert asked is not None
     own = {tag: getattr(asked, name) for name, (tag, _) in ASKED_TAGS.items()}
+    given = {"tables": dict(asked.tables), "patterns": dict(asked.patterns)}
     return {
-        "asked": own | {"tables": dict(asked.tables)}, "alerts": query.alerts.save(), "own": query.events.save(),
+        "asked": own | given, "alerts": query.alerts.save(), "own": query.events.save(),
         "driver": None if query.driver is None else query.driver.save(),
     }  # fmt: skip
 

@@ -272,7 +272,8 @@ class PatternFactor:
 
     `span` covers the whole factor, `input_span` the input. The input's name belongs to the input only if it names
     columns too. scopes: the WITH lists the input sees, outermost first. head: SQL that precedes the factor and is not
-    in the text. merged: the inputs of `MERGE(a, b)`, merged by time.
+    in the text. merged: the inputs of `MERGE(a, b)`, merged by time. times: True if its rows have the times of their
+    first and last event, t0 and t1: it is a named pattern that FROM reads.
     """
 
     input: str
@@ -285,6 +286,7 @@ class PatternFactor:
     scopes: tuple[WithScope, ...] = ()
     head: str = ""
     merged: tuple[Identifier, ...] = ()
+    times: bool = False
 
 
 @dataclass(frozen=True, slots=True)

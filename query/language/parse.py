@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import lark
 
-from query.errors import Diagnostic, QueryError, Span, nearest
+from query.errors import Diagnostic, ExpandedText, QueryError, Span, in_pattern, nearest
 from query.language import ast, sase
 from query.language.build import (
     SELECTIONS,
@@ -37,7 +37,8 @@ from query.language.cut import (
 )
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
-from query.language.read import error_at, names_pattern, read_tokens
+from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
+from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
 #: Words of statements that write.
@@ -48,24 +49,34 @@ _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
 UNREAD = "SELECT 0"
 
 
-def parse(text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None) -> ast.QuerySyntax:
+def parse(
+    text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None, tables: Sequence[str] = ()
+) -> ast.QuerySyntax:
     """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
     DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
     inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. patterns: the queries of
-    named patterns that boxes may name, by name in lower case. Raises QueryError with one fault for each unreadable
-    piece, or else with DuckDB's error about the rest; HQ222 for a box without a pattern, or of one made of itself.
-    About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
+    named patterns, by name in lower case, which boxes and FROM may name; the text of the result has those that FROM
+    reads in WITH (query.language.named). tables: more names that hide patterns in FROM. Raises QueryError with one
+    fault for each unreadable piece, or else with DuckDB's error about the rest; HQ222 for a box without a pattern, or
+    of one made of itself. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
     """
-    return _parse(text, inputs, patterns or {}, ())
+    refuse_pattern_statement(text)
+    whole = expanded(text, (*inputs, *tables), patterns or {})
+    return _parse(whole, inputs, patterns or {}, patterns or {}, ())
 
 
-def _parse(text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...]) -> ast.QuerySyntax:
-    """See `parse`. inside: the patterns whose queries are being read, the outermost first."""
+def _parse(
+    text: str, inputs: Sequence[str], patterns: Mapping[str, str], named: Mapping[str, str], inside: tuple[str, ...]
+) -> ast.QuerySyntax:
+    """See `parse`. patterns: those that boxes may name: named ones, and entries of WITH around the text. inside: the
+    patterns whose queries are being read, the outermost first."""
+    if inside:
+        text = expanded(text, (), named, inside)
     tokens = tokenize(text)
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
-    modules, unread = _modules(tokens, inputs, patterns, inside)
+    modules, unread = _modules(tokens, inputs, patterns, named, inside)
     cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
@@ -86,6 +97,7 @@ def _parse(text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside
             faults += error.diagnostics
     if faults:
         raise QueryError(faults, text)
+    factors = _with_times(text, factors)
     kind = _kind(tokens, any(not isinstance(piece, AlertCut) for piece in cuts))
     _check_around(tokens, cuts, kind, unread)
     return ast.QuerySyntax(text, tuple(factors), tuple(histories), kind, alert, modules, unread)
@@ -95,24 +107,27 @@ def _parse(text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside
 
 
 def _modules(
-    tokens: Tokens, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...]
+    tokens: Tokens, inputs: Sequence[str], patterns: Mapping[str, str], named: Mapping[str, str],
+    inside: tuple[str, ...],
 ) -> tuple[tuple[ast.ModuleSyntax, ...], tuple[Span, ...]]:
     """Returns the patterns that boxes of the statement name and that exist, each once; and the queries of WITH entries
     that nothing but boxes reads."""
     found: dict[str, ast.ModuleSyntax] = {}
     unread: list[Span] = []
     # an entry stands before the boxes that name it: whether its own boxes are of the statement is known by then
-    for i in reversed(list(_boxes(tokens))):
-        name, place = _written(tokens, i), tokens.items[i].start
-        entry = {_written(tokens, e.name): e for e in _entries_seen(tokens, i)}.get(name)
+    for i in reversed(list(boxes(tokens))):
+        name, place = written(tokens, i), tokens.items[i].start
+        entry = {written(tokens, e.name): e for e in entries_seen(tokens, i)}.get(name)
+        if entry is not None and _is_added(tokens, entry):
+            entry = None  # the pattern itself, without the columns that FROM shows
         if entry is not None and not _is_read(tokens, entry):
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
             unread += [span] if span not in unread else []
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
-            known = [*patterns, *(_written(tokens, e.name) for e in _entries_seen(tokens, i))]
-            hint = nearest(name, known) or "name one by WITH name AS (SELECT ...)"
+            known = [*patterns, *(written(tokens, e.name) for e in entries_seen(tokens, i))]
+            hint = nearest(name, known) or "name one: CREATE PATTERN name AS SELECT ..., or WITH name AS (SELECT ...)"
             raise error_at(
                 tokens.text, "HQ222", f"there is no pattern {name}", tokens.items[i].span, "no such pattern", hint
             )
@@ -125,28 +140,32 @@ def _modules(
         else:
             text, below = _body(tokens, entry), {**patterns, **_bodies(tokens, entry.open)}
         try:
-            found[name] = ast.ModuleSyntax(name, _parse(text, inputs, below, (*inside, name)))
+            found[name] = ast.ModuleSyntax(name, _parse(text, inputs, below, named, (*inside, name)))
         except QueryError as error:
-            raise QueryError(error.diagnostics, tokens.text if entry is not None else error.text) from None
+            if error.text != text:
+                raise  # a fault in a pattern that this one uses
+            if entry is not None:
+                raise QueryError(error.diagnostics, tokens.text) from None
+            raise QueryError(*in_pattern(name, error.diagnostics, text)) from None
     return tuple(found.values()), tuple(unread)
 
 
-def _boxes(tokens: Tokens) -> Iterator[int]:
-    """Yields the tokens that name the pattern of a box."""
-    for i in range(len(tokens.items)):
-        if tokens.words(i, "AS", "PATTERN") and names_pattern(tokens, i + 1):
-            yield i + 2
+def _is_added(tokens: Tokens, entry: WithEntry) -> bool:
+    """True if an entry of WITH is a named pattern that FROM reads."""
+    if not isinstance(tokens.text, ExpandedText):
+        return False
+    start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
+    return any(start <= span.start and span.end <= end for _, span in tokens.text.queries())
 
 
-def _written(tokens: Tokens, i: int) -> str:
-    return identifier_of(tokens.items[i].text, tokens.items[i].span).written.lower()
-
-
-def _entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
-    """Yields the WITH entries that stand before token i where it can see them, the innermost last."""
-    for open in (-1, *enclosing(tokens, i)):
-        for listed in with_lists(tokens, open, i):
-            yield from (e for e in listed.entries if e.close < i)
+def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.PatternFactor]:
+    """Returns the factors of a statement; those that are named patterns show the times of their matches, too."""
+    found = list(factors)
+    for _, span in text.queries() if isinstance(text, ExpandedText) else ():
+        inside = [i for i, f in enumerate(found) if span.start <= f.span.start and f.span.end <= span.end]
+        if inside:
+            found[inside[-1]] = replace(found[inside[-1]], times=True)
+    return found
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
@@ -156,15 +175,15 @@ def _body(tokens: Tokens, entry: WithEntry) -> str:
 
 
 def _bodies(tokens: Tokens, i: int) -> dict[str, str]:
-    return {_written(tokens, e.name): _body(tokens, e) for e in _entries_seen(tokens, i)}
+    return {written(tokens, e.name): _body(tokens, e) for e in entries_seen(tokens, i)}
 
 
 def _is_read(tokens: Tokens, entry: WithEntry) -> bool:
     """True if anything but boxes may read a WITH entry."""
-    name, boxes = _written(tokens, entry.name), set(_boxes(tokens))
+    name, of_boxes = written(tokens, entry.name), set(boxes(tokens))
     return any(
-        token.kind in (TokenKind.WORD, TokenKind.QUOTED) and i not in boxes and i != entry.name
-        and _written(tokens, i) == name and tokens.items[i - 1].word in ("FROM", "JOIN", "OF", ",", "(")
+        token.kind in (TokenKind.WORD, TokenKind.QUOTED) and i not in of_boxes and i != entry.name
+        and written(tokens, i) == name and tokens.items[i - 1].word in ("FROM", "JOIN", "OF", ",", "(")
         for i, token in enumerate(tokens.items)
     )  # fmt: skip
 

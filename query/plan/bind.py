@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from query.errors import Diagnostic, HybridWarning, QueryError, Span, nearest
+from query.errors import Diagnostic, HybridWarning, QueryError, Span, in_pattern, nearest, own_text
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
@@ -21,7 +21,7 @@ from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import common_keys
+from query.plan.boxes import common_keys, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
@@ -81,6 +81,15 @@ def bind(
         fault = Diagnostic("HQ500", "the query is nested too deeply", Span(0, len(query.text)),
                            hint="split long chains of operators by parentheses, or compute them in the input")
         raise QueryError([fault], query.text) from None
+
+
+def columns_of(
+    query: ast.QuerySyntax, resolve: Callable[[str], Schema], describe: Describe = duck.bind_statement
+) -> tuple[Field, ...]:
+    """Returns the columns of the rows of a query, and checks it. See `bind`."""
+    whole = _Query(query, resolve, False, {}, describe, NO_SESSION)
+    whole.bind()
+    return tuple(whole.columns)
 
 
 class _Query:
@@ -284,9 +293,12 @@ class _Query:
         written = query.text.lstrip()
         try:
             return inner.as_module(module.name)
-        except QueryError as error:  # an entry of WITH has its place in this text
-            ours = self.query.text[: len(query.text)].endswith(written)
-            raise QueryError(error.diagnostics, self.query.text if ours else error.text) from None
+        except QueryError as error:
+            if error.text != own_text(query.text):
+                raise  # a fault in a pattern that this one uses
+            if self.query.text[: len(query.text)].endswith(written):  # an entry of WITH has its place in this text
+                raise QueryError(error.diagnostics, self.query.text) from None
+            raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
@@ -319,6 +331,7 @@ class _Query:
         found = self.merged(factor) if factor.merged else self.input(factor)
         input_sql, schema, members = found if found is not None else (factor.input, None, ())
         plan = self.match(factor.match, schema) if schema is not None else None
+        plan = with_times(plan) if plan is not None and factor.times else plan
         bare = BARE_NAME.fullmatch(factor.input)
         alias = factor.alias.written if factor.alias else unquoted(bare[1]) if bare else "m"
         columns = self.output(factor, plan) if plan is not None else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from query.language.ast import AfterMatchKind, Selection
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
     Call,
@@ -192,6 +192,22 @@ def with_interval(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> Plan:
     ]  # fmt: skip
     schema = plan.schema if plan.boxes else of_events(plan.schema, time, counted)
     return replace(plan, schema=schema, measures=(*plan.measures, *measures))
+
+
+def with_times(plan: Plan) -> Plan:
+    """Returns a pattern whose rows have, as further columns, the times of the first and the last event of each match,
+    unless it has columns of these names; the pattern itself if its rows are no matches in the order of a time."""
+    if plan.rows is not RowsPerMatch.ONE or plan.trends is not None or not plan.order_by:
+        return plan
+    time, known = plan.order_by[0].column, {c.name.lower() for c in output_columns(plan)}
+    measures = [
+        Measure(name, Navigation(
+            Column(f"#{name}" if plan.boxes else time.name, time.type), (), logical, 0, 0, False, time.type
+        ))
+        for name, logical in zip(TIMES, (Logical.FIRST, Logical.LAST), strict=True)
+        if name not in known
+    ]  # fmt: skip
+    return replace(plan, measures=(*plan.measures, *measures))
 
 
 def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) -> Plan:

@@ -1,0 +1,148 @@
+"""Named patterns of an app file: created at the start, replaced by a reload, and checked with the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hybrid
+from hybrid.service.app_file import AppError, load
+from query.errors import DataError, QueryError
+from tests.hybrid.cli.test_cli import run
+from tests.hybrid.services import APP, Bench, piece
+
+FALL = """
+SELECT * FROM ticks MATCH_RECOGNIZE (
+  PARTITION BY name ORDER BY ts MEASURES A.price AS high, LAST(B.price) AS low
+  PATTERN (A B) WITHIN INTERVAL 1 HOUR DEFINE B AS price < PREV(price)
+)"""
+#: The app, its query reading a pattern; `deep` is used by nothing yet, and is written before what it uses.
+NAMED = f"""{APP[: APP.index("[queries.falls]")]}
+[patterns.deep]
+sql = "SELECT * FROM fall MATCH_RECOGNIZE (PARTITION BY name ORDER BY t1 MEASURES A.low AS low PATTERN (A) DEFINE A AS low < 3)"
+
+[patterns.fall]
+sql = '''{FALL}'''
+
+[queries.falls]
+sql = "SELECT high, low FROM fall"
+sinks = ["alerts"]
+
+{APP[APP.index("[sinks.alerts]") :]}"""  # noqa: E501
+
+
+def faults(directory: Path, text: str) -> str:
+    (directory / "app.toml").write_text(text)
+    with pytest.raises(AppError) as caught:
+        load(directory / "app.toml")
+    return caught.value.render()
+
+
+def test_patterns_are_created_and_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    source = bench.start()
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    assert set(bench.service.context.db.patterns()) == {"deep", "fall"}
+    bench.stop()
+    with hybrid.connect(tmp_path / "market", read_only=True) as db:
+        assert set(db.patterns()) == {"deep", "fall"}
+
+
+def test_a_changed_pattern_replaces_the_queries_that_use_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    source = bench.start()
+    source.given += [piece(5)]
+    bench.step(2)
+    # the match in progress comes out, with the new measure
+    bench.rewrite(NAMED.replace("A.price AS high", "A.price * 10 AS high"))
+    source.given += [piece(3, first=1)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(50, 3)]
+    assert bench.status()["trouble"] == {}
+    bench.stop()
+    # a change while it was stopped: the query goes on from the checkpoint with the new text
+    bench.file.write_text(NAMED.replace("A.price AS high", "A.price * 100 AS high"))
+    bench.again()
+    source = bench.start()
+    source.given += [piece(4, 2, first=2)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs()[1:] == [(400, 2)]
+    bench.stop()
+
+
+def test_a_pattern_may_get_other_columns_with_its_queries(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    source = bench.start()
+    text = NAMED.replace("AS high", "AS top").replace("SELECT high", "SELECT top AS high")
+    bench.rewrite(text)
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    assert bench.sinks["alerts"].pairs() == [(5, 3)]
+    bench.stop()
+
+
+def test_a_removed_pattern_that_no_longer_fits_stops_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    bench.start()
+    begin, end = NAMED.index("[patterns.deep]"), NAMED.index("[patterns.fall]")
+    without = NAMED[:begin] + NAMED[end:]
+    bench.rewrite(without.replace("AS low", "AS down").replace("low FROM fall", "down AS low FROM fall"))
+    assert bench.status()["trouble"] == {}
+    db = bench.service.context.db
+    assert set(db.patterns()) == {"deep", "fall"}
+    with pytest.raises(QueryError, match="in pattern deep"):
+        db.sql("SELECT * FROM deep")
+    bench.stop()
+
+
+def test_a_removed_pattern_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NAMED)
+    bench.start()
+    bench.rewrite(NAMED.replace("[patterns.deep]", "[patterns.deeper]"))
+    assert set(bench.service.context.db.patterns()) == {"deep", "deeper", "fall"}
+    bench.stop()
+    # as for the queries of a service: what only the database knows can be read
+    (tmp_path / "app.toml").write_text(NAMED.replace("high, low FROM fall", "low FROM deep"))
+    assert load(tmp_path / "app.toml").queries["falls"].patterns.keys() == {"deep", "fall"}
+    assert run("pattern", "drop", "deeper", "-d", str(tmp_path / "market")).returncode == 0
+
+
+def test_a_pattern_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fall.sql").write_text(FALL + ";\n")
+    text = NAMED.replace(f"sql = '''{FALL}'''", 'file = "fall.sql"')
+    (tmp_path / "app.toml").write_text(text)
+    app = load(tmp_path / "app.toml")
+    assert app.patterns["fall"] == FALL + ";\n"
+    assert app.files[1:] == (tmp_path / "fall.sql",)
+    (tmp_path / "fall.sql").write_text(FALL.replace("B AS price", "B AS prise"))
+    assert "fall.sql:4:52\n" in faults(tmp_path, text)
+
+
+def test_faults_point_at_the_pattern(tmp_path: Path) -> None:
+    said = faults(tmp_path, NAMED.replace("B AS price", "B AS prise"))
+    line = NAMED[: NAMED.index("B AS price")].count("\n") + 1
+    assert f"app.toml:{line}:52\n" in said
+    assert "ticks has no column prise" in said
+    assert said.count("error[") == 1  # what uses it is not at fault
+    said = faults(tmp_path, NAMED.replace("FROM ticks MATCH", "FROM deep MATCH"))
+    assert "HQ222" in said
+    assert "fall -> deep -> fall" in said
+    said = faults(tmp_path, NAMED.replace(f"sql = '''{FALL}'''", ""))
+    assert ("patterns.fall has no text" in said, said.count("error[")) == (True, 1)
+    assert "patterns.deep has no text" in faults(tmp_path, NAMED.replace("sql = \"SELECT * FROM fall", "# \""))
+    assert "patterns.fall has no key sqll" in faults(tmp_path, NAMED.replace("sql = '''", "sqll = '''"))
+    assert "ticks is a stream" in faults(tmp_path, NAMED.replace("patterns.deep", "patterns.Ticks"))
+    assert "HQ400" in faults(tmp_path, NAMED.replace("low FROM fall", "low FROM fal"))
+
+
+def test_patterns_of_the_database_that_no_longer_fit_do_not_stop_the_check(tmp_path: Path) -> None:
+    with hybrid.connect(tmp_path / "market") as db:
+        db.create_stream("other", {"ts": "TIMESTAMP"}, time="ts")
+        db.create_pattern("of_other", "SELECT * FROM other MATCH_RECOGNIZE (ORDER BY ts MEASURES 1 AS n PATTERN (A))")
+    (tmp_path / "app.toml").write_text(NAMED)
+    assert list(load(tmp_path / "app.toml").queries) == ["falls"]
+    with hybrid.connect(tmp_path / "market") as db, pytest.raises(DataError, match="there is no pattern fall"):
+        db.drop_pattern("fall")
