@@ -35,11 +35,12 @@ def page(results: Sequence[dict[str, Any]]) -> str:
         f"`SKIP TILL ANY MATCH`, with the same `WITHIN`. One event comes each second, of {_of(told, 'types')} types; "
         "70 % of the events of a type meet the condition of its variable, and a whole match is planted once in "
         f"{_of(told, 'planted')} events. `hierarchical` is the matcher of the pattern with boxes. `flattened` is the "
-        "plain pattern that finds the same matches, in the engine that it gets. `hced` is the paper's algorithm in plain "
-        "Python as printed, with callers removed at call and return: its matches are only counted. The other two find "
-        "the same matches: the run compares a count and a hash of them.", "",
+        "plain pattern that finds the same matches, in the engine that it gets. `hced` is the paper's algorithm in "
+        "plain Python as printed, with callers removed at call and return: its matches are only counted. The other two "
+        "find the same matches: the run compares a count and a hash of them.", "",
         f"Events a second of processor time, median of {told['median_of']} rounds beside other work on the same "
-        f"cores; `times` is the processor time of `hierarchical` by that of `flattened`. {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, numba {versions['numba']}, numpy "
+        f"cores; `times` is the processor time of `hierarchical` by that of `flattened`. "
+        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, numba {versions['numba']}, numpy "
         f"{versions['numpy']}. Memory is by how much a process of its own grows.", "",
         "## Beside the paper", "", *_findings(results), "",
     ]  # fmt: skip
