@@ -3,6 +3,7 @@ composition means."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from benchmarks import answers
 from benchmarks.hierarchy.contenders import CONTENDERS, Push, batches_of, run
 from benchmarks.hierarchy.experiments import Setting, disagreements, line, measured, settings
 from benchmarks.hierarchy.hced import Hced
+from benchmarks.hierarchy.page import page
 from benchmarks.hierarchy.picture import draw, panels
 from benchmarks.hierarchy.workloads import SECOND_US, Shape, plan_of, query, stream
 from matching.batch import Matches
@@ -229,3 +232,25 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert told["contenders"]["flattened"]["matches"] > 20
     assert 0 < told["contenders"]["flattened"]["peak_bytes"] < 100 * 2**20
     assert [y for _, _, y, _ in panels(result)] == ["events/s, processor", "peak memory, MiB"]
+
+
+def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper() -> None:
+    def told(setting: Setting) -> dict[str, Any]:
+        shape = setting.shape
+        figures: dict[str, Any] = {
+            "matches": 50, "hash": "ab", "cpu_seconds": 0.2, "least_cpu_seconds": 0.2, "events_per_second": 1_000,
+            "peak_bytes": 3 * 2**20,
+        }  # fmt: skip
+        layered = figures if shape.layers == 1 else {**figures, "cpu_seconds": 0.3, "peak_bytes": 12 * 2**20}
+        failed = {"failed": "too many"} if shape.layers == 5 else figures
+        contenders = {"hierarchical": layered, "flattened": failed, "hced": {**figures, "matches": 5, "hash": ""}}
+        return {**asdict(setting), "x": setting.x, "figure": setting.figure, "contenders": contenders}
+
+    results = [told(s) for s in settings("1", Shape(), 1, lengths=[3])]
+    result = {"machine": answers.machine(), "versions": answers.versions(), "median_of": 3, "results": results}
+    text = page([result, result])
+    assert text.count("| 2 | 3 | 150 | 25,000 | 50 | 1,000 | 1,000 | 1.5 | 12 | 3 | 1,000 | 5 |") == 2
+    assert text.count("| 5 | 3 | 150 | 25,000 | 50 | 1,000 | too many partial matches | - | 12 | - | 1,000 | 5 |") == 2
+    assert "conditions on single events: 1.5 to 1.5 times" in text
+    assert "0 of `hierarchical`, 2 of `flattened`" in text
+    assert "10 to 10 % of the matches" in text
