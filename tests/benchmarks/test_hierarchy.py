@@ -251,6 +251,6 @@ def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper()
     text = page([result, result])
     assert text.count("| 2 | 3 | 150 | 25,000 | 50 | 1,000 | 1,000 | 1.5 | 12 | 3 | 1,000 | 5 |") == 2
     assert text.count("| 5 | 3 | 150 | 25,000 | 50 | 1,000 | too many partial matches | - | 12 | - | 1,000 | 5 |") == 2
-    assert "conditions on single events: 1.5 to 1.5 times" in text
+    assert "conditions on single events 1.5 to 1.5 times" in text
     assert "0 of `hierarchical`, 2 of `flattened`" in text
     assert "10 to 10 % of the matches" in text
