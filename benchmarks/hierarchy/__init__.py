@@ -1,0 +1,1 @@
+"""The experiments of [HIERARCHY]: patterns made of patterns, in layers and flattened."""
