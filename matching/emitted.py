@@ -75,14 +75,20 @@ def matches_of_windows(
 ) -> Matches:
     """Returns the rows of closed windows, each as a match without events. fingerprint: of the plan, for ids; None:
     without ids. none: no matches, with the sources."""
+    return matches_of_rows(plan, trend_rows(plan, table, windows, groups_of(plan, windows, partitions)), fingerprint,
+                           none)  # fmt: skip
+
+
+def groups_of(plan: Plan, windows: ClosedWindows, partitions: Keys) -> list[pa.Array]:
+    """Returns the values of GROUP BY of rows of windows."""
     assert plan.trends is not None
     partition_by = [c.name for c in plan.partition_by]
-    keys = [partitions.values(partition_by.index(c.name), windows.partition) for c in plan.trends.group_by]
-    rows = trend_rows(plan, table, windows, keys)
-    n, ids = rows.num_rows, None
-    if fingerprint is not None:
-        start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(keys))))
-        ids = window_ids(fingerprint, np.asarray(start.cast(pa.int64())), groups)
+    return [partitions.values(partition_by.index(c.name), windows.partition) for c in plan.trends.group_by]
+
+
+def matches_of_rows(plan: Plan, rows: pa.Table, fingerprint: str | None, none: Matches) -> Matches:
+    """Returns output rows of windows, each as a match without events; see `matches_of_windows`."""
+    n, ids = rows.num_rows, None if fingerprint is None else ids_of_windows(plan, rows, fingerprint)
     return replace(
         none, rows=rows, row_match=np.arange(n), number=np.zeros(n, np.int64), event_bounds=np.zeros(n + 1, np.int64),
         ids=ids,
@@ -111,3 +117,10 @@ def only(found: Matches, index: Int64Array) -> Matches:
 
 
 _NONE = np.zeros(0, np.int64)
+
+
+def ids_of_windows(plan: Plan, rows: pa.Table, fingerprint: str) -> np.ndarray:
+    """Returns the ids of output rows of windows as numbers, int64 (n, 2)."""
+    assert plan.trends is not None
+    start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(plan.trends.group_by))))
+    return window_ids(fingerprint, np.asarray(start.cast(pa.int64())), groups)

@@ -74,11 +74,13 @@ def window_ids(fingerprint: str, start_us: Int64Array, groups: Sequence[pa.Array
     """Returns the ids of n rows of windows as numbers, int64 (n, 2): of the plan, the window and its group. groups: the
     values of GROUP BY, n of each."""
     texts = [_texts(values) for values in groups]
-    out = np.empty((len(start_us), 2), np.int64)
-    for i, start in enumerate(start_us.tolist()):
-        content = b"".join([f"{fingerprint};{start};".encode(), *(column[i] for column in texts)])
-        out[i] = np.frombuffer(hashlib.blake2b(content, digest_size=16, person=b"hybrid window").digest(), ">i8")
-    return out
+    before = hashlib.blake2b(f"{fingerprint};".encode(), digest_size=16, person=b"hybrid window")
+    digests = []
+    for start, *group in zip(start_us.tolist(), *texts, strict=True):
+        one = before.copy()
+        one.update(b"%d;%s" % (start, b"".join(group)))
+        digests.append(one.digest())
+    return np.frombuffer(b"".join(digests), ">i8").reshape(-1, 2).astype(np.int64)
 
 
 def _texts(values: pa.Array) -> list[bytes]:

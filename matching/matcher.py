@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
-from matching.emitted import ends_of, found_by, found_of, matches_of_windows
+from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
 from matching.engines.buffered_runs import group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
 from matching.engines.engine import (
@@ -49,6 +49,7 @@ from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
+from matching.window_parts import part_of
 from query.errors import DataError, HybridWarning
 from query.language.ast import RowsPerMatch
 from query.plan.expression import MatchNumber, walk
@@ -598,6 +599,9 @@ class KernelMatcher:
     def _rows_of_windows(self, windows: ClosedWindows) -> Matches:
         """Returns the rows of closed windows, each as a match without events."""
         assert self.chosen.trends is not None
+        if self.purpose is Purpose.PARTS:
+            part = part_of(self.chosen.trends, windows, groups_of(self.plan, windows, self.keys))
+            return matches_of_rows(self.plan, part, None, self._none())
         fingerprint = self._fingerprint if self.purpose is Purpose.IDENTIFIED else None
         return matches_of_windows(self.plan, self.chosen.trends, windows, self.keys, fingerprint, self._none())
 

@@ -17,6 +17,7 @@ class Purpose(Enum):
     KEPT_ROWS = "output rows of a live query whose runs may spill, and keep their rows; evidence is found again"
     IDENTIFIED = "output rows and match ids of a live query, whose evidence is found again when it is asked for"
     ROWS = "output rows without evidence"
+    PARTS = "sums of windows, to be put together with those of other partitions"  # see matching.window_parts
     COUNTS = "the number of matches of each partition"
     GRAPH = "all matches as a graph"  # see matching.match_graph
 
@@ -33,7 +34,7 @@ class Purpose(Enum):
     @property
     def bare(self) -> bool:
         """True if matches have neither times nor events."""
-        return self is Purpose.ROWS or self.again
+        return self in (Purpose.ROWS, Purpose.PARTS) or self.again
 
     @property
     def carries(self) -> bool:

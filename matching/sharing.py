@@ -1,7 +1,8 @@
 """A pattern found once over a wide range, for the answers of many ranges inside it.
 
 The answer of a range is the matches among its rows alone. For many patterns it follows from the matches of a wider
-range: for all matches, and for one match per start by first completion, it is those whose rows lie inside. If SQL
+range: for all matches, and for one match per start by first completion, it is those whose rows lie inside; for
+windows of trends, which have only their own events, those whose bounds lie inside. If SQL
 skips, the wide range gives for each row the end of its preferred match, and skipping is replayed from the first row of
 each range: a match that ends inside is the preferred one there too, since every match of the range is one of the wide
 range. One that ends beyond the range is no answer: the matches that its first row begins inside are then found by
@@ -26,13 +27,15 @@ from query.plan.plan import AfterMatch, Plan
 class Sharing(Enum):
     """The way the answer of a range follows from a wider one."""
 
-    FILTER = "the matches whose events all lie in the range"
+    FILTER = "the matches whose events, or the windows whose instants, all lie in the range"
     REPLAY = "skipping replayed over the preferred match of each row"
     NOTHING = "each range is matched by itself"
 
 
 def sharing_of(plan: Plan) -> Sharing:
-    """Returns how ranges may share the matches of a plan's pattern."""
+    """Returns how ranges may share the matches of a plan's pattern, or its windows."""
+    if plan.trends is not None:
+        return Sharing.FILTER
     if any(sharing_of(box.plan) is not Sharing.FILTER for box in plan.boxes):
         return Sharing.NOTHING
     skips = plan.after.kind

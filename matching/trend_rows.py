@@ -16,7 +16,7 @@ from matching.engines.run_trends import in_order, out_of_order
 from matching.features import query
 from matching.program.trends import FLOAT, LEAST, Put, TrendTable
 from matching.store import to_arrow
-from matching.trend_numbers import whole_numbers
+from matching.trend_numbers import nearest, sums_of_doubles, whole_numbers
 from matching.types import arrow_schema, plain_type
 from query.errors import DataError
 from query.plan.expression import Column, Expression, quote, show, to_sql, walk
@@ -36,13 +36,20 @@ def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Se
     if not len(windows):
         return schema.empty_table()
     first, group = grouped(windows.window, groups)
-    put = _together(windows, group, len(first))
-    start = windows.window[first] * table.trends.slide_us
+    return rows_of(plan, table, windows.window[first], [g.take(pa.array(first)) for g in groups],
+                   totals(windows, group, len(first)))  # fmt: skip
+
+
+def rows_of(
+    plan: Plan, table: TrendTable, window: np.ndarray, groups: Sequence[pa.Array], put: Totals
+) -> pa.Table:
+    """Returns the output rows of windows and groups, given their sums, in the same order."""
+    schema = arrow_schema(Schema("", output_columns(plan)))
+    start = window * table.trends.slide_us
     columns: dict[str, pa.Array] = {}
     for field, us in zip(WINDOW_COLUMNS, (start, start + table.trends.within_us), strict=True):
         columns[field.name] = pa.array(us).cast(plain_type(field.type))
-    at = pa.array(first)
-    columns |= {c.name: values.take(at) for c, values in zip(table.trends.group_by, groups, strict=True)}
+    columns |= {c.name: values for c, values in zip(table.trends.group_by, groups, strict=True)}
     fixed = len(columns)
     columns |= {p.aggregate.name: _value(p, put, table) for p in table.puts}
     return measured(plan, columns, fixed).cast(schema)
@@ -86,7 +93,7 @@ def _ordered(values: pa.Array) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
+class Totals:
     """Sums of n rows of windows. whole: Python's ints, object (n, numbers); floats: float64 (n, sums); least, largest:
     int64 (n, sums), in the order of the values; there: bool (n, sums), True if there is a value."""
 
@@ -97,10 +104,11 @@ class _Totals:
     there: np.ndarray
 
 
-def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> _Totals:
+def totals(windows: ClosedWindows, group: np.ndarray, count: int) -> Totals:
     """Adds up the rows of each group."""
-    floats = np.zeros((count, windows.floats.shape[1]))
-    np.add.at(floats, group, windows.floats)
+    floats = np.empty((count, windows.floats.shape[1]))
+    for k in range(floats.shape[1]):
+        floats[:, k] = sums_of_doubles(windows.floats[:, k], group, count)
     shape = count, windows.least.shape[1]
     least, largest = (np.full(shape, bound, np.int64) for bound in (np.iinfo(np.int64).max, np.iinfo(np.int64).min))
     there = np.zeros(shape, np.bool_)
@@ -109,10 +117,10 @@ def _together(windows: ClosedWindows, group: np.ndarray, count: int) -> _Totals:
         np.minimum.at(least[:, k], group[some], windows.least[some, k])
         np.maximum.at(largest[:, k], group[some], windows.least[some, k])
         there[group[some], k] = True
-    return _Totals(whole_numbers(windows.whole, group, count), floats, least, largest, there)
+    return Totals(whole_numbers(windows.whole, group, count), floats, least, largest, there)
 
 
-def _value(p: Put, put: _Totals, table: TrendTable) -> pa.Array:
+def _value(p: Put, put: Totals, table: TrendTable) -> pa.Array:
     """Returns the column of an aggregate, in the type of the plan; BIGNUM as digits."""
     kind, count = p.aggregate.type, len(put.whole)
     values = put.whole[:, 1 + p.values] if p.values >= 0 else None
@@ -129,25 +137,18 @@ def _value(p: Put, put: _Totals, table: TrendTable) -> pa.Array:
         if p.aggregate.over is Over.SUM:
             return pa.array(total, mask=missing)
         assert values is not None
-        means = [None if not n else _double(Fraction(t) / n) if np.isfinite(t) else t for t, n in zip(total, values)]
+        means = [None if not n else nearest(Fraction(t) / n) if np.isfinite(t) else t for t, n in zip(total, values)]
         return pa.array(means, pa.float64())
     numbers = put.whole[:, 1 + p.total]
     if p.aggregate.over is Over.AVG:
         assert values is not None
         scale = 10**p.scale
-        means = [None if not n else _double(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
+        means = [None if not n else nearest(Fraction(t, n * scale)) for t, n in zip(numbers, values)]
         return pa.array(means, pa.float64())
     shown = np.zeros(count, np.bool_) if missing is None else missing
     if not p.scale and count and numbers.min() >= -(2**63) and numbers.max() < 2**63:
         return pa.array(numbers.astype(np.int64), mask=shown).cast(pa.string())
     return pa.array([digits(n, p.scale) for n in numbers], pa.string(), mask=shown)
-
-
-def _double(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
 
 
 def digits(number: int, scale: int = 0) -> str:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from matching.batch import Matches
 from matching.by_reference import ReferenceMatcher, to_arrow
-from matching.identity import window_ids
+from matching.emitted import ids_of_windows
 from matching.limits import check_windows
 from matching.trend_rows import digits, measured
 from matching.types import arrow_schema
@@ -66,9 +66,7 @@ class ReferenceTrends(ReferenceMatcher):
             needed = [i for i, us in enumerate(kept.ts_us) if self._end_of_last_window(us) > over]
             if len(needed) < len(kept.ts_us):
                 self._kept = kept.only(needed)
-        n = rows.num_rows
-        start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(trends.group_by))))
-        ids = window_ids(fingerprint(plan), np.asarray(start.cast(pa.int64())), groups)
+        n, ids = rows.num_rows, ids_of_windows(plan, rows, fingerprint(plan))
         none = np.zeros(0, np.int64)
         return Matches(
             rows, np.arange(n), np.zeros(n, np.int64), none, none, np.zeros(n + 1, np.int64), np.zeros(0, np.int16),

@@ -17,6 +17,9 @@ SELECTION PARTITION and both skip-till strategies qualify: they read only rows b
 match. STRICT does so too, but reads rows of all partitions; it qualifies only without PARTITION BY. At the edges of a
 slice, starts of other slices see too few rows and may raise errors that do not exist in the whole: after an error the
 search is repeated without slices.
+
+A row per window belongs to the slice of the start of its window, and depends on the rows up to WITHIN after it. The
+first window may start up to WITHIN before the first row.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from matching.batch import Int64Array, Matches
 from matching.emitted import only
@@ -62,11 +66,11 @@ class Slices:
 
 def reach(plan: Plan) -> Reach | None:
     """Returns the reach of a plan; None if the matches from a start may depend on the whole partition."""
-    within_us = plan.within.interval_us if plan.within is not None else None
     if plan.trends is not None:
-        return None  # windows are cut at the epoch, not at a start
+        return Reach(0, plan.trends.within_us)  # from the start of a window
     if plan.boxes:
         return None  # its layers have reaches of their own
+    within_us = plan.within.interval_us if plan.within is not None else None
     if within_us is None or plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
         return None
     if plan.selection is Selection.STRICT and plan.partition_by:
@@ -89,11 +93,14 @@ def slices(reach: Reach, low_us: int, high_us: int, count_max: int) -> Slices | 
 
 
 def sliced(plan: Plan) -> Plan:
-    """Returns the plan with SLICE as its first partition column. STRICT becomes PARTITION, because rows of other slices
-    may come in between."""
+    """Returns the plan with SLICE as its first partition column, and the last one of GROUP BY. STRICT becomes
+    PARTITION, because rows of other slices may come in between."""
     schema: Schema = replace(plan.schema, fields=(Field(SLICE, "BIGINT"), *plan.schema.fields))
     selection = Selection.PARTITION if plan.selection is Selection.STRICT else plan.selection
-    return replace(plan, schema=schema, partition_by=(Column(SLICE, "BIGINT"), *plan.partition_by), selection=selection)
+    by, trends = Column(SLICE, "BIGINT"), plan.trends
+    if trends is not None:
+        trends = replace(trends, group_by=(*trends.group_by, by))
+    return replace(plan, schema=schema, partition_by=(by, *plan.partition_by), selection=selection, trends=trends)
 
 
 def own(found: Matches, slices: Slices) -> Matches:
@@ -103,3 +110,10 @@ def own(found: Matches, slices: Slices) -> Matches:
     slice_of[found.row_match] = found.rows.column(0).to_numpy()
     kept = only(found, np.flatnonzero(slices.of(found.first_us) == slice_of))
     return replace(kept, rows=kept.rows.select(range(1, kept.rows.num_columns)))
+
+
+def own_rows(rows: pa.Table, name: str, start_us: Int64Array, slices: Slices) -> pa.Table:
+    """Returns the rows of windows that belong to their slice, without the column of the slice. name: of that column.
+    start_us: of their windows."""
+    mine = slices.of(start_us) == rows.column(name).to_numpy()
+    return rows.filter(pa.array(mine)).drop_columns([name])

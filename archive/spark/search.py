@@ -34,10 +34,14 @@ from archive.spark.types import quoted, spark_type
 from archive.sums import FOOTERS
 from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array, Matches
+from matching.emitted import matches_of_rows
+from matching.engines.choose import choose_engine
 from matching.ipc import from_ipc
 from matching.matcher import make_matcher
 from matching.purpose import Purpose
+from matching.trend_rows import grouped
 from matching.types import arrow_schema, arrow_type
+from matching.window_parts import put_together
 from query.errors import DataError, QueryError, first_line
 from query.language.ast import Selection
 from query.plan.boxes import common_keys
@@ -71,8 +75,6 @@ class Archived:
 def why_not(plan: Plan) -> str:
     """Returns the part of a plan that Spark cannot do, or an empty string: matchers get rows in the total order, so
     ORDER BY must be a prefix of it."""
-    if plan.trends is not None:
-        return "ONE ROW PER WINDOW"
     if plan.boxes and set(common_keys(plan)) != {c.name for c in plan.partition_by}:
         return "a pattern whose boxes are partitioned by other columns"
     schema = plan.schema
@@ -93,8 +95,26 @@ def rows(
     tasks: number of tasks (None: one per TASK_ROWS, at most spark.sql.shuffle.partitions). sliced: cuts rows by time
     too, if allowed (None: if it pays). Raises DataError and QueryError as the search in one process does, and DataError
     if Spark fails."""
+    if plan.trends is not None:
+        return _windows(session, archived, plan, tasks, sliced)
     out = arrow_schema(Schema("", output_columns(plan)))
     return _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced), out)
+
+
+def _windows(
+    session: SparkSession, archived: Archived, plan: Plan, tasks: int | None, sliced: bool | None, told: bool = False
+) -> pa.Table:
+    """Returns the rows of windows, by window, then group. Each task counts its partitions, which are put together here;
+    without an engine a task has all partitions of a group."""
+    chosen = choose_engine(plan, Purpose.PARTS)
+    if chosen.trends is not None:
+        parts = _search(session, archived, plan, Purpose.PARTS, tasks, sliced, told)
+        return put_together(plan, chosen.trends, [from_ipc(part) for part in parts])
+    assert plan.trends is not None
+    out = arrow_schema(Schema("", output_columns(plan)))
+    found = _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced, told), out).combine_chunks()
+    start, *groups = (found.column(i).combine_chunks() for i in (0, *range(2, 2 + len(plan.trends.group_by))))
+    return found.take(pa.array(grouped(start.cast(pa.int64()).to_numpy(), groups)[0]))
 
 
 def matches(
@@ -103,6 +123,10 @@ def matches(
 ) -> list[Matches]:  # fmt: skip
     """Returns matches with their rows and events; parameters as in `rows`. told: the caller has already issued the
     warnings about the kernel's limits."""
+    if plan.trends is not None:
+        found = _windows(session, archived, plan, tasks, sliced, told)
+        nothing = make_matcher(plan, archived.table.sources).advance(None)
+        return [matches_of_rows(plan, found, None, nothing)]
     return [hear_matches(part) for part in _search(session, archived, plan, Purpose.MATCHES, tasks, sliced, told)]
 
 
@@ -165,6 +189,8 @@ def _slices(
     low, high = int(archived.table.min_us[index].min()), int(archived.table.max_us[index].max())
     low = low if archived.request.low_us is None else max(low, archived.request.low_us)
     high = high if archived.request.end_us is None else min(high, archived.request.end_us - 1)
+    if plan.trends is not None:
+        low -= plan.trends.within_us  # the start of no window is before it
     if not -FAR_US < low <= high < FAR_US:  # a file without statistics
         return None
     found = slices(distance, low, high, tasks)
@@ -245,11 +271,14 @@ def narrowed(plan: Plan) -> Plan:
 def cut_by(plan: Plan) -> tuple[str, ...]:
     """Returns the partition columns by which Spark partitions rows: those that it hashes and compares as we do. Rows
     equal in these stay together; the matcher separates them by the others. Empty under STRICT, which reads the whole
-    stream."""
-    if plan.selection is Selection.STRICT:
+    stream. Of windows without an engine, the columns of GROUP BY: their rows are not put together."""
+    columns = plan.partition_by
+    if plan.trends is not None:
+        columns = columns if choose_engine(plan, Purpose.PARTS).trends is not None else plan.trends.group_by
+    elif plan.selection is Selection.STRICT:
         return ()
     stored = stored_schema(plan.schema)
-    return tuple(c.name for c in plan.partition_by if not pa.types.is_nested(stored.field(c.name).type))
+    return tuple(c.name for c in columns if not pa.types.is_nested(stored.field(c.name).type))
 
 
 def spark_path(place: Place) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.search.partitions import inputs
-from archive.search.slices import SLICE, Slices, own, sliced
+from archive.search.slices import SLICE, Slices, own, own_rows, sliced
 from archive.spark.told import say, say_matches
 from matching.batch import EventBatch, Matches
 from matching.drive import run
@@ -25,6 +25,7 @@ from matching.emitted import only
 from matching.ipc import to_ipc
 from matching.purpose import Purpose
 from matching.types import arrow_schema
+from matching.window_parts import WINDOW
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
 
@@ -88,6 +89,11 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
         yield from map(to_ipc, _counts(wanted, batches))
         return
     plan = wanted.plan if wanted.slices is None else sliced(wanted.plan)
+    if plan.trends is not None:
+        for rows in _inputs(wanted, batches):
+            for found in run(make_matcher(plan, wanted.sources, purpose=wanted.purpose), rows):
+                yield from map(to_ipc, _cut(_own_windows(wanted, found.rows)))
+        return
     # of a slice the events say which matches are its own
     purpose = wanted.purpose if wanted.slices is None else Purpose.MATCHES
     for rows in _inputs(wanted, batches):
@@ -97,6 +103,18 @@ def _payloads(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
                 yield from map(say_matches, _cut_matches(kept))
             else:
                 yield from map(to_ipc, _cut(kept.rows))
+
+
+def _own_windows(wanted: Search, rows: pa.Table) -> pa.Table:
+    """Returns rows of windows, or parts of them, without those of other slices."""
+    trends, cut = wanted.plan.trends, wanted.slices
+    assert trends is not None
+    if cut is None:
+        return rows
+    if wanted.purpose is Purpose.PARTS:
+        start_us = rows.column(WINDOW).to_numpy() * trends.slide_us
+        return own_rows(rows, f"g{len(trends.group_by)}", start_us, cut)
+    return own_rows(rows, SLICE, rows.column(0).cast(pa.int64()).to_numpy(), cut)
 
 
 def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -2,7 +2,8 @@
 
 Each range is a separate bounded input, yet one run of PA's matcher covers all ranges: their rows are concatenated in
 blocks, with the block number as first partition column, so that no match crosses ranges. This holds for STRICT too, as
-rows of a block are contiguous.
+rows of a block are contiguous. Trends are counted by block too; there the rows of all blocks are in the order of time,
+as windows are, and windows that the range of their block cuts are left out.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import pyarrow.compute as pc
 
 from archive.reader import HistoryReader
 from archive.snapshot import GAP_ROWS, HistorySnapshot, merged
-from hybrid.rows.answer import answer_of
-from hybrid.rows.evidence import Evidence, concat, of_rows
+from hybrid.rows.answer import answer_of, output_schema
+from hybrid.rows.evidence import Evidence, concat, of_rows, of_windows
 from hybrid.rows.inputs import BATCH_ROWS
 from matching.batch import EventBatch, Matcher
 from matching.drive import run
+from matching.emitted import ids_of_windows
 from matching.types import arrow_type
 from query.language.ast import Selection
 from query.plan.boxes import with_key
+from query.plan.fingerprint import fingerprint
 from query.plan.plan import HistoryPlan, Plan
 from query.schema import Field
 
@@ -54,6 +57,16 @@ class Ranges:
     @staticmethod
     def concat(parts: Sequence[Ranges]) -> Ranges:
         return Ranges(np.concatenate([p.low_us for p in parts]), np.concatenate([p.last_us for p in parts]))
+
+
+def whole_windows(plan: Plan, ranges: Ranges) -> Ranges:
+    """Returns the ranges from the start of their first to the end of their last window that lies wholly inside; empty
+    ones where no window does. The same windows lie wholly inside. plan: of trends."""
+    assert plan.trends is not None
+    slide_us, within_us = plan.trends.slide_us, plan.trends.within_us
+    low = -(-ranges.low_us // slide_us) * slide_us
+    end = (ranges.last_us + 1 - within_us) // slide_us * slide_us + within_us
+    return Ranges(low, np.where(end - low < within_us, low, end) - 1)
 
 
 # ---- which history rows ----------------------------------------------------------------------------------------
@@ -162,7 +175,7 @@ class Blocks:
     """Distinct slices of `order` requested by live rows.
 
     order: positions in the batch, by (key, total order). Block b is order[start[b]:stop[b]]. Live row member[m]
-    requests block member_block[m].
+    requests block member_block[m]. span: of trends the range of each block, else None.
     """
 
     order: np.ndarray
@@ -170,18 +183,20 @@ class Blocks:
     stop: np.ndarray
     member: np.ndarray
     member_block: np.ndarray
+    span: Ranges | None = None
 
-    def chunks(self) -> Iterator[Blocks]:
-        """Yields the blocks in parts of at most RUN_ROWS_MAX rows, at least one block each."""
+    def chunks(self, rows_max: int) -> Iterator[Blocks]:
+        """Yields the blocks in parts of at most rows_max rows, at least one block each."""
         size = np.cumsum(self.stop - self.start)
         first = 0
         while first < len(self.start):
             before = int(size[first - 1]) if first else 0
-            behind = max(first + 1, int(np.searchsorted(size, before + RUN_ROWS_MAX, "right")))
+            behind = max(first + 1, int(np.searchsorted(size, before + rows_max, "right")))
             inside = np.flatnonzero((self.member_block >= first) & (self.member_block < behind))
             yield Blocks(
                 self.order, self.start[first:behind], self.stop[first:behind], self.member[inside],
                 self.member_block[inside] - first,
+                None if self.span is None else self.span.take(np.arange(first, behind)),
             )
             first = behind
 
@@ -193,9 +208,12 @@ class Blocks:
         return self.order[self.start[block] + within], block
 
 
-def blocks_of(batch: EventBatch, keys: JoinKeys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray) -> Blocks:
+def blocks_of(
+    batch: EventBatch, keys: JoinKeys, codes: np.ndarray, low_us: np.ndarray, last_us: np.ndarray, spans: bool = False
+) -> Blocks:
     """Returns the blocks of a batch in the total order that n live rows request: for row i the events of the key of
-    codes[i], from low_us[i] to last_us[i]. Rows without events in their range request no block."""
+    codes[i], from low_us[i] to last_us[i]. Rows without events in their range request no block. spans: a block has one
+    range, as trends need it, since ranges with the same events may have different windows."""
     have = keys.codes([batch.columns.column(c) for c in keys.columns], len(batch))
     order = np.argsort(have, kind="stable") if keys.columns else np.arange(len(batch))
     have, times = have[order], batch.ts_us[order]
@@ -206,8 +224,10 @@ def blocks_of(batch: EventBatch, keys: JoinKeys, codes: np.ndarray, low_us: np.n
         start[mine] = a + np.searchsorted(times[a:b], low_us[mine], "left")
         stop[mine] = a + np.searchsorted(times[a:b], last_us[mine], "right")
     member = np.flatnonzero(stop > start)
-    slices, member_block = np.unique(np.stack([start[member], stop[member]], axis=1), axis=0, return_inverse=True)
-    return Blocks(order, slices[:, 0], slices[:, 1], member, member_block.reshape(-1))
+    asked = [start[member], stop[member], *([low_us[member], last_us[member]] if spans else [])]
+    slices, member_block = np.unique(np.stack(asked, axis=1), axis=0, return_inverse=True)
+    span = Ranges(slices[:, 2], slices[:, 3]) if spans else None
+    return Blocks(order, slices[:, 0], slices[:, 1], member, member_block.reshape(-1), span)
 
 
 # ---- what may join ---------------------------------------------------------------------------------------------
@@ -215,10 +235,12 @@ def blocks_of(batch: EventBatch, keys: JoinKeys, codes: np.ndarray, low_us: np.n
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows of PA in all blocks of a chunk, ordered by (block, last event, first event, emission).
+    """Rows of PA in all blocks of a chunk, ordered by (block, last event, first event, emission); rows of windows by
+    (block, window, group).
 
     block, match: for each row its block and the index of its match in `evidence`. first, last: places of the first and
-    last event of its match, ascending with the total order; -1 for an empty match.
+    last event of its match, ascending with the total order; -1 for an empty match. Of a row of a window its place among
+    them.
     """
 
     rows: pa.Table
@@ -241,6 +263,13 @@ class Candidates:
         )
 
 
+def run_rows(plan: Plan | None) -> int:
+    """Returns the most rows of history in one run of PA's matcher, which keeps each window that is open."""
+    if plan is None or plan.trends is None:
+        return RUN_ROWS_MAX
+    return max(1, RUN_ROWS_MAX // max(1, plan.trends.within_us // plan.trends.slide_us))
+
+
 def candidates_in(
     plan: Plan | None, batch: EventBatch, blocks: Blocks, matcher: Callable[[], Matcher] | None
 ) -> Candidates:
@@ -251,6 +280,11 @@ def candidates_in(
         rows = pa.Table.from_batches([batch.columns]).take(pa.array(position))
         return Candidates(rows, block, np.arange(len(position)), of_rows(batch, position), position, position)
     found = list(run(matcher(), _in_blocks(plan, batch, position, block)))
+    if plan.trends is not None:
+        rows = pa.concat_tables([output_schema(numbered(plan)).empty_table(), *(m.rows for m in found)])
+        assert blocks.span is not None
+        number = np.asarray(rows.column(BLOCK).to_numpy(), np.int64)
+        return windows_of_blocks(plan, rows.drop_columns([BLOCK]), number, blocks.span)
     whole = answer_of(numbered(plan), found)
     events, bounds = whole.evidence, whole.evidence.bounds
     number = np.asarray(whole.live.column(0).to_numpy(), np.int64)
@@ -268,14 +302,37 @@ def candidates_in(
     return Candidates(rows, number[order], match, original, first[match], last[match])
 
 
+def windows_of_blocks(plan: Plan, rows: pa.Table, block: np.ndarray, span: Ranges) -> Candidates:
+    """Returns the rows of windows that lie wholly inside the range of their block, as candidates. rows: in the order of
+    windows. block: of each row. span: of each block."""
+    start_us, end_us = window_bounds_us(rows)
+    inside = np.flatnonzero((start_us >= span.low_us[block]) & (end_us - 1 <= span.last_us[block]))
+    order = inside[np.argsort(block[inside], kind="stable")]
+    rows, place = rows.take(pa.array(order)), np.arange(len(order))
+    ids = ids_of_windows(plan, rows, fingerprint(plan))
+    return Candidates(rows, block[order], place, of_windows(ids), place, place)
+
+
+def window_bounds_us(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the starts and the ends of the windows of output rows."""
+    start, end = (np.asarray(rows.column(i).cast(pa.int64()).to_numpy(), np.int64) for i in (0, 1))
+    return start, end
+
+
 def numbered(plan: Plan) -> Plan:
-    """Returns the plan over blocks: with the block number as additional first column and first partition column."""
+    """Returns the plan over blocks: with the block number as additional first column and first partition column, for
+    windows also first column of GROUP BY."""
     return with_key(plan, Field(BLOCK, "BIGINT"))
 
 
 def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.ndarray) -> Iterator[EventBatch]:
     """Yields the events of all blocks, for PA. The `seq` of an event is its position in the batch."""
-    ts_us = one_clock(batch.ts_us[position], block, (plan.within.interval_us or 0) if plan.within else 0)
+    if plan.trends is not None:
+        order = np.lexsort((block, position))
+        position, block = position[order], block[order]
+    ts_us = batch.ts_us[position]
+    if plan.trends is None:
+        ts_us = one_clock(ts_us, block, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):
         stop = min(start + BATCH_ROWS, len(position))

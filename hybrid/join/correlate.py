@@ -10,7 +10,17 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import GAP_ROWS, HistorySnapshot
-from hybrid.join.candidates import BLOCK, Candidates, Ranges, blocks_of, candidates_in, keys_of, read_together
+from hybrid.join.candidates import (
+    BLOCK,
+    Candidates,
+    Ranges,
+    blocks_of,
+    candidates_in,
+    keys_of,
+    read_together,
+    run_rows,
+    whole_windows,
+)
 from hybrid.join.history_cache import HistoryCache
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck
@@ -61,13 +71,17 @@ def correlate(
     """
     keys, codes = keys_of(history, answer.live)
     columns = None if history.plan is None else {*history.plan.columns, *keys.columns}
+    trends = history.plan is not None and history.plan.trends is not None
+    if history.plan is not None and trends:
+        ranges = whole_windows(history.plan, ranges)
     low_us, last_us = ranges.low_us, ranges.last_us
     able = codes >= 0  # other rows can join nothing
     reads = searches = failures = 0
     pairs = _FoundPairs(history, factor, answer, len(keys.columns) == len(history.equalities))
     if spark is not None and large is not None and large.any():
         able = able & ~large
-        searches, failures = _join_large(pairs, history, spark, reader, ranges, np.flatnonzero(large), late)
+        far = np.flatnonzero(large & (low_us <= last_us))
+        searches, failures = _join_large(pairs, history, spark, reader, ranges, far, late)
     for request in requests:
         asking = request[able[request]]
         if cache is not None and known is not None:
@@ -89,7 +103,8 @@ def correlate(
                     continue
                 first, until = np.maximum(low_us[rows], low), np.minimum(last_us[rows], last)
                 served, before = rows, len(pairs.rows)
-                for chunk in blocks_of(batch, keys, codes[rows], first, until).chunks():
+                blocks = blocks_of(batch, keys, codes[rows], first, until, trends)
+                for chunk in blocks.chunks(run_rows(history.plan)):
                     found = candidates_in(history.plan, batch, chunk, matcher)
                     pairs.join(served[chunk.member], chunk.member_block, found)
                 if _newest(history) and len(pairs.rows) > before:

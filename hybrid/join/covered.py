@@ -1,7 +1,8 @@
 """Keeps the matches of the history pattern (PA) in one interval of history, for all ranges inside it.
 
 This is DejaVu's query-result cache with incremental slide, in the exact form that matching.sharing allows: the interval
-is contiguous and grows only to the right, where open runs continue. Keys without a match are known too.
+is contiguous and grows only to the right, where open runs continue. Keys without a match are known too. Rows of windows
+are kept in the same way, each as a match from the first to the last instant of its window.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from hybrid.rows.answer import answer_of, output_schema
-from hybrid.rows.evidence import NO_EVIDENCE, Evidence, concat
+from hybrid.join.candidates import window_bounds_us
+from hybrid.rows.answer import Answer, answer_of, output_schema
+from hybrid.rows.evidence import NO_EVIDENCE, Evidence, concat, of_windows
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import advanced, parts, pushed
+from matching.emitted import ids_of_windows
 from matching.ordering import in_sources
 from matching.sharing import replay, sharing_of
 from query.language.ast import AfterMatchKind
+from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
 #: Most chunks of the output table; more are combined.
@@ -180,8 +184,9 @@ class Covered:
 class Arranged:
     """Matches by partition, start and order of emission.
 
-    partitions: values of the partition columns; matches of partition p are bounds[p] to bounds[p + 1]. number: index of
-    the match in order of detection. start, end: places of its first and last event; start_us, end_us: their times.
+    partitions: values of the partition columns, of windows those of GROUP BY; matches of partition p are bounds[p] to
+    bounds[p + 1]. number: index of the match in order of detection. start, end: places of its first and last event;
+    start_us, end_us: their times. Of a window start and end are its number, the times its first and last instant.
 
     In order of detection: evidence, and rows: the output rows of match i are row_bounds[i] to row_bounds[i + 1]."""
 
@@ -199,8 +204,9 @@ class Arranged:
     @staticmethod
     def nothing(plan: Plan) -> Arranged:
         rows, n = output_schema(plan).empty_table(), np.zeros(0, np.int64)
+        evidence = NO_EVIDENCE if plan.trends is None else of_windows(np.zeros((0, 2), np.int64))
         return Arranged(
-            _partitions(plan, rows), np.zeros(1, np.int64), n, n, n, n, n, rows, np.zeros(1, np.int64), NO_EVIDENCE
+            _partitions(plan, rows), np.zeros(1, np.int64), n, n, n, n, n, rows, np.zeros(1, np.int64), evidence
         )
 
     def __len__(self) -> int:
@@ -208,14 +214,16 @@ class Arranged:
 
     @property
     def nbytes(self) -> int:
-        return int(self.rows.nbytes) + 56 * len(self) + 34 * len(self.evidence.seq)
+        lanes = 0 if self.evidence.lanes is None else self.evidence.lanes.nbytes
+        return int(self.rows.nbytes) + 56 * len(self) + 34 * len(self.evidence.seq) + int(lanes)
 
     def and_more(
         self, plan: Plan, found: Sequence[Matches], seq_of: Callable[[Int64Array], Int64Array]
     ) -> Arranged:
         """Returns these matches and later ones. seq_of: returns ingest sequences by places."""
         whole = answer_of(plan, found)
-        events, n, known = whole.evidence, len(whole.evidence), len(self.bounds) - 1
+        n, known = len(whole.evidence), len(self.bounds) - 1
+        events, start, end, start_us, end_us = _ends(plan, whole, len(self))
         lengths = np.bincount(whole.match, minlength=n)
         keys = _partitions(plan, whole.live.take(pa.array(np.cumsum(lengths) - lengths)))
         _, code = distinct(pa.concat_tables([self.partitions, keys]), known + n)
@@ -226,8 +234,6 @@ class Arranged:
         mine = partition[code[known:]]
         which, first = np.unique(mine, return_index=True)
         begins = pa.array(first[which >= known])
-        start, end = events.seq[events.bounds[:-1]], events.seq[events.bounds[1:] - 1]
-        start_us, end_us = events.span_us(0)
         order = np.lexsort((np.arange(n), start, mine))
         sizes = np.diff(self.bounds, append=np.full(len(new), self.bounds[-1]))
         there = (np.repeat(np.arange(len(sizes)), sizes) << PLACE_BITS) + self.start
@@ -245,10 +251,25 @@ class Arranged:
         )  # fmt: skip
 
 
+def _ends(
+    plan: Plan, whole: Answer, before: int
+) -> tuple[Evidence, Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Returns the evidence of matches, and the places and times of their ends: start, end, start_us, end_us; see
+    Arranged. before: number of earlier matches."""
+    if plan.trends is None:
+        events = whole.evidence
+        return events, events.seq[events.bounds[:-1]], events.seq[events.bounds[1:] - 1], *events.span_us(0)
+    number = before + np.arange(len(whole))
+    start_us, end_us = window_bounds_us(whole.live)
+    ids = ids_of_windows(plan, whole.live, fingerprint(plan))
+    return of_windows(ids), number, number, start_us, end_us - 1
+
+
 def _partitions(plan: Plan, rows: pa.Table) -> pa.Table:
-    """Returns the partition columns of output rows, under their own names."""
-    names = [column.name for column in plan.partition_by]
-    return rows.select(range(len(names))).rename_columns(names)
+    """Returns the columns by which matches are arranged, from output rows, under their own names."""
+    columns, first = (plan.partition_by, 0) if plan.trends is None else (plan.trends.group_by, 2)
+    names = [column.name for column in columns]
+    return rows.select(range(first, first + len(names))).rename_columns(names)
 
 
 def distinct(keys: pa.Table, n: int) -> tuple[pa.Table, Int64Array]:

@@ -17,16 +17,19 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Ranges, numbered
+from hybrid.join.candidates import Ranges, numbered, window_bounds_us
 from hybrid.join.correlate import correlate
 from hybrid.join.history_cache import FAR_US, HistoryCache
 from hybrid.join.spark_ranges import LargeRanges, why_here
 from hybrid.join.strategies.base import Costs, Detect, Frontier, Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
+from hybrid.rows.evidence import of_windows
 from matching.batch import Matcher, Matches
+from matching.emitted import ids_of_windows
 from matching.sharing import widened
 from query.errors import DataError, QueryError
+from query.plan.fingerprint import fingerprint
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
 from query.plan.typed import ZONED
 
@@ -221,7 +224,10 @@ class Driver:
 
     def take(self, found: Sequence[Matches]) -> None:
         """Accepts new matches of PL. Raises QueryError if a bound cannot be computed."""
-        answer = answer_of(self._factor.plan, found)
+        plan = self._factor.plan
+        answer = answer_of(plan, found)
+        if plan.trends is not None:  # a match for each row
+            answer = replace(answer, events=of_windows(ids_of_windows(plan, answer.live, fingerprint(plan))))
         if len(answer):
             self._taken += len(answer)
             bounds = tuple(ranges(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
@@ -408,6 +414,8 @@ class Driver:
             low = np.where(some, np.minimum(low, span.low_us), low)
             high = np.where(some, np.maximum(high, span.last_us), high)
         first, last = (times[answer.match] for times in answer.evidence.span_us(-FAR_US))
+        if self._factor.plan.trends is not None:
+            first, last = window_bounds_us(answer.live)
         return Frontier(first, last, low, high, ready, watermark_us, ended)
 
     def _costs(
@@ -469,13 +477,18 @@ class Driver:
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
 
-    def forget_from(self, seq: int) -> None:
-        """Forgets pending matches with a live event of ingest sequence `seq` or later."""
+    def forget_from(self, seq: int, watermark_us: int | None) -> None:
+        """Forgets pending matches with a live event of ingest sequence `seq` or later, and windows that were open
+        before it. watermark_us: before it."""
         kept = []
         for answer, ranges in self._waiting:
-            evidence = answer.evidence
-            newest = np.array([evidence.seq[a:b].max(initial=-1) for a, b in itertools.pairwise(evidence.bounds)])
-            rows = np.flatnonzero(newest[answer.match] < seq)
+            if self._factor.plan.trends is not None:
+                closed_us = -FAR_US if watermark_us is None else watermark_us
+                rows = np.flatnonzero(window_bounds_us(answer.live)[1] <= closed_us)
+            else:
+                evidence = answer.evidence
+                newest = np.array([evidence.seq[a:b].max(initial=-1) for a, b in itertools.pairwise(evidence.bounds)])
+                rows = np.flatnonzero(newest[answer.match] < seq)
             if len(rows):
                 kept.append((_compact(answer.take(rows)), tuple(r.take(rows) for r in ranges)))
         self._waiting, self._asked = kept, None

@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import READ_KEYS_MAX, Blocks, Candidates, JoinKeys, Ranges, candidates_in, read_together
+from hybrid.join.candidates import (
+    READ_KEYS_MAX,
+    RUN_ROWS_MAX,
+    Blocks,
+    Candidates,
+    JoinKeys,
+    Ranges,
+    candidates_in,
+    read_together,
+)
 from hybrid.join.covered import Covered, Cut, distinct
 from hybrid.rows.inputs import SORTED_MAX
 from matching.batch import EventBatch, Int64Array, Matcher
@@ -381,7 +390,7 @@ class HistoryCache:
                 start[i] = a + np.searchsorted(place[order[a:b]], first[i], "left")
                 stop[i] = a + np.searchsorted(batch.ts_us[order[a:b]], until[group[i]], "right")
             blocks = Blocks(order, start, stop, np.arange(len(group)), np.arange(len(group)))
-            for chunk in blocks.chunks():
+            for chunk in blocks.chunks(RUN_ROWS_MAX):
                 found = candidates_in(self._plan, batch, chunk, self._anew)
                 whose = cut.range[group[chunk.member]][found.block]
                 first_at, last_at = place[found.first], place[found.last]

@@ -17,9 +17,9 @@ import pyarrow as pa
 from archive.reader import HistoryReader, RangeRequest
 from archive.search.search import search
 from archive.snapshot import HistorySnapshot
-from hybrid.join.candidates import Candidates, Ranges, keys_of
+from hybrid.join.candidates import Candidates, Ranges, keys_of, windows_of_blocks
 from hybrid.join.history_cache import HistoryCache
-from hybrid.rows.answer import answer_of
+from hybrid.rows.answer import answer_of, output_schema
 from hybrid.rows.evidence import Evidence
 from hybrid.rows.lookup import positions_of
 from matching.batch import Int64Array, Matches
@@ -87,11 +87,11 @@ class LargeRanges:
         request = RangeRequest(low, end, late=late)
         found = self._by_spark(Archived(place, table, reader.schema, request), plan)
         if not isinstance(found, str):
-            return ranked(plan, found, reader, late), True
+            return ranked(plan, found, reader, late, low_us, last_us), True
         # plans that need another order never get here
         here = list(search(reader, plan, request, arrange=iter))
         self.trouble.append(f"a range of the history of {reader.schema.name} was searched without Spark: {found}")
-        return ranked(plan, here, reader, late), False
+        return ranked(plan, here, reader, late, low_us, last_us), False
 
     def _by_spark(self, archived: Archived, plan: Plan) -> list[Matches] | str:
         """Returns the matches in a range, or the reason why Spark failed. Raises QueryError."""
@@ -137,7 +137,8 @@ def why_here(history: HistoryPlan, live: pa.Schema) -> str:
     """Returns the reason why this process reads even large ranges of a join, or "". live: the columns of PL.
 
     Spark returns matches of several partitions in undefined order. Their events restore the order, so no match may be
-    empty. Keys in ON shrink a read by an unknown factor, and one read serves the ranges of all keys."""
+    empty; windows come in their own order. Keys in ON shrink a read by an unknown factor, and one read serves the
+    ranges of all keys."""
     from archive.spark.search import why_not
 
     plan = history.plan
@@ -159,9 +160,16 @@ def why_here(history: HistoryPlan, live: pa.Schema) -> str:
 # ---- the order of what comes back ------------------------------------------------------------------------------------
 
 
-def ranked(plan: Plan, found: Sequence[Matches], reader: HistoryReader, late: bool) -> Candidates:
-    """Returns the matches of one range as candidates of one block. No match may be empty. Matches with the same first
-    and last event are of one partition and in order of emission."""
+def ranked(
+    plan: Plan, found: Sequence[Matches], reader: HistoryReader, late: bool, low_us: int, last_us: int
+) -> Candidates:
+    """Returns the matches of one range, [low_us, last_us], as candidates of one block. No match may be empty. Matches
+    with the same first and last event are of one partition and in order of emission. Rows of windows are in the order
+    of windows; those of windows that the range cuts are left out."""
+    if plan.trends is not None:
+        rows = pa.concat_tables([output_schema(plan).empty_table(), *(m.rows for m in found)])
+        span = Ranges(np.array([low_us], np.int64), np.array([last_us], np.int64))
+        return windows_of_blocks(plan, rows, np.zeros(rows.num_rows, np.int64), span)
     whole = answer_of(plan, found)
     evidence, of = whole.evidence, whole.match
     ends = np.concatenate([evidence.bounds[:-1], evidence.bounds[1:] - 1])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
-from matching.identity import match_ids
+from matching.identity import id_texts, match_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Evidence:
     """Events of n matches, as arrays. Match i has the events bounds[i] to bounds[i + 1].
 
     variable: index into `variables`, -1 without a variable (plain history rows). source: index into `sources`.
-    seq: ingest sequence, by which a Lookup finds the event.
+    seq: ingest sequence, by which a Lookup finds the event. lanes: int64 (n, 2), the ids of rows of windows, which have
+    no events; None for matches.
     """
 
     bounds: np.ndarray
@@ -30,6 +31,7 @@ class Evidence:
     seq: np.ndarray
     variables: tuple[str, ...]
     sources: tuple[str, ...]
+    lanes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -41,7 +43,7 @@ class Evidence:
         events = np.repeat(self.bounds[:-1][index] - bounds[:-1], lengths) + np.arange(bounds[-1])
         return Evidence(
             bounds, self.variable[events], self.ts_us[events], self.source[events], self.offset[events],
-            self.seq[events], self.variables, self.sources,
+            self.seq[events], self.variables, self.sources, None if self.lanes is None else self.lanes[index],
         )
 
     def last_us(self) -> np.ndarray:
@@ -57,6 +59,8 @@ class Evidence:
 
     def ids(self, fingerprint: str) -> list[str]:
         """Returns the match ids under a plan's fingerprint; see matching.identity."""
+        if self.lanes is not None:
+            return [str(name) for name in id_texts(self.lanes).to_pylist()]
         return match_ids(
             fingerprint, self.bounds, self.variable, self.source, self.offset, self.variables, self.sources
         )
@@ -80,6 +84,11 @@ def of_matches(matches: Matches) -> Evidence:
         matches.event_bounds, matches.event_variable, matches.event_ts_us, matches.event_source, matches.event_offset,
         matches.event_seq, matches.variables, matches.sources,
     )
+
+
+def of_windows(lanes: np.ndarray) -> Evidence:
+    """Returns rows of windows, given their ids, as matches without events."""
+    return replace(NO_EVIDENCE, bounds=np.zeros(len(lanes) + 1, np.int64), lanes=lanes)
 
 
 def of_rows(batch: EventBatch, index: np.ndarray) -> Evidence:
@@ -116,6 +125,7 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
         np.concatenate([p.offset for p in parts]),
         np.concatenate([p.seq for p in parts]),
         variables, sources,
+        np.concatenate([p.lanes for p in parts if p.lanes is not None]) if parts[0].lanes is not None else None,
     )
 
 

@@ -16,6 +16,7 @@ from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import fault
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
+from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
 from matching.types import holds_digits
 from query.errors import DataError
@@ -78,7 +79,9 @@ def ids_of_rows(plan: Plan, found: Sequence[Matches]) -> pa.Array:
     lanes, has = [np.zeros((0, 2), np.int64)], [np.zeros(0, bool)]
     for m in found:
         ids, some = m.ids, np.ones(len(m), bool)
-        if ids is None:
+        if ids is None and plan.trends is not None:
+            ids = ids_of_windows(plan, m.rows, fingerprint(plan))
+        elif ids is None:
             ids = id_lanes(
                 fingerprint(plan), m.event_bounds, m.event_variable, m.event_source, m.event_offset, m.variables,
                 m.sources,

@@ -182,9 +182,13 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
     """Runs a statement with the kernel and with the reference matcher. Returns the number of rows, and True if both
     return the same rows."""
     from matching.by_reference import ReferenceMatcher
+    from matching.trends_by_reference import ReferenceTrends
+
+    def by_reference(plan: Plan) -> Matcher:
+        return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
     answers = []
-    for make in (make_matcher, ReferenceMatcher):
+    for make in (make_matcher, by_reference):
         with Relations(text, tables).open() as relations:
             answers.append(answer(text, relations, make).arrow())
     first, second = ([repr(row) for row in table.to_pylist()] for table in answers)

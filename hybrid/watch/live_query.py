@@ -219,11 +219,11 @@ class LiveQuery:
         if events.ended and (self.driver is None or not self.driver.waiting_count):
             self.alerts.finish("replaced" if events.left else "ended")
 
-    def forget_from(self, seq: int) -> None:
-        """Forgets pending matches with an event of that ingest sequence of its stream or a later one: they are found
-        again."""
+    def forget_from(self, seq: int, watermark_us: int | None) -> None:
+        """Forgets pending matches with an event of that ingest sequence of its stream or a later one, and windows that
+        were open before it: they are found again. watermark_us: of the stream before it."""
         if self.driver is not None and self.events.names_sequences:
-            self.driver.forget_from(seq)
+            self.driver.forget_from(seq, watermark_us)
 
     def rows_from(self) -> int | None:
         """Returns the least time of the last event of a later row, for ALERT ONCE; None: any."""

@@ -146,7 +146,7 @@ def rewound(
     for query in in_feed:
         query.events.leave()
     for query in queries:
-        query.forget_from(verdicts.from_seq)
+        query.forget_from(verdicts.from_seq, verdicts.standing.value_us)
     flow.queries = [q for q in flow.queries if q not in queries]
     stream.live, stream.anchor_us, stream.lately = _standing(stream, verdicts), None, LateShare()
     waiting = sorted([(q.events.begun.seq(name), q) for q in queries], key=lambda one: one[0])

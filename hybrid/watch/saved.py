@@ -26,7 +26,7 @@ KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
     "Side": (Side, {"rows": "rows", "evidence": "evidence", "match": "match", "complete": "complete"}),
     "Evidence": (Evidence, {
         "bounds": "bounds", "variable": "variable", "ts_us": "ts_us", "source": "source", "offset": "offset",
-        "seq": "seq", "variables": "variables", "sources": "sources",
+        "seq": "seq", "variables": "variables", "sources": "sources", "lanes": "lanes",
     }),
     "EventBatch": (EventBatch, {
         "columns": "columns", "ts_us": "ts_us", "source": "source", "offset": "offset", "seq": "seq",

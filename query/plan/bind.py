@@ -523,9 +523,6 @@ class _Query:
 
     def only_matches(self, match: ast.MatchRecognize | None, what: str) -> None:
         """Checks that only matches are returned: unmatched rows and timeouts have no history, and are none."""
-        if match is not None and match.trends is not None:
-            self.fault("HQ500", f"{what} of ONE ROW PER WINDOW is not supported yet", match.trends.span,
-                       "windows, no matches", "run it as a query of its own, and join its rows in SQL")
         if match is not None and match.timeout is not None:
             self.fault("HQ300", f"{what} gives matches only", match.timeout, "these are no matches",
                        "ask for TIMEOUT ROWS in a query of their own")
@@ -585,7 +582,10 @@ class _Query:
             self.fault("HQ205", f"the condition ON is {found}, not BOOLEAN", join.on.span, found)
         if plan is not None and plan.selection is Selection.STRICT:
             return (), None  # under STRICT every row of the stream counts
-        pinned = list(common_keys(plan)) if plan is not None else [f.name for f in columns]
+        keys: tuple[str, ...] = ()
+        if plan is not None:
+            keys = common_keys(plan) if plan.trends is None else tuple(c.name for c in plan.trends.group_by)
+        pinned = list(keys) if plan is not None else [f.name for f in columns]
         equalities: list[tuple[str, str]] = []
         rest: list[Node] = []
         for conjunct in node["children"] if node["type"] == "CONJUNCTION_AND" else [node]:

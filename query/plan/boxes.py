@@ -124,13 +124,15 @@ def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
 
 def with_key(plan: Plan, key: Field) -> Plan:
     """Returns a pattern whose layers are all partitioned by a further column too, the first of the input and of the
-    matches."""
+    matches; windows are grouped by it."""
     boxes = tuple(
         replace(box, plan=with_key(box.plan, key), columns=((key.name, key.name), *box.columns)) for box in plan.boxes
     )
     schema = replace(plan.schema, fields=(key, *plan.schema.fields))
-    by = (Column(key.name, key.type), *plan.partition_by)
-    return replace(plan, schema=schema, partition_by=by, boxes=boxes)
+    by, trends = Column(key.name, key.type), plan.trends
+    if trends is not None:
+        trends = replace(trends, group_by=(by, *trends.group_by))
+    return replace(plan, schema=schema, partition_by=(by, *plan.partition_by), boxes=boxes, trends=trends)
 
 
 def column_of(box: Box, column: str) -> str:

@@ -3,23 +3,31 @@ their program. tests/properties/test_trends.py compares them with the reference.
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from matching.engines.choose import choose_engine
 from matching.engines.run_trends import LIMBS_MAX, in_order, out_of_order
 from matching.kernels import trends as kernels
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program.trends import trend_program
+from matching.purpose import Purpose
 from matching.rows import Rows
-from matching.trend_numbers import limbs_of, whole_numbers
+from matching.trend_numbers import exactly_added, few_doubles, limbs_of, nearest, sums_of_doubles, whole_numbers
 from matching.trend_rows import grouped
+from matching.window_parts import put_together
 from query.automaton.trends import trend_automaton
 from query.errors import DataError, QueryError
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.trends import EVENTS, Row, expected, plan_of, read_rows, row, rows_of, statement
+from tests.trends import ALL_MEASURES, EVENTS, Row, expected, plan_of, read_rows, row, rows, rows_of, statement
 
 #: pattern, events, WITHIN and SLIDE, keys; and of each row: start, (group,) trends, COUNT(A), SUM, MIN and MAX of A.v.
 WORKED = [
@@ -247,9 +255,52 @@ def test_numbers_of_several_rows_are_added() -> None:
     assert whole_numbers(small, np.array([0, 0]), 1).tolist() == [[-1]]
 
 
-def test_rows_by_window_then_group_nulls_first() -> None:
-    import pyarrow as pa
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
+def test_sums_of_doubles_are_exact_in_any_order(values: list[float]) -> None:
+    """The double next to the exact sum, also from a few doubles that stand for many."""
+    exact = sum(map(Fraction, values), Fraction())
+    wanted = nearest(exact)
+    assert exactly_added(values) == exactly_added(values[::-1]) == wanted
+    few = few_doubles(values)
+    assert sum(map(Fraction, few), Fraction()) == exact
+    assert len(few) <= len(values)
+    group = np.zeros(len(values), np.int64)
+    assert sums_of_doubles(np.array(values), group, 2).tolist() == [wanted, 0.0]
 
+
+def test_sums_of_doubles_that_are_not_finite() -> None:
+    inf, nan = math.inf, math.nan
+    for values, wanted in (([1.0, inf, 2.0], inf), ([-inf, 1.0, -inf], -inf), ([1e308, 1e308, 1e308], inf)):
+        assert exactly_added(values) == exactly_added(few_doubles(values)) == wanted
+    for values in ([inf, -inf, 1.0], [nan, 1.0, 2.0], [inf, nan, -inf]):
+        assert math.isnan(exactly_added(values))
+        assert math.isnan(exactly_added(few_doubles(values)))
+    assert exactly_added([1e308, 1e308, -1e308]) == exactly_added(few_doubles([1e308, 1e308, -1e308])) == 1e308
+
+
+@settings(max_examples=30)
+@given(events=rows(10), group=st.sampled_from(("", "g", "h", "g, h")), cut=st.integers(0, 3))
+def test_parts_of_some_partitions_each_are_the_rows_of_all(events: list[Row], group: str, cut: int) -> None:
+    """To the last digit of a sum of doubles."""
+    text = statement("A+ B", 10, 5, partition="g, h", group=group, measures=ALL_MEASURES)
+    plan = plan_of(text)
+    chosen = choose_engine(plan, Purpose.PARTS)
+    assert chosen.trends is not None
+    parts, keys = [], list(dict.fromkeys((r["g"], r["h"]) for r in events))
+    for some in (keys[:cut], keys[cut:]):
+        mine = [r for r in events if (r["g"], r["h"]) in some]
+        matcher = make_matcher(plan, purpose=Purpose.PARTS)
+        half = len(mine) // 2
+        for batch in (mine[:half], mine[half:]):
+            if batch:
+                parts.append(matcher.push(batch_of(EVENTS, batch)).rows)
+        parts.append(matcher.advance(None).rows)
+    whole = make_matcher(plan, purpose=Purpose.ROWS)
+    wanted = [whole.push(batch_of(EVENTS, events)).rows, whole.advance(None).rows]
+    assert put_together(plan, chosen.trends, parts).equals(pa.concat_tables(wanted))
+
+
+def test_rows_by_window_then_group_nulls_first() -> None:
     first, number = grouped(np.array([2, 1, 1, 1]), [pa.array(["b", "b", None, "b"]), pa.array([1, 2, 3, 2])])
     assert first.tolist() == [2, 1, 0]
     assert number.tolist() == [2, 1, 0, 1]

@@ -77,3 +77,29 @@ def statement(seed: int) -> str:
         return pandas(random).job.query
     partition = random.choice(("k", "k", "k, w"))
     return OTHERS[seed // 3 % len(OTHERS)].format(partition, random.choice((4, 8, 20)))
+
+_TRENDS = ("A+ B", "A (B | C)+", "A ~C B+", "A B? C", "(A | B)+", "A+ ~B", "A B", "(A B)+ C")
+_BETWEEN = ("", " AND v >= coalesce(LAST(A.v, 1), 0)", " AND w > 2", " AND k IS DISTINCT FROM 'ä'")
+_SUMS = (
+    "COUNT(MATCHES) AS n, COUNT(A.*) AS c, SUM(v) AS s, SUM(A.v / 7) AS d, AVG(w) AS a, MIN(w) AS lo, MAX(A.v) AS hi"
+)
+#: How partitions are put together: PARTITION BY and GROUP BY.
+_BY = (("", ""), ("k", ""), ("k", "k"), ("k, w", "k"), ("k, w", "w, k"), ("w", ""))
+ENUMERATED = " AND coalesce(k, '') >= coalesce(LAST(A.k, 1), '')"
+
+
+def trends(seed: int) -> str:
+    """A statement of ONE ROW PER WINDOW over the stream t, whose measures are bare aggregates."""
+    random = Random(seed)
+    pattern, (partition, group) = random.choice(_TRENDS), _BY[seed % len(_BY)]
+    within, slide = random.choice(((10, 5), (20, 20), (12, 3), (16, 30)))
+    by = f"PARTITION BY {partition} " * bool(partition)
+    more = ENUMERATED if seed % 7 == 3 else random.choice(_BETWEEN)
+    pattern = random.choice(("A+ B", "A+", "B A+ C?")) if "LAST" in more else pattern
+    defined = [f"{x} AS s = '{x.lower()}'{more * (x == 'A')}" for x in "ABC" if x in pattern]
+    selection = random.choice(("", "", "SELECTION SKIP TILL NEXT MATCH ", "SELECTION PARTITION ", "SELECTION STRICT "))
+    return (
+        f"SELECT * FROM t MATCH_RECOGNIZE ({by}ORDER BY ts {f'GROUP BY {group} ' * bool(group)}MEASURES {_SUMS} "
+        f"ONE ROW PER WINDOW PATTERN ({pattern}) WITHIN {within} SECONDS SLIDE {slide} SECONDS {selection}"
+        f"DEFINE {', '.join(defined)}) AS m"
+    )

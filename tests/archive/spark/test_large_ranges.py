@@ -45,6 +45,30 @@ def test_statements_and_backtests(spark: Any, tmp_path: Path) -> None:
     assert len(answers[0][0][0]) > 5
 
 
+def test_windows_of_large_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of each range, counted by Spark, in the order of windows and groups."""
+    monkeypatch.setattr(search, "TASK_ROWS", 20)  # several tasks
+    windows = (
+        "MATCH_RECOGNIZE (PARTITION BY k, s ORDER BY ts GROUP BY k MEASURES COUNT(MATCHES) AS n, SUM(v) AS v "
+        "ONE ROW PER WINDOW PATTERN (A B+) WITHIN 1 HOUR SLIDE 20 MINUTES DEFINE A AS v > 1)"
+    )
+    one = case(4, "LEFT JOIN", RANGES[0])
+    begin = one.query.index("MATCH_RECOGNIZE (", one.query.index("HISTORY"))
+    shown = one.query[one.query.index("FROM") : begin]
+    query = f"SELECT pl.*, pa.* {shown}{windows} AS pa ON TRUE"
+    answers = []
+    for session in (None, spark):
+        with opened(tmp_path / f"{session is None}", one, session, None if session is None else 0) as db:
+            alerts = db.watch(query, strategy="llaa")
+            for source, rows in one.pushes:
+                db.push("e", rows, source=source)
+            db.advance("e", None)
+            answers.append((settled(db, alerts), db.sql(query).arrow().to_pylist()))
+            assert (alerts.stats()["history_by_spark"] > 0) == (session is not None)
+    assert answers[0] == answers[1]
+    assert sum(row["n"] is not None for row in answers[0][1]) > 20
+
+
 def test_files_that_are_gone_are_an_error_of_the_query_with_spark_and_without(spark: Any, tmp_path: Path) -> None:
     one = case(4, "LEFT JOIN", RANGES[0])
     with opened(tmp_path, one, spark, 0) as db:

@@ -32,7 +32,8 @@ from query.errors import DataError, HybridWarning, QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
-from tests.archive.spark.queries import COLUMNS, SIDE, statement, table
+from query.trend_reference import trend_rows
+from tests.archive.spark.queries import COLUMNS, ENUMERATED, SIDE, statement, table, trends
 from tests.hybrid.inside import flow_of, opened_of
 
 pytestmark = pytest.mark.spark
@@ -83,6 +84,105 @@ def test_random_statements_give_equal_rows(spark: Any, database: Database, event
         assert rows_of(on_spark) == rows_of(whole), text
         some += len(on_spark) > 0
     assert some > 40
+
+
+def reference_of(database: Database, text: str, events: pa.Table) -> list[tuple[Any, ...]]:
+    """Returns the rows of windows by the reference, for measures that are bare aggregates."""
+    plan = hybrid.plan(text, {"t": database.schema("t")}).factors[0].plan
+    rows = [row | {"ts": us} for row, us in zip(events.to_pylist(), events["ts"].cast(pa.int64()).to_pylist())]
+    return [(r.start_us, r.end_us, *r.group, *r.values) for r in trend_rows(plan, rows, [row["ts"] for row in rows])]
+
+
+def as_numbers(result: hybrid.Result) -> list[tuple[Any, ...]]:
+    """Returns rows of windows as the reference gives them: BIGNUM as ints, times as microseconds."""
+    found = result.arrow()
+    for i, name in enumerate(("window_start", "window_end")):
+        found = found.set_column(i, name, found[name].cast(pa.int64()))
+    bignums = {"n", "c", "s"}
+    return [
+        tuple(int(v) if name in bignums and v is not None else v for name, v in row.items())
+        for row in found.to_pylist()
+    ]
+
+
+@pytest.mark.usefixtures("small")
+def test_random_trends_give_equal_rows(
+    spark: Any, database: Database, events: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also live, in the order of windows and groups, to the last digit of a sum of doubles; by keys and by slices of
+    windows."""
+    counts: Counter[str] = Counter()
+    cut = search.slices
+    monkeypatch.setattr(search, "slices", lambda reach, low, high, _: cut(reach, low, high, 5000))  # of a minute or so
+    with hybrid.connect() as db, warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        db.create_stream("t", COLUMNS, time="ts", key="k")
+        watched = [db.watch(trends(seed), sharing="none") for seed in range(16)]
+        for start in range(0, events.num_rows, 90):
+            db.push("t", events.slice(start, 90))
+        db.advance("t", None)
+        live = [alerts.fetch() for alerts in watched]
+    for seed, rows in enumerate(live):
+        text = trends(seed)
+        by_time = seed // 8 % 2 == 0
+        monkeypatch.setattr(search, "GIANT_TASKS", 0 if by_time else 1000)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            on_spark = database.sql(text, engine="spark", spark=spark)
+            embedded = database.sql(text)
+        assert on_spark.arrow().schema == embedded.arrow().schema, text
+        assert on_spark.arrow().to_pylist() == embedded.arrow().to_pylist() == rows.to_pylist(), text
+        for row, wanted in zip(as_numbers(on_spark), reference_of(database, text, events), strict=True):
+            assert [v for v in row if not isinstance(v, float)] == [v for v in wanted if not isinstance(v, float)], text
+            floats = [v for v in wanted if isinstance(v, float)]
+            assert [v for v in row if isinstance(v, float)] == pytest.approx(floats, rel=1e-12), text
+        counts["rows"] += len(on_spark) > 0
+        counts["enumerated"] += len(on_spark) > 0 and ENUMERATED in text
+        counts["slices"] += len(on_spark) > 0 and by_time
+    assert counts["rows"] > 12
+    assert counts["enumerated"] > 1
+    assert counts["slices"] > 5
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("text", [
+    "FROM t TYPE BY s PATTERN SEQ(a x, b+ y) AND c z WHERE y.v > 2 GROUP BY k HAVING COUNT(*) > 1 "
+    "WITHIN 30 SECONDS SLIDE 10 SECONDS RETURN k, COUNT(*) AS n, COUNT(*) * 2 AS m, SUM(z.v) AS s, MAX(y.w) AS w",
+    "FROM t TYPE BY s PATTERN SEQ((a x OR b y), NOT c n, (SEQ(b z, a u))+) WHERE [k] AND u.v <> z.v "
+    "WITHIN 60 SECONDS RETURN COUNT(*) AS n, AVG(u.v) AS m",
+])  # fmt: skip
+def test_trends_of_sase_by_spark(spark: Any, database: Database, text: str) -> None:
+    """Pairs of AND, OR, NOT and nested groups; HAVING and measures over sums that are put together first."""
+    on_spark, embedded = database.sql(text, engine="spark", spark=spark), database.sql(text)
+    assert on_spark.arrow().equals(embedded.arrow())
+    assert len(on_spark) > 5
+
+
+def test_a_count_that_is_too_large_is_the_error_of_one_process(spark: Any, database: Database) -> None:
+    text = (
+        "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES COUNT(MATCHES)::TINYINT AS n ONE ROW PER WINDOW "
+        "PATTERN (A+) WITHIN 1 HOUR) AS m"
+    )
+    said = []
+    for how in ({}, {"engine": "spark", "spark": spark}):
+        with pytest.raises(DataError, match="a measure cannot be computed for these windows") as error:
+            database.sql(text, **how)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+def test_windows_that_spark_counts_ask_for_their_history_here(spark: Any, database: Database) -> None:
+    windows = (
+        "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts GROUP BY k MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW "
+        "PATTERN (A+ B) WITHIN 20 SECONDS SLIDE 10 SECONDS DEFINE A AS v > 3, B AS s = 'b')"
+    )
+    text = (
+        f"SELECT pl.*, pa.window_start AS before, pa.n AS more FROM t {windows} AS pl LEFT JOIN HISTORY OF t FROM "
+        f"pl.window_start - INTERVAL '3' HOUR TO pl.window_start {windows} AS pa ON pa.k = pl.k AND pa.n > pl.n"
+    )
+    on_spark, embedded = database.sql(text, engine="spark", spark=spark), database.sql(text)
+    assert on_spark.arrow().to_pylist() == embedded.arrow().to_pylist()
+    assert sum(row["more"] is not None for row in embedded.arrow().to_pylist()) > 20
 
 
 def test_evidence_is_that_of_one_process(spark: Any, database: Database) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybrid
+from hybrid.statement.statement import compare_with_reference
 from query.errors import DataError, QueryError
 from tests.trends import EVENTS, Row, read_rows, row, statement
 
@@ -260,3 +261,16 @@ def test_rows_of_windows_in_a_table_have_a_history() -> None:
     assert hybrid.sql(joined, w=w).arrow().to_pylist() == [
         {"n": 3, "before": 7}, {"n": 31, "before": 3}, {"n": 31, "before": 7}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "history", ["", " AS m JOIN HISTORY OF events FROM m.window_start TO m.window_end {} AS h ON true"]
+)
+def test_windows_are_compared_with_those_of_the_reference(history: str) -> None:
+    """Before: a KeyError."""
+    text = statement("A+ B", 10, 5, partition="g", group="g").removesuffix(" AS m")
+    pattern = text[text.index("MATCH_RECOGNIZE") :]
+    events = table(read_rows("A@1{2,g=x} A@2{3,g=y} B@3{g=x} A@4{g=x} B@6{g=y} B@11{g=x}"))
+    count, same = compare_with_reference(text + history.format(pattern), {"events": events})
+    assert same
+    assert count > 2

@@ -351,7 +351,7 @@ def test_what_is_written_has_tags(tmp_path):
             {"Evidence": {
                 "bounds": {"array": "0"}, "variable": {"array": "1"}, "ts_us": {"array": "2"},
                 "source": {"array": "3"}, "offset": {"array": "4"}, "seq": {"array": "5"},
-                "variables": {"tuple": ["A"]}, "sources": {"tuple": ["x"]},
+                "variables": {"tuple": ["A"]}, "sources": {"tuple": ["x"]}, "lanes": None,
             }},
             {"bytes": "6"}, [None, 1.5],
         ]},

@@ -108,6 +108,18 @@ def test_a_row_has_an_id_by_its_window_and_its_group(measures: str) -> None:
         assert {*ids[0].values()}.isdisjoint(other.fetch()["match_id"].to_pylist())
 
 
+def test_rows_have_ids_where_events_are_not_kept_long_enough() -> None:
+    """Before: null."""
+    with hybrid.connect() as db:
+        db.create_stream("events", COLUMNS, time="ts", key="g", retention="1s")
+        alerts = db.watch(QUERY, evidence=True)
+        db.push("events", batch(drawn(60)))
+        end(db)
+        ids = alerts.fetch()["match_id"]
+        assert not ids.null_count
+        assert len(set(ids.to_pylist())) == len(ids) > 5
+
+
 def test_late_events_are_in_no_window() -> None:
     with database() as db:
         alerts = db.watch(QUERY)
@@ -164,13 +176,6 @@ def test_a_stream_holds_no_numbers_of_any_size() -> None:
             "n is a BIGNUM",
         ),
         (QUERY + " ALERT ONCE WITHIN 1 HOUR", "ALERT ONCE over rows of windows"),
-        (QUERY + " JOIN HISTORY OF events FROM m.window_start TO m.window_end AS h ON true", "joined with history"),
-        (
-            "SELECT * FROM events MATCH_RECOGNIZE (MEASURES A.ts AS t PATTERN (A)) AS pl JOIN HISTORY OF events FROM "
-            "pl.t - INTERVAL 1 HOUR TO pl.t MATCH_RECOGNIZE (ORDER BY ts MEASURES COUNT(MATCHES) AS n ONE ROW PER "
-            "WINDOW PATTERN (A) WITHIN 1 MINUTE) AS pa ON true",
-            "a pattern on history of ONE ROW PER WINDOW",
-        ),
     ],
 )
 def test_what_windows_cannot_do_yet(text: str, said: str) -> None:
