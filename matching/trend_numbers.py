@@ -11,9 +11,6 @@ import numpy as np
 
 from matching.batch import Int64Array
 
-#: Bits of a digit while numbers are added: so many rows of them fit into an int64.
-_DIGIT = 32
-
 
 def whole_numbers(whole: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     """Returns the sums of numbers by group, as Python's ints, object (count, numbers). whole: int64 (rows, numbers,

@@ -16,6 +16,7 @@ from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.gaps import GapTest
+from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, Merged, Reader
 from matching.hierarchy.module import as_array
 from matching.hierarchy.modules import Modules
@@ -205,7 +206,7 @@ class Layer:
             return out
 
         path = self._paths(flat(own, members.path), np.repeat(own, lengths), np.repeat(nth, lengths), inner)
-        names, code = np.unique(path, return_inverse=True)
+        names, code = distinct(path)
         event_bounds = np.concatenate([[0], np.cumsum(np.bincount(of_match, lengths, len(matches)))]).astype(np.int64)
         ts_us = flat(matches.event_ts_us, members.ts_us)
         found = replace(
@@ -232,14 +233,17 @@ class Layer:
         """Returns the paths of events as indices: those of a complex event's match, behind its variable."""
         members = self.merging.members
         out = path.copy()
-        if inner.any():
-            rows = np.stack([outer[inner], nth[inner], path[inner]], axis=1).astype(np.int64)
-            kinds, code = np.unique(rows, axis=0, return_inverse=True)
-            names = members.paths
-            made = [
-                members.place(f"{names[v]}{f'[{k + 1}]' if k else ''}.{names[p]}") for v, k, p in kinds.tolist()
-            ]
-            out[inner] = np.array(made, np.int32)[code.reshape(-1)]
+        if not inner.any():
+            return out
+        of_path, times = int(path.max()) + 1, int(nth.max()) + 1
+        key = (outer[inner].astype(np.int64) * times + nth[inner]) * of_path + path[inner]
+        kinds, code = distinct(key)
+        names, made = members.paths, np.zeros(len(kinds), np.int32)
+        for i, kind in enumerate(kinds.tolist()):
+            rest, p = divmod(kind, of_path)
+            v, k = divmod(rest, times)
+            made[i] = members.place(f"{names[v]}{f'[{k + 1}]' if k else ''}.{names[p]}")
+        out[inner] = made[code]
         return out
 
 

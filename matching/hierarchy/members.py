@@ -11,6 +11,8 @@ from matching.batch import Int64Array, Matches
 Int32Array = np.ndarray[tuple[int], np.dtype[np.int32]]
 #: Least number of events that are dropped at once.
 DROPPED_MIN = 4096
+#: Largest table of numbers that is not sorted instead.
+TABLE_MAX = 1 << 16
 
 
 class Members:
@@ -88,6 +90,17 @@ class Members:
         assert isinstance(paths, Sequence)
         self.paths = [str(path) for path in paths]
         self.places = {path: i for i, path in enumerate(self.paths)}
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values that occur, ascending, and the place of each value among them. values: integers from 0."""
+    size = int(values.max(initial=0)) + 1
+    if size > max(TABLE_MAX, 4 * len(values)):
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.reshape(-1)
+    seen = np.zeros(size, np.bool_)
+    seen[values] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[values]
 
 
 def ranges(bounds: Int64Array, index: Int64Array) -> tuple[Int64Array, Int64Array]:
