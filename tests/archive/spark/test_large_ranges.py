@@ -45,14 +45,15 @@ def test_statements_and_backtests(spark: Any, tmp_path: Path) -> None:
     assert len(answers[0][0][0]) > 5
 
 
-def test_windows_of_large_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bounds", [RANGES[0], RANGES[3]])
+def test_windows_of_large_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: str) -> None:
     """The rows of each range, counted by Spark, in the order of windows and groups."""
     monkeypatch.setattr(search, "TASK_ROWS", 20)  # several tasks
     windows = (
         "MATCH_RECOGNIZE (PARTITION BY k, s ORDER BY ts GROUP BY k MEASURES COUNT(MATCHES) AS n, SUM(v) AS v "
-        "ONE ROW PER WINDOW PATTERN (A B+) WITHIN 1 HOUR SLIDE 20 MINUTES DEFINE A AS v > 1)"
+        "ONE ROW PER WINDOW PATTERN (A B+) WITHIN 6 SECONDS SLIDE 2 SECONDS DEFINE A AS v > 1)"
     )
-    one = case(4, "LEFT JOIN", RANGES[0])
+    one = case(4, "LEFT JOIN", bounds)
     begin = one.query.index("MATCH_RECOGNIZE (", one.query.index("HISTORY"))
     shown = one.query[one.query.index("FROM") : begin]
     query = f"SELECT pl.*, pa.* {shown}{windows} AS pa ON TRUE"
