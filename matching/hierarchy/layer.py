@@ -17,7 +17,7 @@ from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
-from matching.hierarchy.merging import ORDER, Merged, Reader
+from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.module import as_array
 from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
@@ -86,7 +86,7 @@ class Layer:
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
         with_events = any(not kind_of(plan.boxes, name) for name in every)
-        reader = Reader(tuple(self._arrow), _sieves(plan))
+        reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
@@ -135,7 +135,7 @@ class Layer:
 
     # ---- rows
 
-    def _emit(self, merged: Merged | None, watermark_us: int | None, ended: bool = False) -> Matches:
+    def _emit(self, merged: MergedRows | None, watermark_us: int | None, ended: bool = False) -> Matches:
         """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
         if merged is None:
             columns, order = _nothing(self._arrow), np.zeros(0, ORDER)

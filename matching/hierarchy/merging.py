@@ -33,14 +33,14 @@ ORDER = np.dtype([
 ])  # fmt: skip
 
 
-class Merged(NamedTuple):
+class MergedRows(NamedTuple):
     """Rows in their order. rows: their columns; order: ORDER of each."""
 
     rows: pa.RecordBatch
     order: np.ndarray
 
 
-class Reader(NamedTuple):
+class LayerReads(NamedTuple):
     """What a layer reads. fields: columns; sieves: by KIND an SQL condition that all rows meet which matter to it."""
 
     fields: tuple[pa.Field, ...]
@@ -66,21 +66,21 @@ class Merging:
         self._by_name = [0, *(names.index(box.name) for box in self._boxes)]
         lags = [module.lag_us for module in self.modules]
         self.lag_us = None if None in lags else max(lag for lag in lags if lag is not None)
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, LayerReads] = {}
         self._begins: dict[int, int] = {}
         self._schema = pa.schema([])
         self._sieves: dict[int, str] = {}
-        self._held: list[Merged] = []
+        self._held: list[MergedRows] = []
         self._step = 0
-        self._out: Merged | None = None
+        self._out: MergedRows | None = None
 
     # ---- readers
 
-    def takes(self, reader: Reader) -> bool:
+    def takes(self, reader: LayerReads) -> bool:
         """True if a layer may join: rows that wait have the columns that it reads."""
         return not self._held or set(reader.fields) <= set(self._schema)
 
-    def join(self, of: int, reader: Reader) -> None:
+    def join(self, of: int, reader: LayerReads) -> None:
         """Adds a layer, by its id."""
         self._readers[of] = reader
         self._look_again()
@@ -107,7 +107,7 @@ class Merging:
 
     # ---- rows
 
-    def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Merged | None:
+    def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> MergedRows | None:
         """Returns the rows before which no further one can come, after a step of the hierarchy: the next events, or
         without them a watermark, None at the end of the input."""
         if step != self._step:
@@ -135,7 +135,7 @@ class Merging:
         self._held = []
         if "rows" in state:
             rows = from_ipc(state["rows"].tobytes()).combine_chunks().to_batches()[0]
-            self._held = [Merged(rows, state["order"].view(ORDER))]
+            self._held = [MergedRows(rows, state["order"].view(ORDER))]
 
     def _hold(self, batch: EventBatch | None, found: list[Matches]) -> None:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
@@ -174,7 +174,7 @@ class Merging:
         order = np.concatenate([order for _, order in parts])
         place = _places(order)
         whole = pa.Table.from_batches(batches).take(pa.array(place)).combine_chunks().to_batches()
-        self._held.append(Merged(whole[0], order[place]))
+        self._held.append(MergedRows(whole[0], order[place]))
 
     def _order(
         self, columns: Mapping[str, pa.Array], kind: int, source: np.ndarray, offset: Int64Array, seq: Int64Array
@@ -189,7 +189,7 @@ class Merging:
         order["source"], order["offset"], order["seq"] = source, offset, seq
         return order
 
-    def _released(self, reached_us: int | None, ended: bool) -> Merged | None:
+    def _released(self, reached_us: int | None, ended: bool) -> MergedRows | None:
         """Returns the merged rows before which no further one can come, in order. reached_us: no event with a lower
         time can still come."""
         if not self._held:
@@ -201,8 +201,8 @@ class Merging:
             return None
         rows, order = _sorted(self._held)
         count = int(np.searchsorted(order["last_us"], reached_us - self.lag_us))
-        self._held = [Merged(rows.slice(count), order[count:])] if count < len(order) else []
-        return Merged(rows.slice(0, count), order[:count]) if count else None
+        self._held = [MergedRows(rows.slice(count), order[count:])] if count < len(order) else []
+        return MergedRows(rows.slice(0, count), order[:count]) if count else None
 
 
 def _met(columns: Mapping[str, pa.Array], condition: str, settings: Settings) -> Int64Array:
@@ -211,13 +211,13 @@ def _met(columns: Mapping[str, pa.Array], condition: str, settings: Settings) ->
     return np.flatnonzero(np.asarray(met))
 
 
-def _sorted(held: list[Merged]) -> Merged:
+def _sorted(held: list[MergedRows]) -> MergedRows:
     if len(held) == 1:
         return held[0]
     order = np.concatenate([order for _, order in held])
     place = _places(order)
     rows = pa.Table.from_batches([rows for rows, _ in held]).take(pa.array(place)).combine_chunks()
-    return Merged(rows.to_batches()[0], order[place])
+    return MergedRows(rows.to_batches()[0], order[place])
 
 
 def _places(order: np.ndarray) -> Int64Array:

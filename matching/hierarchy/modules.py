@@ -13,7 +13,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Matcher
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
-from matching.hierarchy.merging import Merging, Reader
+from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module, as_array
 from matching.purpose import Purpose
 from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
@@ -59,7 +59,7 @@ class Modules:
 
     def merging(
         self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,
-        of: int, reader: Reader,
+        of: int, reader: LayerReads,
     ) -> Merging:  # fmt: skip
         """Returns the merged rows of a layer, which others may read too. of: its id."""
         keys = [c.name for c in plan.partition_by]
