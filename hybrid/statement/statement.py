@@ -182,9 +182,12 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
     """Runs a statement with the kernel and with the reference matcher. Returns the number of rows, and True if both
     return the same rows."""
     from matching.by_reference import ReferenceMatcher
+    from matching.hierarchy.matcher import HierarchyMatcher
     from matching.trends_by_reference import ReferenceTrends
 
     def by_reference(plan: Plan) -> Matcher:
+        if plan.boxes:
+            return HierarchyMatcher(plan, lambda layer, _: by_reference(layer))
         return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
     answers = []

@@ -1,0 +1,117 @@
+"""Patterns made of patterns on every path: statements, archives, live, in backtests, beside history."""
+
+from __future__ import annotations
+
+import datetime as dt
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid.database.database import Database
+from hybrid.statement.statement import compare_with_reference
+from query.errors import HybridWarning
+
+COLUMNS = {"ts": "TIMESTAMP", "s": "VARCHAR", "k": "BIGINT", "v": "BIGINT"}
+BEGIN = dt.datetime(2024, 3, 1)
+VISIT = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v, count(*) AS n
+    PATTERN (X M* Y) WITHIN INTERVAL 20 SECOND SELECTION SKIP TILL NEXT MATCH
+    DEFINE X AS s = 'x', M AS s = 'm' AND v > 3, Y AS s = 'y')"""
+THEFT = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.v AS v, V.t0 AS came, E.ts AS gone
+    PATTERN (V ~P E) WITHIN INTERVAL 60 SECOND SELECTION SKIP TILL NEXT MATCH
+    DEFINE V AS PATTERN visit ON n < 4, P AS s = 'p', E AS s = 'e')"""
+RING = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES FIRST(t0) AS began, T.v AS first, U.gone AS gone
+    PATTERN (T ~N U) WITHIN INTERVAL 5 MINUTE SELECTION SKIP TILL NEXT MATCH
+    DEFINE T AS PATTERN theft, N AS PATTERN visit ON N.v = 1, U AS PATTERN theft ON U.v > T.v)"""
+TEXT = f"WITH visit AS ({VISIT}), theft AS ({THEFT}) {RING}"
+
+
+def events(n: int = 3_000) -> pa.Table:
+    rng = Random(5)
+    kinds = rng.choices("xymepz", [5, 5, 3, 4, 1, 6], k=n)
+    return pa.table({
+        "ts": [BEGIN + dt.timedelta(seconds=i // 3) for i in range(n)], "s": kinds,
+        "k": [rng.randrange(12) for _ in range(n)], "v": [rng.randrange(10) for _ in range(n)],
+    })  # fmt: skip
+
+
+SEEN = events()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("seen", COLUMNS, time="ts", key="k")
+        yield db
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+
+def test_the_reference_agrees() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        found, same = compare_with_reference(TEXT, {"seen": SEEN.slice(0, 600)})
+    assert same
+    assert found > 10
+
+
+def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database) -> None:
+    expected = rows(hybrid.sql(TEXT, seen=SEEN).arrow())
+    assert len(expected) > 100
+    alerts = db.watch(TEXT)
+    live: list[str] = []
+    for start in range(0, SEEN.num_rows, 170):
+        db.push("seen", SEEN.slice(start, 170))
+        live += rows(alerts.fetch())
+        if start == 170 * 9:
+            db.flush()
+    db.advance("seen", None)
+    live += rows(alerts.fetch())
+    assert sorted(live) == expected
+    assert rows(db.sql(TEXT).arrow()) == expected
+    assert rows(db.backtest(TEXT, BEGIN, BEGIN + dt.timedelta(days=1)).arrow()) == expected
+
+
+def test_a_restart_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    expected = rows(hybrid.sql(TEXT, seen=SEEN).arrow())
+    live: list[str] = []
+    for run in range(6):
+        with hybrid.connect(tmp_path / "db") as db:
+            if not run:
+                db.create_stream("seen", COLUMNS, time="ts", key="k")
+            alerts = db.watch(TEXT, name="rings")
+            for start in range(500 * run, 500 * (run + 1), 100):
+                db.push("seen", SEEN.slice(start, 100))
+            if run == 5:
+                db.advance("seen", None)
+            live += rows(alerts.fetch())
+    assert sorted(live) == expected
+
+
+def test_history_is_searched_for_boxes(db: Database) -> None:
+    """For each alarm the thefts of the five minutes before it, by the same key: those of a table cut to that range."""
+    db.push("seen", SEEN)
+    text = f"""WITH visit AS ({VISIT})
+        SELECT pl.k, pl.at, pa.came, pa.gone FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.ts AS at
+            PATTERN (A) DEFINE A AS s = 'z' AND v = 9) AS pl
+        JOIN HISTORY OF seen FROM pl.at - INTERVAL 5 MINUTE TO pl.at
+            {THEFT[THEFT.index("MATCH_RECOGNIZE"):]} AS pa ON pa.k = pl.k"""
+    found = db.sql(text).arrow().to_pylist()
+    expected = []
+    for alarm in (row for row in SEEN.to_pylist() if row["s"] == "z" and row["v"] == 9):
+        low = alarm["ts"] - dt.timedelta(minutes=5)
+        inside = [row for row in SEEN.to_pylist() if low <= row["ts"] < alarm["ts"] and row["k"] == alarm["k"]]
+        if inside:
+            thefts = hybrid.sql(f"WITH visit AS ({VISIT}) {THEFT}", seen=pa.Table.from_pylist(inside)).arrow()
+            expected += [{"k": alarm["k"], "at": alarm["ts"], "came": t["came"], "gone": t["gone"]}
+                         for t in thefts.to_pylist()]
+    assert len(expected) > 20
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
