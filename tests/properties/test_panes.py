@@ -62,7 +62,7 @@ def test_panes_give_the_rows_of_the_reference(record_property: Callable[[str, ob
         counts["NOT"] += bool(wanted) and "NOT" in pattern
         counts["parts of a slide"] += bool(wanted) and windows[0] % windows[1] > 0
 
-    drawn_until(check, lambda: min(counts.values(), default=0) > 5)
+    drawn_until(check, lambda: len(counts) == 4 and min(counts.values()) > 5, 12)
     for name, n in counts.most_common():
         record_property(name, n)
     assert len(counts) == 4
@@ -101,7 +101,7 @@ def test_panes_give_the_rows_of_windows_that_are_counted_one_by_one(
         counts["more than one block"] += len({of[0] for of in found[0]}) > 2 * windows[0]
         counts["large numbers"] += any(isinstance(v, int) and abs(v) > 2**80 for of in found[0] for v in of)
 
-    drawn_until(check, lambda: min(counts["more than one block"], counts["large numbers"]) > 0)
+    drawn_until(check, lambda: min(counts["more than one block"], counts["large numbers"]) > 0, 12)
     for name, n in counts.most_common():
         record_property(name, n)
     assert counts["panes"] > 10
