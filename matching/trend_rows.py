@@ -27,6 +27,8 @@ from query.schema import Schema
 
 #: Numbers of fewer bits have fewer digits than str(int) may be told to refuse; it is quicker than Decimal.
 SHORT_BITS = 1 << 11
+#: Bits of a number of values from which on a sum of doubles that is not finite has overflowed: a double has 1,024.
+MANY_BITS = 512
 
 
 def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Sequence[pa.Array]) -> pa.Table:
@@ -134,6 +136,7 @@ def _value(p: Put, put: Totals, table: TrendTable) -> pa.Array:
         return to_arrow(out_of_order(numbers) if lane.floating else numbers, there, plain_type(kind))
     if p.kind == FLOAT:
         total = put.floats[:, p.total]
+        _check_doubles(p, total, values)
         if p.aggregate.over is Over.SUM:
             return pa.array(total, mask=missing)
         assert values is not None
@@ -149,6 +152,17 @@ def _value(p: Put, put: Totals, table: TrendTable) -> pa.Array:
     if not p.scale and count and numbers.min() >= -(2**63) and numbers.max() < 2**63:
         return pa.array(numbers.astype(np.int64), mask=shown).cast(pa.string())
     return pa.array([digits(n, p.scale) for n in numbers], pa.string(), mask=shown)
+
+
+def _check_doubles(p: Put, total: np.ndarray, values: np.ndarray | None) -> None:
+    """Raises DataError for sums of doubles that so many trends have made infinite, or no number. values: the number of
+    values of each sum."""
+    for sum_, count in zip(total, () if values is None else values):
+        if not np.isfinite(sum_) and int(count).bit_length() > MANY_BITS:
+            raise DataError(
+                f"{p.aggregate.name} of a window with more than 2^{MANY_BITS} values is more than a DOUBLE can hold",
+                "cast the values to DECIMAL, whose sums are exact, or take MIN and MAX",
+            )
 
 
 def digits(number: int, scale: int = 0) -> str:

@@ -135,6 +135,9 @@ def sql_command(
     from query.language.named import pattern_statement
 
     statement, tables = query_text(text), open_tables(table)
+    if tree and (evidence or output is not None):
+        raise typer.BadParameter("--tree prints for people: it excludes --evidence and -o")
+    tree = tree and pattern_statement(statement) is None
     if directory is not None:
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
             result = db.sql(statement, **tables)

@@ -77,6 +77,8 @@ def check(plan: QueryPlan, into: str | None) -> None:
 
     if len(plan.factors) > 1 or plan.factors[0].members:
         refuse("a query over several streams or patterns", "shed the queries over one stream")
+    if pattern.trends is not None:
+        refuse("rows of windows", "a window in which a key is left out would have a part of its trends")
     if not pattern.partition_by:
         refuse("a query without PARTITION BY", "shedding leaves out whole partitions: name their columns")
     if pattern.boxes and set(common_keys(pattern)) != {c.name for c in pattern.partition_by}:

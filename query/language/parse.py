@@ -147,6 +147,13 @@ def _modules(
             if entry is not None:
                 raise QueryError(error.diagnostics, tokens.text) from None
             raise QueryError(*in_pattern(name, error.diagnostics, text)) from None
+    if found:  # an entry that nothing reads would be a second pattern of the statement
+        entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
+        for entry in entries.values():
+            span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
+            has_pattern = any(t.word == "MATCH_RECOGNIZE" for t in tokens.items[entry.open : entry.close])
+            if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
+                unread.append(span)
     return tuple(found.values()), tuple(unread)
 
 

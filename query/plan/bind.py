@@ -21,7 +21,7 @@ from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import common_keys, with_times
+from query.plan.boxes import bounded, common_keys, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
@@ -29,7 +29,7 @@ from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
 from query.plan.pattern import min_rows
-from query.plan.plan import AlertOnce, Box, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift
+from query.plan.plan import AlertOnce, Box, FactorPlan, HistoryPlan, Measure, Plan, QueryPlan, RowsOf, Shift, modules
 from query.plan.statement import (
     BARE_NAME,
     FACTOR_TABLE,
@@ -325,6 +325,15 @@ class _Query:
         self.raise_faults()
         return Box("", name, factor.plan, tuple(columns))
 
+    def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
+        """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
+        for box in modules(bounded(plan).boxes):
+            if last_event_lag_us(box.plan) is None:
+                span = next(d.box.span for d in match.defines if d.box and d.box.written.lower() == box.name)
+                self.fault("HQ220", f"matches of {box.name} may be decided any time after their last event", span,
+                           "no bound", f"add WITHIN INTERVAL '...' to {box.name}, or let it give all matches: "
+                           "AFTER MATCH NO SKIP; NEXT and $ always wait")
+
     # ---- factors
 
     def factor(self, i: int, factor: ast.PatternFactor, joins: list[ast.HistoryJoin]) -> FactorPlan | None:
@@ -342,6 +351,8 @@ class _Query:
             self.fault("HQ205", f"{name} is a BIGNUM, a number of any size, which patterns do not read yet",
                        factor.input_span, "", f"cast it in the input: SELECT {name}::DOUBLE AS {name}, or ::BIGINT")
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
+        if self.live and plan.boxes:
+            self.bounded_boxes(plan, factor.match)
         for box in plan.boxes:
             if box.plan.inputs != plan.inputs:
                 self.fault("HQ500", f"{box.name} reads {', '.join(box.plan.inputs)}, and this pattern "

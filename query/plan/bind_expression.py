@@ -373,7 +373,12 @@ class _Binder:
         found = None
         if self.scope.boxes:  # in the condition of a box its own columns come first
             boxed = any(b.variable == self.scope.candidate for b in self.scope.boxes)
-            found = self.scope.of_variable(self.scope.candidate if boxed else None).get(names[0].lower())
+            shown = self.scope.of_variable(self.scope.candidate if boxed else None)
+            found = shown.get(names[0].lower())
+            if boxed and found is None and len(names) == 1:
+                of = next(b.name for b in self.scope.boxes if b.variable == self.scope.candidate)
+                return self.fault("HQ201", f"{of} has no column {names[0]}", span, "no such column",
+                                  nearest(names[0], list(shown)))
         found = found or schema.field(names[0])
         if found is not None and self.scope.qualified:
             return self.fault("HQ202", f"{names[0]} lacks its variable", span, "of which event?",

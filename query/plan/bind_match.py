@@ -82,8 +82,11 @@ class MatchBinder:
         if boxes:
             merged = merged_schema(schema, boxes, order[0].column)
             scope = replace(scope, schema=merged, boxes=boxes, own=schema)
-        defines = self.defines(match, pattern, scope)
-        measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
+        defines: list[Define] = []
+        measures: list[Measure] = []
+        if boxes or not any(d.box is not None for d in match.defines):  # else names of boxes mean nothing
+            defines = self.defines(match, pattern, scope)
+            measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
         self.output_names(match, partition, rows, schema)
         for expression in (*(d.condition for d in defines), *(m.expression for m in measures)) if boxes else ():
             self.faults += physical_steps(expression)

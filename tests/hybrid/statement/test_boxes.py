@@ -14,7 +14,7 @@ import pytest
 import hybrid
 from hybrid.database.database import Database
 from hybrid.statement.statement import compare_with_reference
-from query.errors import HybridWarning
+from query.errors import HybridWarning, QueryError
 
 COLUMNS = {"ts": "TIMESTAMP", "s": "VARCHAR", "k": "BIGINT", "v": "BIGINT"}
 BEGIN = dt.datetime(2024, 3, 1)
@@ -115,3 +115,24 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
                          for t in thefts.to_pylist()]
     assert len(expected) > 20
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
+    # Before: it gave no row before the stream ended, in backtests never.
+    visit = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v PATTERN (X+ Y)
+        DEFINE X AS s = 'x', Y AS s = 'y')"""
+    outer = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.v AS v PATTERN (V E)
+        WITHIN INTERVAL 1 MINUTE SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN visit, E AS s = 'e')"""
+    text = f"WITH visit AS ({visit}) {outer}"
+    assert len(hybrid.sql(text, seen=SEEN).arrow()) > 10
+    with pytest.raises(QueryError, match=r"HQ220(.|\n)*any time after their last event"):
+        db.watch(text)
+    with pytest.raises(QueryError, match="HQ220"):
+        db.backtest(text, BEGIN, BEGIN + dt.timedelta(days=1))
+
+
+def test_an_entry_that_nothing_reads_does_not_hide_the_evidence() -> None:
+    # Before: the rows of evidence had the number -1, for the statement had two patterns.
+    unread = THEFT.replace("MEASURES V.v AS v", "MEASURES V.n AS m")
+    text = f"WITH visit AS ({VISIT}), stay AS ({unread}) {THEFT}"
+    assert hybrid.sql(text, seen=SEEN.slice(0, 600)).tree().parts[0].name == "V"

@@ -305,3 +305,12 @@ def test_a_share_that_is_none_is_refused() -> None:
         hybrid.Shed(least=0)
     with pytest.raises(DataError, match="not a duration"):
         hybrid.Shed(lag="soon")
+
+
+def test_windows_are_not_shed() -> None:
+    # Before: the query failed with an IndexError, those beside it too, and gave windows with a part of their trends.
+    db = hybrid.connect()
+    db.create_stream("t", {"ts": "TIMESTAMP", "k": "BIGINT", "s": "VARCHAR"}, time="ts", key="k")
+    text = "RETURN k, COUNT(*) AS n FROM t TYPE BY s PATTERN SEQ(a A, b B) WHERE [k] GROUP BY k WITHIN 10 SECONDS"
+    with pytest.raises(hybrid.QueryError, match="shedding of rows of windows is not supported"):
+        db.watch(text, shed=hybrid.Shed(lag="1s", after="50ms", least=0.5))
