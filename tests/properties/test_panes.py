@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from matching.engines.run_panes import RunPanes
@@ -80,6 +80,7 @@ def test_panes_give_the_rows_of_windows_that_are_counted_one_by_one(
         pattern=PATTERNS, drawn=st.integers(0, 2**32), count=st.integers(20, 200), windows=WINDOWS, keys=KEYS,
         size=st.sampled_from((9, 30, 61)),
     )  # fmt: skip
+    @example(pattern="(A+ B)+", drawn=1, count=200, windows=(40, 1), keys=("", ""), size=30)  # blocks, large numbers
     def check(
         pattern: str, drawn: int, count: int, windows: tuple[int, int], keys: tuple[str, str], size: int
     ) -> None:  # fmt: skip
