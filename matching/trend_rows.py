@@ -31,6 +31,21 @@ SHORT_BITS = 1 << 11
 MANY_BITS = 512
 
 
+class InfiniteSum(DataError):
+    """Raised for a sum of doubles that so many trends have made infinite, or no number. aggregate: its name."""
+
+    def __init__(self, aggregate: str, _: str = "") -> None:
+        self.aggregate = aggregate
+        super().__init__(
+            f"{aggregate} of a window with more than 2^{MANY_BITS} values is more than a DOUBLE can hold",
+            "cast the values to DECIMAL, whose sums are exact, or take MIN and MAX",
+        )
+
+    def __reduce__(self) -> tuple[type[InfiniteSum], tuple[str, str]]:
+        """Supports pickling, for errors raised in other processes."""
+        return type(self), (self.aggregate, "")
+
+
 def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Sequence[pa.Array]) -> pa.Table:
     """Returns the output rows of windows, by window, then group, nulls first. groups: the values of GROUP BY of each
     row of `windows`. Raises DataError if HAVING or a measure cannot be computed."""
@@ -155,14 +170,11 @@ def _value(p: Put, put: Totals, table: TrendTable) -> pa.Array:
 
 
 def _check_doubles(p: Put, total: np.ndarray, values: np.ndarray | None) -> None:
-    """Raises DataError for sums of doubles that so many trends have made infinite, or no number. values: the number of
-    values of each sum."""
+    """Raises InfiniteSum for sums of doubles that so many trends have made infinite, or no number. values: the number
+    of values of each sum."""
     for sum_, count in zip(total, () if values is None else values):
         if not np.isfinite(sum_) and int(count).bit_length() > MANY_BITS:
-            raise DataError(
-                f"{p.aggregate.name} of a window with more than 2^{MANY_BITS} values is more than a DOUBLE can hold",
-                "cast the values to DECIMAL, whose sums are exact, or take MIN and MAX",
-            )
+            raise InfiniteSum(p.aggregate.name)
 
 
 def digits(number: int, scale: int = 0) -> str:

@@ -473,6 +473,7 @@ def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relatio
     from matching.engines.run_trends import TooManyTrends
     from matching.matcher import KernelMatcher
     from matching.purpose import Purpose
+    from matching.trend_rows import InfiniteSum
     from matching.types import arrow_schema
 
     matcher = KernelMatcher(plan, choose_engine(plan, Purpose.ROWS))
@@ -482,6 +483,9 @@ def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relatio
     except TooManyTrends as many:
         message = f"these are too many matches: {many.message}"
         raise DataError(message, "choose rows with WHERE in the input, or make the conditions stricter") from None
+    except InfiniteSum as sum_:
+        hint = "cast the values to DECIMAL, whose sums are exact, or take min and max"
+        raise DataError(f"{sum_.aggregate} over all matches is more than a DOUBLE can hold", hint) from None
     except DataError:  # of a value that the search may not read
         return None
     empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
