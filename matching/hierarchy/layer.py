@@ -53,6 +53,8 @@ COMPLEX = "#pattern"
 #: Least number of rows of which those are looked for that conditions can take: DuckDB does it, in some milliseconds, in
 #: which fewer rows are merged.
 SIEVED_MIN = 1 << 14
+#: Most paths of events in one answer: Matches has indices of 16 bits.
+PATHS_MAX = 2**15 - 1
 
 
 class Layer:
@@ -207,6 +209,9 @@ class Layer:
 
         path = self._paths(flat(own, members.path), np.repeat(own, lengths), np.repeat(nth, lengths), inner)
         names, code = distinct(path)
+        if len(names) > PATHS_MAX:
+            message = f"a match has more than {PATHS_MAX:,} events of different paths"
+            raise DataError(message, "bound the repetitions of its boxes: V{1,100} for V+, or WITHIN")
         event_bounds = np.concatenate([[0], np.cumsum(np.bincount(of_match, lengths, len(matches)))]).astype(np.int64)
         ts_us = flat(matches.event_ts_us, members.ts_us)
         found = replace(

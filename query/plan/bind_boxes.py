@@ -10,7 +10,7 @@ from query.language import ast
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Column, Expression, Navigation, walk
 from query.plan.output import output_columns
-from query.plan.pattern import RowPattern, anchors, min_rows
+from query.plan.pattern import RowPattern, anchors, gaps, min_rows, variables
 from query.plan.plan import Box, Order, Plan
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
@@ -78,6 +78,11 @@ class BoxBinder:
                        match.within.span, hint="write WITHIN INTERVAL '...'")
         if anchors(pattern):
             self.fault("HQ500", "^ and $ in a pattern with boxes are not supported yet", match.pattern.span)
+        for name, gap in gaps(pattern):
+            if both := sorted(set(variables(gap[0])) & set(variables(gap[1]))):
+                self.fault("HQ500", f"~{name} between two places of {both[0]} in a pattern with boxes is not supported "
+                           "yet", match.pattern.span, "which of them is before it?",
+                           f"give one {both[0]} another name")
         if not min_rows(pattern):
             self.fault("HQ500", "a pattern with boxes that may match nothing is not supported yet", match.pattern.span,
                        hint="let it match a row at least: A+ for A*")

@@ -26,7 +26,7 @@ from query.plan.expression import (
 from query.plan.fingerprint import fingerprint
 from query.plan.never_fails import never_fails
 from query.plan.output import output_columns
-from query.plan.pattern import Negation, RowPattern, Sequence, Variable, anchors, min_rows, rows_before, variables
+from query.plan.pattern import Negation, RowPattern, Sequence, Variable, anchors, gaps, min_rows, rows_before, variables
 from query.plan.plan import Box, Define, Measure, Plan, Within, modules
 from query.schema import Field, Schema
 
@@ -108,12 +108,18 @@ def independent_of_before(plan: Plan) -> bool:
 
 def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
     """Yields the patterns of a hierarchy with their names, each as the plain pattern that its matcher runs: the
-    outermost first, equal ones once."""
+    outermost first, equal ones once. A negation that is tested apart is a pattern of its own behind its layer."""
     plan = bounded(plan)
     seen: set[str] = set()
+    counted = all_counted_keys(plan)
 
     def below(one: Plan, name: str) -> Iterator[tuple[str, Plan]]:
-        yield name, over_rows(one) if one.boxes else one
+        if one.boxes:
+            upper, apart = gaps_apart(one, counted)
+            yield name, upper
+            yield from ((f"{name} {gap}", gap.rows) for gap in apart)
+        else:
+            yield name, one
         for box in modules(one.boxes):
             if box.name not in seen:
                 seen.add(box.name)
@@ -214,18 +220,16 @@ def with_times(plan: Plan) -> Plan:
 
 def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) -> Plan:
     """Returns the plain pattern over merged rows that finds the matches of a pattern with boxes. counted: of all layers
-    if it is not the outermost.
-
-    Raises ValueError, with the reason, where conditions on rows cannot say what intervals mean."""
+    if it is not the outermost."""
     begin = {name for name, least in rows_before(plan.pattern).items() if not least}
     boxed = {box.variable for box in plan.boxes}
-    gaps = dict(_gaps(plan.pattern))
+    of_gaps = dict(gaps(plan.pattern))
     defines = []
     for define in plan.defines:
         name = define.variable
         parts: list[Expression] = [_call("=", _KIND, Constant(kind_of(plan.boxes, name), "INTEGER"))]
-        if name in gaps:
-            parts += _in_gap(plan, name, gaps[name], boxed)
+        if name in of_gaps:
+            parts += _in_gap(plan, name, of_gaps[name], boxed)
         else:
             parts += _after_the_row_before(plan, begin, name in boxed, name in begin)
         parts += [define.condition] if define.condition != TRUE else []
@@ -249,6 +253,9 @@ class Gap:
     after: str
     until: str
 
+    def __str__(self) -> str:
+        return f"~{self.rows.pattern}"
+
 
 def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, tuple[Gap, ...]]:
     """Returns the plain pattern over merged rows (see `over_rows`) without the negations that engines would test by
@@ -261,7 +268,7 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
         return over_rows(plan, counted), ()
     apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-    for name, (before, behind) in _gaps(plan.pattern):
+    for name, (before, behind) in gaps(plan.pattern):
         rows_before_it, rows_behind = variables(before), variables(behind)
         alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
         inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
@@ -310,9 +317,7 @@ def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool
 def _in_gap(plan: Plan, name: str, gap: tuple[RowPattern, RowPattern], boxed: set[str]) -> Iterator[Expression]:
     """Yields the conditions of a negated variable: its rows lie wholly between those before and after the gap."""
     before, behind = (variables(side) for side in gap)
-    if set(before) & set(behind):
-        both = sorted(set(before) & set(behind))[0]
-        raise ValueError(f"~{name} lies between two places of {both}: give one of them another name")
+    assert not set(before) & set(behind), "refused by query.plan.bind_boxes"
     may_begin, may_end = (not min_rows(side) for side in gap)
     if before and name in boxed:
         last = Navigation(_LAST, before, Logical.LAST, 0, 0, False, _LAST.type)
@@ -330,14 +335,6 @@ def _in_gap(plan: Plan, name: str, gap: tuple[RowPattern, RowPattern], boxed: se
     if may_begin and name in boxed:
         end = Navigation(_LAST_US, behind, Logical.LAST, 0, 0, False, _LAST_US.type)
         yield _or_first(_call("<=", _call("-", end, _FIRST_US), within), may_end, end)
-
-
-def _gaps(pattern: RowPattern) -> Iterator[tuple[str, tuple[RowPattern, RowPattern]]]:
-    """Yields the negated variables of a pattern, each with the parts before and after its gap."""
-    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
-    for i, part in enumerate(parts):
-        if isinstance(part, Negation):
-            yield part.name, (Sequence(parts[:i]), Sequence(parts[i + 1 :]))
 
 
 def _or_first(condition: Expression, may_lack: bool, other: Expression) -> Expression:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -251,6 +251,14 @@ def anchors(pattern: RowPattern) -> frozenset[bool]:
             return frozenset()
         case _:
             assert_never(pattern)
+
+
+def gaps(pattern: RowPattern) -> Iterator[tuple[str, tuple[RowPattern, RowPattern]]]:
+    """Yields the negated variables of a pattern, each with the parts before and after its gap."""
+    parts = pattern.parts if isinstance(pattern, Sequence) else (pattern,)
+    for i, part in enumerate(parts):
+        if isinstance(part, Negation):
+            yield part.name, (Sequence(parts[:i]), Sequence(parts[i + 1 :]))
 
 
 def excludes(pattern: RowPattern) -> bool:
