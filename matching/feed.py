@@ -18,7 +18,7 @@ from matching.members import Group, Member
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
-from matching.state import pack, unpack
+from matching.state import as_array, pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.expression import MatchNumber, walk
@@ -312,7 +312,7 @@ class Feed:
         Pending matches are not included."""
         self._gather()
         groups: list[dict[str, object]] = []
-        parts: dict[str, np.ndarray] = {"ordering": _as_array(self.ordering.snapshot())}
+        parts: dict[str, np.ndarray] = {"ordering": as_array(self.ordering.snapshot())}
         members: list[Member] = []
         for group in self._groups:
             chosen = [member for member in group.members if any(member is one for one in wanted)]
@@ -326,11 +326,11 @@ class Feed:
             })  # fmt: skip
             groups[-1]["purposes"] = [member.purpose.name for member in chosen]
             if group.ordering is not None:
-                parts[f"own{i}"] = _as_array(group.ordering.snapshot())
+                parts[f"own{i}"] = as_array(group.ordering.snapshot())
             if group.together:
                 together = cast("Together", group)
                 head, state = together.snapshot([m for m in together.members if m in chosen])
-                groups[-1]["together"], parts[f"{i}/0"] = head, _as_array(state)
+                groups[-1]["together"], parts[f"{i}/0"] = head, as_array(state)
                 members += chosen
                 continue
             if group.modules is not None:
@@ -343,7 +343,7 @@ class Feed:
                 parts |= {f"{i}.{name}": array for name, array in group.rows.snapshot().items()}
             for j, member in enumerate(chosen):
                 own = member.alone.snapshot() if member.kernel is None else member.kernel.snapshot_own()
-                parts[f"{i}/{j}"] = _as_array(own)
+                parts[f"{i}/{j}"] = as_array(own)
             members += chosen
         head = {"version": STATE_VERSION, "groups": groups, "advanced_us": self._advanced_us}
         return pack(head, parts), members
@@ -531,9 +531,6 @@ def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:
     again = {True: Purpose.FOUND_AGAIN, False: Purpose.KEPT_ROWS}
     return [again[carries] if found_again else Purpose.LIVE for found_again, carries in flags]
 
-
-def _as_array(state: bytes) -> np.ndarray:
-    return np.frombuffer(state, np.uint8)
 
 
 def needed_from(plan: Plan, watermark_us: int | None) -> int | None:

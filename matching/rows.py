@@ -20,7 +20,7 @@ from matching.program.lanes import CODED
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Spill
 from matching.spilled import Spilled
-from matching.state import read_array, read_table, saved_array, saved_table
+from matching.state import as_array, read_array, read_table, saved_array, saved_table
 from matching.store import RowStore, spillable
 from matching.tenant import Tenant
 from matching.types import plain_type
@@ -390,7 +390,7 @@ class Rows:
             head, book = self.spilled.snapshot()
             manifest = self.spilled.spill.store.manifest()
             arrays |= {f"spilled.{name}": array for name, array in book.items()}
-            arrays |= {"spill.head": _as_array(json.dumps(head).encode()), "spill.manifest": _as_array(manifest)}
+            arrays |= {"spill.head": as_array(json.dumps(head).encode()), "spill.manifest": as_array(manifest)}
         return arrays
 
     def _kept(self) -> dict[str, np.ndarray]:
@@ -436,6 +436,3 @@ def _united(indices: Sequence[Int64Array | None]) -> Int64Array | None:
     some = [index for index in indices if index is not None]
     return np.unique(np.concatenate(some)) if some and len(some) == len(indices) else None
 
-
-def _as_array(content: bytes) -> np.ndarray:
-    return np.frombuffer(content, np.uint8)

@@ -103,9 +103,14 @@ def _stamp(value: Any, digest: hashlib.blake2b) -> None:
         digest.update(b"%d:%s" % (len(text), text))
 
 
+def as_array(content: bytes) -> np.ndarray:
+    """Returns bytes as an array that can be packed."""
+    return np.frombuffer(content, np.uint8)
+
+
 def saved_table(table: pa.Table) -> np.ndarray:
     """A table as an array that can be packed."""
-    return np.frombuffer(to_ipc(table), np.uint8)
+    return as_array(to_ipc(table))
 
 
 def read_table(saved: np.ndarray) -> pa.Table:

@@ -193,14 +193,9 @@ class RunPanes(CountsOnly):
 
     def windows(self) -> ClosedWindows:
         """Returns the rows of closed windows, in the order of windows, and forgets them."""
-        out, shape = self._store.out[: self.decided].copy(), self._kept
+        out = self._store.out[: self.decided].copy()
         self._counters[PaneCounter.OUT] = 0
-        partition, window, record = out[:, 0], out[:, 1], out[:, 2:]
-        return ClosedWindows(
-            partition, window, record[:, : shape.floats].reshape(len(out), shape.whole, shape.limbs),
-            np.ascontiguousarray(record[:, shape.floats : shape.least]).view(np.float64),
-            record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
-        )  # fmt: skip
+        return run_trends.closed_windows(out, self._kept)
 
     def busy(self, partition: Int64Array) -> np.ndarray:
         """True if these partitions have events of trends in an open window."""

@@ -263,14 +263,9 @@ class RunTrends(CountsOnly):
 
     def windows(self) -> ClosedWindows:
         """Returns the rows of closed windows, in the order of windows, and forgets them."""
-        out, shape = self._pool.out[: self.decided].copy(), self._shape
+        out = self._pool.out[: self.decided].copy()
         self._counters[Counter.OUT] = 0
-        partition, window, record = out[:, 0], out[:, 1], out[:, 2:]
-        return ClosedWindows(
-            partition, window, record[:, : shape.floats].reshape(len(out), shape.whole, shape.limbs),
-            np.ascontiguousarray(record[:, shape.floats : shape.least]).view(np.float64),
-            record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
-        )  # fmt: skip
+        return closed_windows(out, self._shape)
 
     def busy(self, partition: Int64Array) -> np.ndarray:
         """True if these partitions have trends in an open window."""
@@ -300,6 +295,16 @@ class RunTrends(CountsOnly):
         self._grow(_OF_NODES, max(ROOM, len(self._pool.nodes)))
         self._grow(_OF_ENTRIES, max(ROOM, len(self._pool.entries)) if self._apart else 0)
         self._grow(("out",), max(ROOM, self.decided))
+
+
+def closed_windows(out: np.ndarray, shape: Shape) -> ClosedWindows:
+    """Returns closed windows, given their rows as kernels write them: partition, window, record of that shape."""
+    partition, window, record = out[:, 0], out[:, 1], out[:, 2:]
+    return ClosedWindows(
+        partition, window, record[:, : shape.floats].reshape(len(out), shape.whole, shape.limbs),
+        np.ascontiguousarray(record[:, shape.floats : shape.least]).view(np.float64),
+        record[:, shape.least : shape.there], record[:, shape.there : shape.alive] != 0,
+    )  # fmt: skip
 
 
 def wider(records: np.ndarray, old: Shape) -> np.ndarray:

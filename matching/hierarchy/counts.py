@@ -51,6 +51,16 @@ class KeyCodes:
         self._known = read_table(state) if len(state) else None
 
 
+def places_within(code: Int64Array) -> Int64Array:
+    """Returns how many equal values precede each of n values."""
+    order = np.argsort(code, kind="stable")
+    begins = np.diff(code[order], prepend=code[order[:1]] - 1) != 0
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))
+    out = np.empty(len(code), np.int64)
+    out[order] = np.arange(len(code)) - first
+    return out
+
+
 class Counts:
     """Counts events by the values of some columns."""
 
@@ -69,11 +79,7 @@ class Counts:
             return np.arange(self._seen[0] - n + 1, self._seen[0] + 1)
         code = self._codes.of([events.column(name) for name in self.keys], n)
         self._seen = grown(self._seen, len(self._codes))
-        order = np.argsort(code, kind="stable")
-        begins = np.concatenate([[True], np.diff(code[order]) != 0]) if n else np.zeros(0, np.bool_)
-        first = np.maximum.accumulate(np.where(begins, np.arange(n), 0))
-        out = np.zeros(n, np.int64)
-        out[order] = np.arange(n) - first + 1
+        out = places_within(code) + 1
         out += self._seen[code]
         self._seen += np.bincount(code, minlength=len(self._seen))
         return out

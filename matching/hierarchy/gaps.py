@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.hierarchy.counts import KeyCodes
+from matching.state import as_array
 from query.plan.boxes import FIRST, FIRST_US, LAST, Gap
 
 
@@ -69,7 +70,7 @@ class GapTest:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Returns its state."""
         return {
-            "matcher": np.frombuffer(self._matcher.snapshot(), np.uint8), "codes": self._codes.snapshot(),
+            "matcher": as_array(self._matcher.snapshot()), "codes": self._codes.snapshot(),
             "key": self._key, "first": self._first, "last": self._last, "first_us": self._first_us,
         }  # fmt: skip
 

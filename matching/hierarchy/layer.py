@@ -15,13 +15,13 @@ from matching.batch import EventBatch, Int64Array, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
+from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
-from matching.hierarchy.module import as_array
 from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
-from matching.state import pack, unpack
+from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.plan.boxes import (
@@ -225,12 +225,7 @@ class Layer:
 
     def _nth(self, of_match: Int64Array, variable: np.ndarray, complex_: np.ndarray) -> Int64Array:
         """Returns, for each complex event of a match, how many of its variable precede it there."""
-        key = of_match * (int(variable.max(initial=0)) + 1) + variable
-        order = np.argsort(key, kind="stable")
-        begins = np.concatenate([[True], np.diff(key[order]) != 0])
-        first = np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
-        nth = np.zeros(len(key), np.int64)
-        nth[order] = np.arange(len(key)) - first
+        nth = places_within(of_match * (int(variable.max(initial=0)) + 1) + variable)
         nth[~complex_] = 0
         return nth
 

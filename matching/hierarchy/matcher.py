@@ -12,10 +12,9 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.layer import Layer
-from matching.hierarchy.module import as_array
 from matching.hierarchy.modules import Make, Modules, Used
 from matching.purpose import Purpose
-from matching.state import pack, unpack, unpack_head
+from matching.state import as_array, pack, unpack, unpack_head
 from query.plan.boxes import all_counted_keys, bounded, independent_of_before
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan

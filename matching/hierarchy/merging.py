@@ -13,9 +13,10 @@ from matching.batch import EventBatch, Int64Array, Matches
 from matching.engines.buffered_runs import group
 from matching.features import project
 from matching.hierarchy.members import Members
-from matching.hierarchy.module import Module, as_array
+from matching.hierarchy.module import Module
 from matching.ipc import from_ipc, to_ipc
 from matching.purpose import Purpose
+from matching.state import as_array
 from query.errors import DataError
 from query.language.duck import Settings
 from query.plan.boxes import FIRST, KIND, column_of

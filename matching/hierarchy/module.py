@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from matching.batch import EventBatch, Matcher, Matches
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
@@ -37,8 +35,3 @@ class Module:
                 self._failure = error
                 raise
         return self._found
-
-
-def as_array(state: bytes) -> np.ndarray:
-    """Returns bytes as an array that can be packed."""
-    return np.frombuffer(state, np.uint8)

@@ -14,8 +14,9 @@ from matching.batch import EventBatch, Matcher
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.merging import LayerReads, Merging
-from matching.hierarchy.module import Module, as_array
+from matching.hierarchy.module import Module
 from matching.purpose import Purpose
+from matching.state import as_array
 from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint

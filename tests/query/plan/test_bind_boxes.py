@@ -77,3 +77,9 @@ def test_which_patterns_need_nothing_of_before() -> None:
     assert independent_of_before(plan_of(over({"visit": VISIT}, OF_BOX)))
     led = statement("~N X Y", "NEXT", "X AS s = 'x', Y AS s = 'y', N AS s = 'n'", 5)
     assert not independent_of_before(plan_of(over({"visit": led}, OF_BOX)))
+
+
+def test_a_negation_that_is_tested_apart_is_shown_as_it_runs() -> None:
+    # Before: EXPLAIN said that such a pattern ran through the reference matcher.
+    text = over({"visit": VISIT}, statement("B ~V E", "NEXT", "V AS PATTERN visit, B AS s = 'b', E AS s = 'e'"))
+    assert [name for name, _ in layers(plan_of(text), "outer")] == ["outer", "outer ~V", "visit"]
