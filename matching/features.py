@@ -136,6 +136,12 @@ class RowValues:
             (Words(word, [self._sides[i] for i in at], self._kept, settings), at) for word, at in read.items()
         ]
 
+    @property
+    def by_arrays(self) -> bool:
+        """True if DuckDB is not asked about each batch."""
+        looked_up = {i for words, at in self._words if not words.diverse for i in at}
+        return all(low is not None or i in looked_up for i, low in enumerate(self._lowered))
+
     def evaluate(self, store: RowStore, positions: Int64Array | slice) -> list[Values]:
         """Values (int64 or float64, (n,); codes for the CODED types) and validity of each expression. Raises DataError
         when a value cannot be computed (overflow, a bad cast), as DuckDB would."""

@@ -26,6 +26,8 @@ SHOWN = ("ts", "source", "offset", "seq", "partition")
 #: In `last`: no row of the partition has come; the last one has been dropped.
 NONE = -1
 DROPPED = -2
+#: Number of chunks of columns stored as Arrow from which chunks are put together.
+CHUNKS_MAX = 8
 
 
 @kernel
@@ -41,6 +43,20 @@ def link_rows(partition, begin, end, last, previous, following, first):
         if before >= 0:
             following[before] = i
         last[p] = i
+
+
+def with_rows(kept: pa.Table, added: pa.Table) -> pa.Table:
+    """Returns the rows of both. Chunks of small additions are put together: their number, and how often a row is
+    copied, grow with the logarithm of the rows."""
+    if not added.num_rows or kept.column(0).num_chunks < CHUNKS_MAX:
+        return pa.concat_tables([kept, added])
+    batches = kept.to_batches()
+    size, n = added.num_rows, len(batches)
+    while n and batches[n - 1].num_rows <= 4 * size:
+        n -= 1
+        size += batches[n].num_rows
+    last = pa.Table.from_batches([*batches[n:], *added.to_batches()], kept.schema).combine_chunks()
+    return pa.Table.from_batches([*batches[:n], *last.to_batches()], kept.schema)
 
 
 def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -176,8 +192,7 @@ class RowStore:
             if kept is not None:
                 kept[begin:end] = True if valid is None else valid
         if self.other:
-            added = pa.table({n: batch.columns.column(n) for n in self.other})
-            self.arrow = pa.concat_tables([self.arrow, added])
+            self.arrow = with_rows(self.arrow, pa.table({n: batch.columns.column(n) for n in self.other}))
         if self.linked:
             link_rows(self.partition, begin, end, self.last, self.previous, self.next, self.first)
         self.count = end
@@ -224,7 +239,8 @@ class RowStore:
                 array[begin:end] = array[rows]
         if self.other:
             before = self.arrow.slice(0, begin)
-            self.arrow = pa.concat_tables([before, self.arrow.take(pa.array(rows))]) if len(index) else before
+            # from the rows behind: those before may be very many
+            self.arrow = with_rows(before, self.arrow.slice(begin).take(pa.array(index))) if len(index) else before
         self.count = end
 
     def chase(self, positions: Int64Array, offset: int) -> Int64Array:
@@ -261,7 +277,7 @@ class RowStore:
         if isinstance(positions, slice):
             taken = column.slice(positions.start, positions.stop - positions.start)
         else:
-            if column.num_chunks > 8:
+            if column.num_chunks > 2 * CHUNKS_MAX:
                 self.arrow = self.arrow.combine_chunks()
                 column = self.arrow.column(name)
             taken = column.take(pa.array(positions, mask=positions < 0))

@@ -14,30 +14,31 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
-from matching.features import leaf_sql
 from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
-from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
+from matching.hierarchy.merging import LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
+from query.language.ast import RowsPerMatch
 from query.plan.boxes import (
     gaps_apart,
+    independent_of_before,
     kind_of,
+    with_begin,
     with_interval,
 )
 from query.plan.expression import (
     TRUE,
+    Call,
     Classifier,
-    Column,
     Expression,
     MatchNumber,
     conjuncts,
     is_row_local,
-    to_sql,
     walk,
 )
 from query.plan.fingerprint import fingerprint
@@ -47,12 +48,9 @@ from query.plan.plan import Plan
 from query.plan.plan import modules as patterns
 
 #: Version of Layer.snapshot; restore refuses others.
-STATE_VERSION = 1
+STATE_VERSION = 2
 #: The source of merged rows that are matches.
 COMPLEX = "#pattern"
-#: Least number of rows of which those are looked for that conditions can take: DuckDB does it, in some milliseconds, in
-#: which fewer rows are merged.
-SIEVED_MIN = 1 << 14
 #: Most paths of events in one answer: Matches has indices of 16 bits.
 PATHS_MAX = 2**15 - 1
 
@@ -82,7 +80,9 @@ class Layer:
         self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
         upper, gaps = gaps_apart(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._upper = modules.make(upper, purpose)
+        self._begins = modules.over is not None and _from_any_start(plan)
+        if self._begins:
+            upper = with_begin(upper)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -90,8 +90,15 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
+        member = None
+        if self._begins:
+            assert self.merging.uppers is not None
+            member = self.merging.uppers.add(id(self), upper, purpose)
+        self._member = member
+        self._upper = modules.make(upper, purpose) if member is None else member.alone
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
+        self._empty = self._free(self._own(self._no_matches()))
 
     # ---- Matcher
 
@@ -109,7 +116,7 @@ class Layer:
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
-        arrays: dict[str, np.ndarray] = {"upper": as_array(self._upper.snapshot())}
+        arrays: dict[str, np.ndarray] = {"upper": as_array(self._saved_upper())}
         for i, gap in enumerate(self._gaps):
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         head = {
@@ -129,7 +136,11 @@ class Layer:
         head, arrays = unpack(state)
         if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
             raise DataError("this state belongs to another query or version", "start the query again")
-        self._upper.restore(arrays["upper"].tobytes())
+        upper = arrays["upper"].tobytes()
+        if self._member is not None and self._member.kernel is not None:
+            self._member.kernel.restore_own(upper)
+        else:
+            self._upper.restore(upper)
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
         self._emitted_us, self._since = head["emitted_us"], head["since"]
@@ -137,31 +148,73 @@ class Layer:
 
     # ---- rows
 
+    def _saved_upper(self) -> bytes:
+        """Returns the state of the matcher; without its rows, if it shares them."""
+        if self._member is not None and self._member.kernel is not None:
+            return self._member.kernel.snapshot_own()
+        return self._upper.snapshot()
+
     def _emit(self, merged: MergedRows | None, watermark_us: int | None, ended: bool = False) -> Matches:
         """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
-        if merged is None:
-            columns, order = _nothing(self._arrow), np.zeros(0, ORDER)
-        else:
-            columns, order = merged.rows.select(self._arrow.names), merged.order
-        if self._since and len(order) and (before := order["first"] < self._since).any():
-            after = np.flatnonzero(~before)
-            columns, order = columns.take(pa.array(after)), order[after]
-        batch = EventBatch(
-            columns, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
+        batch = None if merged is None else self._batch(merged)
+        reached = [] if batch is None else [int(batch.ts_us[-1])]
+        reached += [watermark_us] if watermark_us is not None else []
+        moved = bool(reached) and (self._emitted_us is None or max(reached) > self._emitted_us)
+        if moved:
+            self._emitted_us = max(reached)
+        flat = [self._flat(self._free(self._own(found))) for found in self._found(batch, watermark_us, ended)]
+        if moved:
+            self._forget()
+        flat = [found for found in flat if len(found)]
+        return replace(self._empty, sources=self.sources) if not flat else flat[0] if len(flat) == 1 else _joined(flat)
+
+    def _batch(self, merged: MergedRows) -> EventBatch | None:
+        """Returns merged rows for the matcher, None without any."""
+        rows, order = merged
+        if self._member is None:
+            rows = rows.select(self._arrow.names)
+            if self._since and (before := order["first"] < self._since).any():
+                after = np.flatnonzero(~before)
+                rows, order = rows.take(pa.array(after)), order[after]
+        if not len(order):
+            return None
+        return EventBatch(
+            rows, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
             np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), (COMPLEX, *self.sources),
         )  # fmt: skip
-        reached = [int(order["last_us"][-1])] if len(order) else []
-        reached += [watermark_us] if watermark_us is not None else []
-        if reached and (self._emitted_us is None or max(reached) > self._emitted_us):
-            self._emitted_us = max(reached)
-        for gap in self._gaps:
-            gap.push(batch)
-        found = [self._upper.push(batch)]
-        if ended or watermark_us is not None:
-            found.append(self._upper.advance(None if ended else watermark_us))
-        flat = [self._flat(self._free(matches)) for matches in found]
-        self._forget()
-        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else _joined(flat)
+
+    def _found(self, batch: EventBatch | None, watermark_us: int | None, ended: bool) -> list[Matches]:
+        """Returns the matches of merged rows that the next ones (None: there are none), a watermark or the end
+        decide."""
+        if batch is not None:
+            for gap in self._gaps:
+                gap.push(batch)
+        advances = ended or watermark_us is not None
+        if self._member is not None:
+            assert self.merging.uppers is not None
+            self.merging.uppers.step(self._all.step, batch, watermark_us, ended)
+            if self._member.failure is not None:
+                raise self._member.failure
+            return self._member.take_found()
+        found = [] if batch is None else [self._upper.push(batch)]
+        return [*found, self._upper.advance(None if ended else watermark_us)] if advances else found
+
+    def _no_matches(self) -> Matches:
+        if self._member is not None and self._member.kernel is not None:
+            return self._member.kernel.emit()
+        none = np.zeros(0, np.int64)
+        batch = EventBatch(_no_rows(self._arrow), none, np.zeros(0, np.int32), none, none, (COMPLEX, *self.sources))
+        return self._upper.push(batch)
+
+    def _own(self, matches: Matches) -> Matches:
+        """Returns the matches that begin when they are for it, without the column that says so."""
+        if not self._begins:
+            return matches
+        *own, begin = matches.rows.column_names
+        found = replace(matches, rows=matches.rows.select(own))
+        if not self._since:
+            return found
+        return only(found, np.flatnonzero(np.asarray(matches.rows.column(begin)) >= self._since))
 
     def _free(self, matches: Matches) -> Matches:
         """Returns the matches whose gaps are free, without the columns of gaps."""
@@ -247,31 +300,29 @@ class Layer:
         return out
 
 
-def _sieves(plan: Plan) -> dict[int, str]:
-    """Returns, by KIND, an SQL condition that each row meets which can be in a match, or keep one from being one: all
-    others need not be merged. There is none for a kind with a variable that takes any row, nor if the time of other
+def _sieves(plan: Plan) -> dict[int, tuple[Expression, ...]]:
+    """Returns, by KIND, conditions of which each row meets one that can be in a match, or keep one from being one: all
+    others need not be merged. There are none for a kind with a variable that takes any row, nor if the time of other
     rows tells when matches are decided."""
     if not in_order_of_last_events(replace(plan, boxes=())):
         return {}
-    found: dict[int, list[str] | None] = {}
+    found: dict[int, list[Expression] | None] = {}
     for define in plan.defines:
         kind = kind_of(plan.boxes, define.variable)
-        local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
+        local = tuple(part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE)
         if not local or any(isinstance(e, Classifier | MatchNumber) for part in local for e in walk(part)):
             found[kind] = None
-            continue
-        columns = (e for part in local for e in walk(part) if isinstance(e, Column))
-        leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
-        texts = (to_sql(part, leaves) for part in local)
-        # where a condition cannot be computed the matcher decides whether it is read
-        met = (f"coalesce(TRY({text}), TRY(({text}) IS NULL) IS NULL)" for text in texts)
-        so_far = found.setdefault(kind, [])
-        if so_far is not None:
-            so_far.append(f"({' AND '.join(met)})")
-    return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
+        elif (so_far := found.setdefault(kind, [])) is not None:
+            so_far.append(local[0] if len(local) == 1 else Call("and", local, "BOOLEAN"))
+    return {kind: tuple(conditions) for kind, conditions in found.items() if conditions is not None}
 
 
-def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+def _from_any_start(plan: Plan) -> bool:
+    """True if the matches of a layer that begin from a position on are found by leaving out those that begin before."""
+    return plan.rows is RowsPerMatch.ONE and independent_of_before(replace(plan, boxes=()))
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.layer import Layer
 from matching.hierarchy.modules import Make, Modules, Used
+from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
 from query.plan.boxes import all_counted_keys, bounded, independent_of_before
@@ -95,13 +96,13 @@ class HierarchyMatcher:
         self._step = head["step"]
 
 
-def modules_for(plan: Plan, make: Make) -> Modules:
-    """Returns the modules of a query and of those that join it, still without any."""
+def modules_for(plan: Plan, make: Make, over: Over | None = None) -> Modules:
+    """Returns the modules of a query and of those that join it, still without any. over: see Modules."""
 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
         return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan))
+    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan), over)
     return modules
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,20 +12,17 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matches
 from matching.engines.buffered_runs import group
-from matching.features import project
 from matching.hierarchy.members import Members
 from matching.hierarchy.module import Module
+from matching.hierarchy.sieve import Sieve
+from matching.hierarchy.uppers import Over, Uppers
 from matching.ipc import from_ipc, to_ipc
 from matching.purpose import Purpose
 from matching.state import as_array
-from query.errors import DataError
 from query.language.duck import Settings
-from query.plan.boxes import FIRST, KIND, column_of
+from query.plan.boxes import FIRST, KIND, LAST, LAST_US, column_of
+from query.plan.expression import Expression
 from query.plan.plan import Box
-
-#: Least number of rows of which those are looked for that conditions can take: DuckDB does it, in some milliseconds, in
-#: which fewer rows are merged.
-SIEVED_MIN = 1 << 14
 
 #: The place of a merged row in the order, and its identity.
 ORDER = np.dtype([
@@ -32,6 +30,9 @@ ORDER = np.dtype([
     ("offset", np.int64),
     ("seq", np.int64), ("last_us", np.int64), ("source", np.int32),
 ])  # fmt: skip
+
+#: Columns that tell the place of a row.
+_PLACE = (FIRST.name, LAST.name, LAST_US.name)
 
 
 class MergedRows(NamedTuple):
@@ -42,10 +43,10 @@ class MergedRows(NamedTuple):
 
 
 class LayerReads(NamedTuple):
-    """What a layer reads. fields: columns; sieves: by KIND an SQL condition that all rows meet which matter to it."""
+    """What a layer reads. fields: columns; sieves: by KIND conditions of which all rows that matter to it meet one."""
 
     fields: tuple[pa.Field, ...]
-    sieves: Mapping[int, str]
+    sieves: Mapping[int, tuple[Expression, ...]]
 
 
 class Merging:
@@ -53,12 +54,14 @@ class Merging:
 
     boxes: one for each pattern, with its module. keys: the columns of PARTITION BY. time: that of ORDER BY.
     with_events: False if no variable takes an event. purpose: ROWS if no evidence is wanted. members: the events of the
-    matches. Rows wait while matches that come later may stand before them (query.plan.lag)."""
+    matches. uppers: the matchers of layers that share the merged rows, if `over` makes them. Rows wait while matches
+    that come later may stand before them (query.plan.lag)."""
 
     def __init__(
         self, boxes: Sequence[Box], modules: Sequence[Module], keys: Sequence[str], time: str, with_events: bool,
-        purpose: Purpose, settings: Settings,
+        purpose: Purpose, settings: Settings, over: Over | None = None,
     ) -> None:
+        self.uppers = None if over is None else Uppers(over)
         self.modules = tuple(modules)
         self.members = Members()
         self._boxes, self._keys, self._time, self._with_events = tuple(boxes), tuple(keys), time, with_events
@@ -70,7 +73,7 @@ class Merging:
         self._readers: dict[int, LayerReads] = {}
         self._begins: dict[int, int] = {}
         self._schema = pa.schema([])
-        self._sieves: dict[int, str] = {}
+        self._sieves: dict[int, Sieve] = {}
         self._held: list[MergedRows] = []
         self._step = 0
         self._out: MergedRows | None = None
@@ -90,6 +93,8 @@ class Merging:
         """Removes all other layers."""
         self._readers = {of: reader for of, reader in self._readers.items() if of in layers}
         self._begins = {of: begin for of, begin in self._begins.items() if of in layers}
+        if self.uppers is not None:
+            self.uppers.keep_only(layers)
         if not self._held:
             self._look_again()
 
@@ -103,8 +108,8 @@ class Merging:
         readers = list(self._readers.values())
         self._schema = pa.schema(list(dict.fromkeys(field for reader in readers for field in reader.fields)))
         kinds = set.intersection(*(set(reader.sieves) for reader in readers)) if readers else set()
-        texts = {kind: dict.fromkeys(reader.sieves[kind] for reader in readers) for kind in kinds}
-        self._sieves = {kind: " OR ".join(f"({text})" for text in of_kind) for kind, of_kind in texts.items()}
+        conditions = {kind: dict.fromkeys(c for reader in readers for c in reader.sieves[kind]) for kind in kinds}
+        self._sieves = {kind: Sieve(of_kind, self._settings) for kind, of_kind in conditions.items()}
 
     # ---- rows
 
@@ -120,18 +125,27 @@ class Merging:
             self._step = step
         return self._out
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Returns its state without that of the modules."""
+    def snapshot(self, layers: set[int] | None) -> dict[str, np.ndarray]:
+        """Returns its state without that of the modules and of matchers. layers: those that are saved, None: all."""
         head, arrays = self.members.snapshot()
         arrays = {f"members.{name}": array for name, array in arrays.items()}
         arrays["head"] = as_array(json.dumps(head).encode())
+        if self.uppers is not None:
+            arrays |= {f"uppers.{name}": array for name, array in self.uppers.snapshot(layers).items()}
         if self._held:
             rows, order = _sorted(self._held)
             arrays |= {"rows": as_array(to_ipc(rows)), "order": as_array(order.tobytes())}
         return arrays
 
+    def fits(self, state: Mapping[str, np.ndarray]) -> bool:
+        """True if it can restore a snapshot."""
+        uppers = group("uppers", dict(state))
+        return not uppers if self.uppers is None else self.uppers.fits(uppers)
+
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restores a snapshot."""
+        """Restores a snapshot that fits; the state of the layers' matchers is restored after it."""
+        if self.uppers is not None:
+            self.uppers.restore(group("uppers", dict(state)))
         self.members.restore(json.loads(state["head"].tobytes()), group("members", dict(state)))
         self._held = []
         if "rows" in state:
@@ -140,42 +154,60 @@ class Merging:
 
     def _hold(self, batch: EventBatch | None, found: list[Matches]) -> None:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
-        parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
+        schema = self._schema
+        parts: list[tuple[pa.RecordBatch, np.ndarray]] = []
         if batch is not None and len(batch) and self._with_events:
             columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
-            if 0 in self._sieves and len(batch) >= SIEVED_MIN:
-                batch = batch.take(_met(columns, self._sieves[0], self._settings))
-                columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
-            parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
+            if 0 in self._sieves and (met := self._sieves[0].met(columns, len(batch))) is not None:
+                names = [name for name in columns if name in _PLACE or schema.get_field_index(name) >= 0]
+                batch = replace(batch, columns=batch.columns.select(names)).take(met)
+                columns = dict(zip(names, batch.columns.columns, strict=True))
+            if len(batch):
+                order = self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)
+                parts.append((self._rows(columns, order), order))
         for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
-            begins = matches.rows.column(FIRST.name)
-            some = np.flatnonzero(np.asarray(begins.is_valid()))  # an empty match has no interval
-            if not len(some):
+            if not matches.rows.num_rows:
                 continue
-            rows = matches.rows.take(pa.array(some)).combine_chunks()
-            made = {column_of(box, shown): rows.column(name).combine_chunks() for shown, name in box.columns}
-            keys = {shown.lower(): name for shown, name in box.columns}
-            made |= {name: rows.column(keys[name.lower()]).combine_chunks() for name in self._keys}
-            hidden = [name for name in rows.column_names if name.startswith("#")]
-            made |= {name: rows.column(name).combine_chunks() for name in hidden}
-            made[self._time] = made["#t1"]
-            if kind in self._sieves and len(some) >= SIEVED_MIN:
-                met = _met(made, self._sieves[kind], self._settings)
+            begins = matches.rows.column(FIRST.name)
+            some = np.arange(matches.rows.num_rows)
+            rows = matches.rows
+            if begins.null_count:  # an empty match has no interval
+                some = np.flatnonzero(np.asarray(begins.is_valid()))
+                rows = rows.take(pa.array(some))
+            read = {column_of(box, shown): name for shown, name in box.columns}
+            shown_as = {shown.lower(): name for shown, name in box.columns}
+            read |= {name: shown_as[name.lower()] for name in self._keys}
+            read |= {name: name for name in rows.column_names if name.startswith("#")}
+            read[self._time] = "#t1"
+            made = {name: _array(rows.column(of)) for name, of in read.items()
+                    if name in _PLACE or schema.get_field_index(name) >= 0}  # fmt: skip
+            if kind in self._sieves and (met := self._sieves[kind].met(made, len(some))) is not None:
                 made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
             n, first = len(some), self.members.next
+            if not n:
+                continue
             if not self._bare:
                 self.members.add(matches, some)
             number = np.arange(first, first + n)
-            parts.append((made, self._order(made, kind, np.zeros(n, np.int32), number, number)))
-        if not parts or not len(self._schema):
+            order = self._order(made, kind, np.zeros(n, np.int32), number, number)
+            parts.append((self._rows(made, order), order))
+        if not parts or not len(schema):
             return
-        schema = self._schema
-        batches = [pa.RecordBatch.from_arrays([_column(c, f, len(o)) for f in schema], schema=schema) for c, o in
-                   [({**columns, KIND.name: pa.array(order["kind"])}, order) for columns, order in parts]]
-        order = np.concatenate([order for _, order in parts])
-        place = _places(order)
-        whole = pa.Table.from_batches(batches).take(pa.array(place)).combine_chunks().to_batches()
-        self._held.append(MergedRows(whole[0], order[place]))
+        if len(parts) == 1:
+            (whole, order), = parts
+        else:
+            whole = pa.concat_batches([rows for rows, _ in parts])
+            order = np.concatenate([order for _, order in parts])
+        if len(parts) > 1 or order["complex"][0]:
+            place = _places(order)
+            if place is not None:
+                whole, order = whole.take(pa.array(place)), order[place]
+        self._held.append(MergedRows(whole, order))
+
+    def _rows(self, columns: Mapping[str, pa.Array], order: np.ndarray) -> pa.RecordBatch:
+        """Returns the columns that layers read of merged rows."""
+        columns = {**columns, KIND.name: pa.array(order["kind"])}
+        return pa.RecordBatch.from_arrays([_column(columns, f, len(order)) for f in self._schema], schema=self._schema)
 
     def _order(
         self, columns: Mapping[str, pa.Array], kind: int, source: np.ndarray, offset: Int64Array, seq: Int64Array
@@ -206,34 +238,32 @@ class Merging:
         return MergedRows(rows.slice(0, count), order[:count]) if count else None
 
 
-def _met(columns: Mapping[str, pa.Array], condition: str, settings: Settings) -> Int64Array:
-    """Returns the indices of the rows that meet a condition."""
-    (met,) = project(columns, [condition], DataError, settings)
-    return np.flatnonzero(np.asarray(met))
-
-
 def _sorted(held: list[MergedRows]) -> MergedRows:
     if len(held) == 1:
         return held[0]
     order = np.concatenate([order for _, order in held])
-    place = _places(order)
-    rows = pa.Table.from_batches([rows for rows, _ in held]).take(pa.array(place)).combine_chunks()
-    return MergedRows(rows.to_batches()[0], order[place])
+    rows, place = pa.concat_batches([rows for rows, _ in held]), _places(order)
+    return MergedRows(rows, order) if place is None else MergedRows(rows.take(pa.array(place)), order[place])
 
 
-def _places(order: np.ndarray) -> Int64Array:
-    """Returns the indices of merged rows in their order. Events, and parts that came before, are in order already."""
+def _places(order: np.ndarray) -> Int64Array | None:
+    """Returns the indices of merged rows in their order; None: they are in order. Events, and parts that came before,
+    are in order already."""
     complex_ = np.flatnonzero(order["complex"])
     few = order[complex_]
     index = np.arange(len(order))
     last, first = few["last"], few["first"]
-    later = last[1:] > last[:-1]
-    one = len(few) == len(order) and (not len(few) or few["name"].min() == few["name"].max())
-    if one and np.all(later | ((last[1:] == last[:-1]) & (first[1:] >= first[:-1]))):
-        return index  # matches of one pattern come in this order, as a rule
-    index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
+    one = not len(few) or few["name"].min() == few["name"].max()
+    # matches of one pattern come in order, as a rule
+    kept = one and bool(np.all((last[1:] > last[:-1]) | ((last[1:] == last[:-1]) & (first[1:] >= first[:-1]))))
+    if not kept:
+        index[complex_] = complex_[np.lexsort((few["offset"], few["name"], few["first"], few["last"]))]
     key = 2 * order["last"][index] + order["complex"][index]
-    return index[np.argsort(key, kind="stable")]
+    return None if kept and np.all(key[1:] >= key[:-1]) else index[np.argsort(key, kind="stable")]
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _column(columns: Mapping[str, pa.Array], field: pa.Field, n: int) -> pa.Array:

@@ -15,6 +15,7 @@ from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
+from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array
 from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
@@ -37,12 +38,14 @@ class Used(NamedTuple):
 class Modules:
     """The patterns of boxes over one stream, and the events as they read them.
 
-    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. time: the column of
-    ORDER BY. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far.
-    position: the number of events so far. Its readers take the same steps, one after the other."""
+    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. over: makes matchers
+    of layers that share merged rows, None: none do. time: the column of ORDER BY. counted: see
+    query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the
+    number of events so far. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: Keys) -> None:
+    def __init__(self, make: Make, time: Column, counted: Keys, over: Over | None = None) -> None:
         self.make = make
+        self.over = over
         self.time = time
         self.counted = counted
         self.step = self.position = 0
@@ -71,7 +74,7 @@ class Modules:
             n += 1
         if found is None:
             time = plan.order_by[0].column.name
-            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
+            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings, self.over)
             self._merged[f"{n} {name}"] = found
         found.join(of, reader)
         return found
@@ -98,33 +101,36 @@ class Modules:
         """Returns a head for JSON and arrays. used: what is to be saved, None: all."""
         known = {key: module for key, module in self._known.items() if used is None or id(module) in used.modules}
         merged = {name: one for name, one in self._merged.items() if used is None or id(one) in used.merged}
-        arrays = {f"module.{key}": as_array(module.matcher.snapshot()) for key, module in known.items()}
+        arrays: dict[str, np.ndarray] = {}
+        for i, merging in enumerate(merged.values()):  # first: saving rows may drop some, and matchers read them
+            of_merging = merging.snapshot(None if used is None else used.layers)
+            arrays |= {f"merged{i}.{name}": array for name, array in of_merging.items()}
+        arrays |= {f"module.{key}": as_array(module.matcher.snapshot()) for key, module in known.items()}
         for i, counts in enumerate(self._counts):
             arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
-        for i, merging in enumerate(merged.values()):
-            arrays |= {f"merged{i}.{name}": array for name, array in merging.snapshot().items()}
         searched = {key: module.searched for key, module in known.items()}
         head: dict[str, object] = {"step": self.step, "position": self.position, "modules": searched}
         return head | {"merged": {name: i for i, name in enumerate(merged)}}, arrays
 
     def fits(self, head: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> bool:
         """True if it can restore a snapshot, which has the same modules."""
-        known = self._known
-        same = set(known) == set(_dict(head["modules"])) and set(self._merged) == set(_dict(head["merged"]))
-        return same and all(
+        known, merged = self._known, _dict(head["merged"])
+        if set(known) != set(_dict(head["modules"])) or set(self._merged) != set(merged):
+            return False
+        return all(
             module.matcher.fits(arrays[f"module.{key}"].tobytes()) for key, module in known.items()
-        )
+        ) and all(self._merged[name].fits(group(f"merged{i}", dict(arrays))) for name, i in merged.items())
 
     def restore(self, head: Mapping[str, object], arrays: dict[str, np.ndarray]) -> None:
         """Restores a snapshot that fits."""
+        for name, i in _dict(head["merged"]).items():
+            self._merged[name].restore(group(f"merged{i}", arrays))
         searched = _dict(head["modules"])
         for key, module in self._known.items():
             module.matcher.restore(arrays[f"module.{key}"].tobytes())
             module.searched = searched[key]
         for i, counts in enumerate(self._counts):
             counts.restore(group(f"counts{i}", arrays))
-        for name, i in _dict(head["merged"]).items():
-            self._merged[name].restore(group(f"merged{i}", arrays))
         self.step, self.position = int(str(head["step"])), int(str(head["position"]))
 
     def _with_interval(self, batch: EventBatch) -> EventBatch:

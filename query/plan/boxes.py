@@ -35,6 +35,8 @@ from query.schema import Field, Schema
 KIND, FIRST, LAST = Field("#kind", "INTEGER"), Field("#first", "BIGINT"), Field("#last", "BIGINT")
 #: The times of its first and last event, in microseconds.
 FIRST_US, LAST_US = Field("#first_us", "BIGINT"), Field("#last_us", "BIGINT")
+#: The column of `with_begin`.
+BEGIN = "#begin"
 #: The columns t0 and t1 of a variable.
 TIMES = ("t0", "t1")
 
@@ -297,6 +299,12 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
         measures += [after, until]
         found.append(Gap(rows, after.name, until.name))
     return replace(upper, measures=(*upper.measures, *measures)), tuple(found)
+
+
+def with_begin(upper: Plan) -> Plan:
+    """Returns a pattern over merged rows with the position of the first event of each match behind all columns."""
+    begin = Navigation(_FIRST, (), Logical.FIRST, 0, 0, False, _FIRST.type)
+    return replace(upper, measures=(*upper.measures, Measure(BEGIN, begin)))
 
 
 def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool) -> Iterator[Expression]:
