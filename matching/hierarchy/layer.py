@@ -6,19 +6,20 @@ what intervals mean (query.plan.boxes.over_rows).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Int64Array, Matches
+from matching.batch import EventBatch, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
-from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
+from matching.kernels.flatten import flat_bounds, flatten
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
@@ -243,61 +244,43 @@ class Layer:
         if self.purpose is Purpose.ROWS or not len(matches):
             return replace(matches, sources=self.sources)
         members = self.merging.members
-        complex_ = matches.event_source == 0
-        own = np.array([members.place(name) for name in matches.variables] or [0], np.int32)[matches.event_variable]
-        of_match = np.repeat(np.arange(len(matches)), np.diff(matches.event_bounds))
-        at, bounds = members.of(matches.event_offset[complex_])
-        lengths = np.ones(len(own), np.int64)
-        lengths[complex_] = np.diff(bounds)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        total = int(starts[-1])
-        inner = np.repeat(complex_, lengths)  # events of complex events
-        nth = self._nth(of_match, own, complex_)
-
-        def flat(plain: np.ndarray, of_members: np.ndarray) -> np.ndarray:
-            out = np.zeros(total, plain.dtype)
-            out[~inner] = plain[~complex_]
-            out[inner] = of_members[at]
-            return out
-
-        path = self._paths(flat(own, members.path), np.repeat(own, lengths), np.repeat(nth, lengths), inner)
-        names, code = distinct(path)
-        if len(names) > PATHS_MAX:
+        # a variable may have several numbers
+        own = list(dict.fromkeys(matches.variables))
+        variable = np.array([own.index(name) for name in matches.variables], np.int64)[matches.event_variable]
+        seen = np.zeros(len(own), np.int64)
+        bounds, first, number = members.bounds, members.first, matches.event_offset
+        event_bounds = np.empty(len(matches) + 1, np.int64)
+        most = flat_bounds(
+            matches.event_bounds, variable, matches.event_source, number, bounds, first, seen, event_bounds
+        )
+        n, paths = int(event_bounds[-1]), len(members.paths)
+        key, offset, seq, ts_us = (np.empty(n, np.int64) for _ in range(4))
+        source = np.empty(n, np.int32)
+        flatten(
+            matches.event_bounds, variable, matches.event_source, number, matches.event_seq, matches.event_ts_us,
+            bounds, first, members.path, members.source, members.offset, members.seq, members.ts_us, seen, most, paths,
+            key, source, offset, seq, ts_us,
+        )  # fmt: skip
+        kinds, code = distinct(key)
+        if len(kinds) > PATHS_MAX:
             message = f"a match has more than {PATHS_MAX:,} events of different paths"
             raise DataError(message, "bound the repetitions of its boxes: V{1,100} for V+, or WITHIN")
-        event_bounds = np.concatenate([[0], np.cumsum(np.bincount(of_match, lengths, len(matches)))]).astype(np.int64)
-        ts_us = flat(matches.event_ts_us, members.ts_us)
-        found = replace(
+        return replace(
             matches, first_us=ts_us[event_bounds[:-1]], last_us=ts_us[event_bounds[1:] - 1], event_bounds=event_bounds,
-            event_variable=code.astype(np.int16), event_ts_us=ts_us,
-            event_source=flat(matches.event_source - 1, members.source).astype(np.int32),
-            event_offset=flat(matches.event_offset, members.offset), event_seq=flat(matches.event_seq, members.seq),
-            variables=tuple(members.paths[i] for i in names), sources=self.sources,
+            event_variable=code.astype(np.int16), event_ts_us=ts_us, event_source=source, event_offset=offset,
+            event_seq=seq, variables=tuple(self._path(kind, own, most) for kind in kinds.tolist()),
+            sources=self.sources,
         )  # fmt: skip
-        return found
 
-    def _nth(self, of_match: Int64Array, variable: np.ndarray, complex_: np.ndarray) -> Int64Array:
-        """Returns, for each complex event of a match, how many of its variable precede it there."""
-        nth = places_within(of_match * (int(variable.max(initial=0)) + 1) + variable)
-        nth[~complex_] = 0
-        return nth
-
-    def _paths(self, path: np.ndarray, outer: np.ndarray, nth: Int64Array, inner: np.ndarray) -> np.ndarray:
-        """Returns the paths of events as indices: those of a complex event's match, behind its variable."""
-        members = self.merging.members
-        out = path.copy()
-        if not inner.any():
-            return out
-        of_path, times = int(path.max()) + 1, int(nth.max()) + 1
-        key = (outer[inner].astype(np.int64) * times + nth[inner]) * of_path + path[inner]
-        kinds, code = distinct(key)
-        names, made = members.paths, np.zeros(len(kinds), np.int32)
-        for i, kind in enumerate(kinds.tolist()):
-            rest, p = divmod(kind, of_path)
-            v, k = divmod(rest, times)
-            made[i] = members.place(f"{names[v]}{f'[{k + 1}]' if k else ''}.{names[p]}")
-        out[inner] = made[code]
-        return out
+    def _path(self, kind: int, own: Sequence[str], most: int) -> str:
+        """Returns the path of events of one kind, see matching.kernels.flatten.flatten: that of their complex event's
+        match behind its variable."""
+        if kind < len(own):
+            return own[kind]
+        inner = self.merging.members.paths
+        rest, p = divmod(kind - len(own), len(inner))
+        v, k = divmod(rest, most)
+        return f"{own[v]}{f'[{k + 1}]' if k else ''}.{inner[p]}"
 
 
 def _sieves(plan: Plan) -> dict[int, tuple[Expression, ...]]:

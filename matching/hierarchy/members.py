@@ -7,89 +7,126 @@ from collections.abc import Sequence
 import numpy as np
 
 from matching.batch import Int64Array, Matches
+from matching.kernels.layout import grown
 
 Int32Array = np.ndarray[tuple[int], np.dtype[np.int32]]
 #: Least number of events that are dropped at once.
 DROPPED_MIN = 4096
+#: Number of complex events that are looked at together when some are dropped.
+LOOKED_AT = 1024
+#: The arrays with an item for each event.
+OF_EVENTS = ("path", "source", "ts_us", "offset", "seq")
 #: Largest table of numbers that is not sorted instead.
 TABLE_MAX = 1 << 16
 
 
 class Members:
     """The events of complex events, by the number of the complex event; numbers go up. Each event has the path of its
-    variables in its match (`X`, or `V.X`), as an index into `paths`."""
+    variables in its match (`X`, or `V.X`), as an index into `paths`.
 
-    __slots__ = ("_bounds", "_first", "_until_us", "offset", "path", "paths", "places", "seq", "source", "ts_us")
+    The events of number i are those of the arrays from bounds[i - first] to bounds[i + 1 - first]. Arrays grow by
+    doubling, and what is dropped leaves them once it is half of them."""
+
+    __slots__ = (
+        "_begin", "_count", "_places", "_until_us", "bounds", "first", "offset", "path", "paths", "seq", "source",
+        "ts_us",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         none = np.zeros(0, np.int64)
-        self._first = 0  # number of the first one kept
-        self._bounds = np.zeros(1, np.int64)
+        self.first = 0  # number of the first one in the arrays
+        self._begin = 0  # place of the first one kept
+        self._count = 0
+        self.bounds = np.zeros(1, np.int64)
         self._until_us = none  # the time of the last event of each
         self.path: Int32Array = np.zeros(0, np.int32)
         self.source: Int32Array = np.zeros(0, np.int32)
         self.ts_us, self.offset, self.seq = none, none, none
         self.paths: list[str] = []
-        self.places: dict[str, int] = {}
+        self._places: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._until_us)
+        """Returns the number of complex events kept."""
+        return self._count - self._begin
 
     @property
     def next(self) -> int:
         """Returns the number of the next complex event."""
-        return self._first + len(self)
+        return self.first + self._count
 
-    def place(self, path: str) -> int:
+    def _place(self, path: str) -> int:
         """Returns the index of a path, which is added if it is new."""
-        found = self.places.setdefault(path, len(self.paths))
+        found = self._places.setdefault(path, len(self.paths))
         if found == len(self.paths):
             self.paths.append(path)
         return found
 
-    def add(self, matches: Matches, order: Int64Array) -> None:
-        """Adds the matches at `order`, in that order, under the next numbers."""
-        at, bounds = ranges(matches.event_bounds, order)
-        places = np.array([self.place(name) for name in matches.variables] or [0], np.int32)
-        self.path = np.concatenate([self.path, places[matches.event_variable[at]]])
-        self.source = np.concatenate([self.source, matches.event_source[at]])
-        self.ts_us = np.concatenate([self.ts_us, matches.event_ts_us[at]])
-        self.offset = np.concatenate([self.offset, matches.event_offset[at]])
-        self.seq = np.concatenate([self.seq, matches.event_seq[at]])
-        self._bounds = np.concatenate([self._bounds, self._bounds[-1] + bounds[1:]])
-        self._until_us = np.concatenate([self._until_us, matches.last_us[order]])
+    def add(self, matches: Matches, order: Int64Array | None) -> None:
+        """Adds the matches at `order` (None: all), in that order, under the next numbers."""
+        at: Int64Array | slice = slice(None)
+        bounds, until_us = matches.event_bounds, matches.last_us
+        if order is not None:
+            at, bounds = ranges(bounds, order)
+            until_us = until_us[order]
+        places = np.array([self._place(name) for name in matches.variables] or [0], np.int32)
+        begin, count = int(self.bounds[self._count]), self._count + len(until_us)
+        end = begin + int(bounds[-1])
+        self._reserve(end, count)
+        self.path[begin:end] = places[matches.event_variable[at]]
+        self.source[begin:end] = matches.event_source[at]
+        self.ts_us[begin:end] = matches.event_ts_us[at]
+        self.offset[begin:end] = matches.event_offset[at]
+        self.seq[begin:end] = matches.event_seq[at]
+        self.bounds[self._count + 1 : count + 1] = begin + bounds[1:]
+        self._until_us[self._count : count] = until_us
+        self._count = count
 
-    def of(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns the indices of the events of complex events, one after the other, and the bounds between these."""
-        return ranges(self._bounds, numbers - self._first)
+    def _reserve(self, events: int, count: int) -> None:
+        if events > len(self.path):
+            for name in OF_EVENTS:
+                setattr(self, name, grown(getattr(self, name), max(events, 2 * len(self.path))))
+        if count > len(self._until_us):
+            capacity = max(count, 2 * len(self._until_us))
+            self.bounds, self._until_us = grown(self.bounds, capacity + 1), grown(self._until_us, capacity)
 
     def drop_before(self, time_us: int) -> None:
         """Drops complex events at the front whose last event is earlier."""
-        kept = int(np.argmax(self._until_us >= time_us)) if (self._until_us >= time_us).any() else len(self)
-        cut = int(self._bounds[kept])
-        if cut < DROPPED_MIN:
-            return
-        for name in ("path", "source", "ts_us", "offset", "seq"):
-            setattr(self, name, getattr(self, name)[cut:].copy())
-        self._bounds = self._bounds[kept:] - cut
-        self._until_us = self._until_us[kept:].copy()
-        self._first += kept
+        while self._begin < self._count:
+            later = self._until_us[self._begin : min(self._begin + LOOKED_AT, self._count)] >= time_us
+            found = int(np.argmax(later))
+            self._begin += found if later[found] else len(later)
+            if later[found]:
+                break
+        cut = int(self.bounds[self._begin])
+        if cut >= max(DROPPED_MIN, (int(self.bounds[self._count]) + 1) // 2):
+            self._drop()
+
+    def _drop(self) -> None:
+        """Takes what is dropped out of the arrays."""
+        begin, count = self._begin, self._count
+        cut, end = int(self.bounds[begin]), int(self.bounds[count])
+        for name in OF_EVENTS:
+            setattr(self, name, getattr(self, name)[cut:end].copy())
+        self.bounds = self.bounds[begin : count + 1] - cut
+        self._until_us = self._until_us[begin:count].copy()
+        self.first, self._begin, self._count = self.first + begin, 0, count - begin
 
     def snapshot(self) -> tuple[dict[str, object], dict[str, np.ndarray]]:
         """Returns a head for JSON and arrays."""
-        arrays = {name: getattr(self, name) for name in ("path", "source", "ts_us", "offset", "seq")}
-        return {"first": self._first, "paths": self.paths}, arrays | {"bounds": self._bounds, "until": self._until_us}
+        self._drop()
+        arrays = {name: getattr(self, name) for name in OF_EVENTS}
+        return {"first": self.first, "paths": self.paths}, arrays | {"bounds": self.bounds, "until": self._until_us}
 
     def restore(self, head: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
         """Restores a snapshot."""
-        for name in ("path", "source", "ts_us", "offset", "seq"):
-            setattr(self, name, arrays[name])
-        self._bounds, self._until_us = arrays["bounds"], arrays["until"]
-        self._first = int(str(head["first"]))
+        for name in OF_EVENTS:
+            setattr(self, name, arrays[name].copy())
+        self.bounds, self._until_us = arrays["bounds"].copy(), arrays["until"].copy()
+        self.first, self._begin, self._count = int(str(head["first"])), 0, len(self._until_us)
         paths = head["paths"]
         assert isinstance(paths, Sequence)
         self.paths = [str(path) for path in paths]
-        self.places = {path: i for i, path in enumerate(self.paths)}
+        self._places = {path: i for i, path in enumerate(self.paths)}
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -187,7 +187,7 @@ class Merging:
             if not n:
                 continue
             if not self._bare:
-                self.members.add(matches, some)
+                self.members.add(matches, None if n == len(matches) else some)
             number = np.arange(first, first + n)
             order = self._order(made, kind, np.zeros(n, np.int32), number, number)
             parts.append((self._rows(made, order), order))
