@@ -18,12 +18,13 @@ from matching.engines.run_table import RunTable
 from matching.engines.run_trends import RunTrends
 from matching.program.carried import Carried, Chain, carry, chain_of
 from matching.program.determinise import ListTable, determinise
-from matching.program.live import merges
+from matching.program.live import merges, merges_rows
 from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
 from matching.program.trends import conjoined_program
 from matching.purpose import Purpose
 from query.language.ast import Selection
+from query.plan.boxes import KIND
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import Plan
 
@@ -76,7 +77,10 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     if shares_paths(program):
         as_chain = chain_of(plan, program) if purpose.carries else None
         return by(RunGraph, "all matches are wanted, and runs in the same state have the same future", chain=as_chain)
-    if merges_runs(program) and (purpose is Purpose.GRAPH or merges(program)):
+    # of a box there may be very many matches for each event
+    boxed = any(field.name == KIND.name for field in plan.schema.fields)
+    merging = purpose is Purpose.GRAPH or merges(program) or (boxed and merges_rows(program))
+    if merges_runs(program) and merging:
         return by(RunMerged, "all matches are wanted, and runs with equal values have the same future")
     if purpose is Purpose.GRAPH:
         return EnginePlan(None, "a graph of these matches", purpose, program)

@@ -75,3 +75,17 @@ def merges(program: Program) -> bool:
             if goes_on and _before(program, program.edge_variable[e], live[to]) <= few:
                 return True
     return False
+
+
+def merges_rows(program: Program) -> bool:
+    """True if all rows that take a run from one state to another make equal runs of it: none of their values can be
+    read there."""
+    live = live_registers(program)
+    for q in range(1, len(program.accept)):
+        for e in range(program.edge_start[q], program.edge_start[q + 1]):
+            to, variable = program.edge_target[e], program.variables[program.edge_variable[e]]
+            reads = (program.registers[r].variables for r in live[to])
+            goes_on = program.edge_start[to] < program.edge_start[to + 1]
+            if goes_on and all(read and variable not in read for read in reads):
+                return True
+    return False
