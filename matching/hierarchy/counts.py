@@ -6,49 +6,46 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels.layout import grown
-from matching.state import read_table, saved_table
+from matching.keys import Keys
+from matching.state import as_array, pack, read_array, saved_array, unpack
 
 
 class KeyCodes:
     """Gives keys, the values of some columns, numbers from 0; null equals null, and NaN NaN. O(keys) in memory."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_keys",)
 
     def __init__(self) -> None:
-        self._known: pa.Table | None = None  # the values, by number
+        self._keys: Keys | None = None  # of the types of the first columns
 
     def __len__(self) -> int:
-        return 0 if self._known is None else self._known.num_rows
+        return 0 if self._keys is None else len(self._keys)
 
     def of(self, columns: Sequence[pa.Array], n: int) -> Int64Array:
         """Returns the numbers of the keys of n rows; new keys get new ones. Without columns all rows have one key."""
-        if not columns:
-            return np.zeros(n, np.int64)
-        batch = pa.table({f"k{i}": column for i, column in enumerate(columns)})
-        kept = len(self)
-        whole = pa.concat_tables([batch if self._known is None else self._known, batch][not kept:]).combine_chunks()
-        code = np.zeros(whole.num_rows, np.int64)
-        for name in whole.column_names:
-            values = whole.column(name).combine_chunks()
-            part = np.asarray(pc.dictionary_encode(values, null_encoding="encode").indices).astype(np.int64)
-            code = np.unique(code * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1].reshape(-1)
-        # numbers are places in the order of appearance
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        if len(first) > kept:
-            self._known = whole.take(pa.array(np.sort(first)))
-        return np.argsort(np.argsort(first))[inverse.reshape(-1)][kept:]
+        if self._keys is None:
+            self._keys = Keys([c.type.value_type if pa.types.is_dictionary(c.type) else c.type for c in columns])
+        return self._keys.encode(columns, n)
 
     def snapshot(self) -> np.ndarray:
         """Returns its state."""
-        return np.zeros(0, np.uint8) if self._known is None else saved_table(self._known)
+        if self._keys is None:
+            return np.zeros(0, np.uint8)
+        types = [str(i) for i in range(len(self._keys.encoders))]
+        tables = {name: saved_array(values) for name, values in self._keys.snapshot().items()}
+        return as_array(pack({"columns": types}, tables))
 
     def restore(self, state: np.ndarray) -> None:
         """Restores a snapshot."""
-        self._known = read_table(state) if len(state) else None
+        self._keys = None
+        if len(state):
+            head, tables = unpack(state.tobytes())
+            arrays = {name: read_array(table) for name, table in tables.items()}
+            self._keys = Keys([arrays[f"values.{i}"].type for i in head["columns"]])
+            self._keys.restore(arrays)
 
 
 def places_within(code: Int64Array) -> Int64Array:
@@ -78,10 +75,11 @@ class Counts:
             self._seen[0] += n
             return np.arange(self._seen[0] - n + 1, self._seen[0] + 1)
         code = self._codes.of([events.column(name) for name in self.keys], n)
-        self._seen = grown(self._seen, len(self._codes))
+        if len(self._codes) > len(self._seen):
+            self._seen = grown(self._seen, max(len(self._codes), 2 * len(self._seen)))
         out = places_within(code) + 1
         out += self._seen[code]
-        self._seen += np.bincount(code, minlength=len(self._seen))
+        np.maximum.at(self._seen, code, out)
         return out
 
     def snapshot(self) -> dict[str, np.ndarray]:
