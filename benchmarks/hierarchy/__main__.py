@@ -1,6 +1,7 @@
 """The experiments of [HIERARCHY]: patterns made of patterns, in layers and flattened.
 
     python -m benchmarks.hierarchy [--experiment 1 2 3 4] [--contenders hierarchical flattened hced] > result.json
+    python -m benchmarks.hierarchy --shared 10    # so many live queries over one pattern, beside one
     python -m benchmarks.hierarchy --experiment 4 --layers 3 --events 1_000_000 10_000_000 --types 1000
 
 Prints one JSON object, and a table on standard error. Exits with 1 if `hierarchical` and `flattened` do not find the
@@ -13,10 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from benchmarks.hierarchy import picture
 from benchmarks.hierarchy.contenders import CONTENDERS
 from benchmarks.hierarchy.experiments import EVENTS, LAYERS, LENGTHS, WINDOWS, experiments, settings
+from benchmarks.hierarchy.shared import EVENTS as EVENTS_SHARED
+from benchmarks.hierarchy.shared import PUSHES, shared
 from benchmarks.hierarchy.workloads import Shape
 
 
@@ -38,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
                         help=f"event types: more of them, fewer matches (default {base.types})")  # fmt: skip
     parser.add_argument("--planted", type=int, default=base.planted,
                         help=f"a match begins once in so many events; 0: none (default {base.planted})")  # fmt: skip
+    parser.add_argument("--shared", type=int, metavar="N", help="instead: N live queries over one pattern, beside one")
+    parser.add_argument("--pushes", type=int, nargs="+", default=list(PUSHES),
+                        help="with --shared: events of a push (default 100 to 50_000)")  # fmt: skip
     parser.add_argument("--related", action="store_true", help="conditions compare with the first event of the layer")
     parser.add_argument("--seed", type=int, default=1, help="of streams (default 1)")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the median counts (default 3)")
@@ -45,6 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--here", action="store_true", help="all in this process, without figures of memory")
     parser.add_argument("--no-pin", action="store_true", help="leave the choice of CPUs to the system")
     options = parser.parse_args(arguments)
+    if options.shared:
+        events = EVENTS_SHARED if options.events == list(EVENTS) else options.events[-1]
+        result = shared(options.shared, options.pushes, events, options.repeat, options.seed, not options.no_pin, _say)
+        return _told(result)
     base = Shape(length=options.length, within=options.within, events=options.events[-1], types=options.types,
                  planted=options.planted, related=options.related)  # fmt: skip
     asked = [
@@ -57,13 +68,22 @@ def main(arguments: list[str] | None = None) -> int:
     ]  # fmt: skip
     result = experiments(
         asked, options.contenders, options.repeat, not options.no_pin,
-        lambda text: print(text, file=sys.stderr, flush=True), options.here,
+        _say, options.here,
     )  # fmt: skip
-    print(json.dumps(result, indent=1))
-    for fault in result["disagreements"]:
-        print(fault, file=sys.stderr)
     if options.plot:
         picture.draw(result, options.plot)
+    return _told(result)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _told(result: dict[str, Any]) -> int:
+    """Prints a result; returns the exit code."""
+    print(json.dumps(result, indent=1))
+    for fault in result["disagreements"]:
+        _say(fault)
     return 1 if result["disagreements"] else 0
 
 

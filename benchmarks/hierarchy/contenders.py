@@ -67,11 +67,11 @@ def run(contender: str, shape: Shape, batches: Sequence[EventBatch]) -> Result:
         for matches in found:
             hashed = hashed and not isinstance(matches, int)
             count += matches if isinstance(matches, int) else len(matches)
-            total += 0 if isinstance(matches, int) else _sum(matches)
+            total += 0 if isinstance(matches, int) else events_sum(matches)
     return Result(seconds, cpu_seconds, peak - before, count, f"{total % 2**64:016x}" if hashed else "")
 
 
-def _sum(matches: Matches) -> int:
+def events_sum(matches: Matches) -> int:
     """Returns a hash of the events of each match, added up. The place of an event in its match gives its variable."""
     bounds = matches.event_bounds
     if len(bounds) < 2:

@@ -19,6 +19,7 @@ from benchmarks.hierarchy.experiments import Setting, disagreements, line, measu
 from benchmarks.hierarchy.hced import Hced
 from benchmarks.hierarchy.page import page
 from benchmarks.hierarchy.picture import draw, panels
+from benchmarks.hierarchy.shared import shared
 from benchmarks.hierarchy.workloads import SECOND_US, Shape, plan_of, query, stream
 from matching.batch import Matches
 from query.hierarchy_reference import Composed, compose
@@ -254,3 +255,33 @@ def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper()
     assert "conditions on single events 1.5 to 1.5 times" in text
     assert "0 of `hierarchical`, 2 of `flattened`" in text
     assert "10 to 10 % of the matches" in text
+
+
+# ---- queries that share a pattern
+
+
+def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
+    said: list[str] = []
+    result = shared(3, [50, 400], 4_000, 1, 1, False, said.append, keys=10)
+    assert result["disagreements"] == []
+    assert [(r["queries"], r["push"]) for r in result["results"]] == [
+        ("boxes", 50), ("boxes", 400), ("events", 50), ("events", 400)
+    ]  # fmt: skip
+    assert all(r["matches"] > 10 and r["times"] > 0 for r in result["results"])
+    assert len(said) == 5
+
+
+def test_a_query_that_finds_something_else_beside_others_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.hierarchy import shared as module
+
+    whole = module.pushed
+    monkeypatch.setattr(module, "pushed", lambda plans, *rest: (whole(plans, *rest)[0], [(len(plans), 0)] * len(plans)))
+    wrong = module.shared(2, [200], 400, 1, 1, False, lambda text: None, keys=5)["disagreements"]
+    assert wrong == [f"{kind}, push 200, query {q}" for kind in ("boxes", "events") for q in (0, 1)]
+
+
+@pytest.mark.slow
+def test_shared_queries_run_small() -> None:
+    result = printed("benchmarks.hierarchy", "--shared", "2", "--pushes", "100", "--events", "500", "--repeat", "1",
+                     "--no-pin")  # fmt: skip
+    assert (result["queries"], result["events"], result["disagreements"]) == (2, 500, [])

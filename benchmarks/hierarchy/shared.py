@@ -1,0 +1,122 @@
+"""Live queries over one named pattern: what many cost beside one, by the number of events of a push."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import answers
+from benchmarks.hierarchy.contenders import events_sum
+from benchmarks.v_pattern import one_core
+from matching.batch import EventBatch
+from matching.feed import Feed
+from query.language.parse import parse
+from query.plan.bind import bind
+from query.plan.plan import Plan
+from query.schema import Field, Schema
+from simulator.scenario import START_US, TIMESTAMP, generator
+
+MILLISECOND_US = 1_000
+#: Events of a push.
+PUSHES = (100, 1_000, 10_000, 50_000)
+KEYS = 1_000
+EVENTS = 300_000
+SCHEMA = Schema(
+    "seen", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("s", "VARCHAR"), Field("v", "DOUBLE")), time="ts"
+)
+#: By what the queries are made of: two boxes, or a box and an event.
+UPPERS = {
+    "boxes": ("(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
+    "events": ("(V E)", "V AS PATTERN visit ON yv > {least}, E AS s = 'e' AND v > 0.9"),
+}
+
+
+def stream(events: int, keys: int, seed: int) -> EventBatch:
+    """Returns the events: one each millisecond."""
+    rng = generator(seed)
+    kinds = np.array(["x", "y", "e", "p", "z"])[rng.choice(5, events, p=[0.1, 0.1, 0.1, 0.05, 0.65])]
+    times = START_US + np.arange(events) * MILLISECOND_US
+    columns = pa.RecordBatch.from_pydict({
+        "ts": pa.array(times).cast(TIMESTAMP), "k": rng.integers(0, keys, events), "s": kinds, "v": rng.random(events),
+    })  # fmt: skip
+    at = np.arange(events)
+    return EventBatch(columns, times, np.zeros(events, np.int32), at, at)
+
+
+def queries(kind: str, count: int, keys: int) -> list[Plan]:
+    """Returns queries that differ in a condition on the visit that they have in common."""
+    head = "SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
+    window = f"WITHIN INTERVAL {20 * keys} MILLISECOND SELECTION SKIP TILL NEXT MATCH DEFINE"
+    visit = (
+        f"WITH visit AS ({head} X.v AS xv, Y.v AS yv PATTERN (X M+ Y) {window}"
+        " X AS s = 'x', M AS s IN ('e', 'p', 'z') AND v > X.v, Y AS s = 'y'))"
+    )
+    pattern, defines = UPPERS[kind]
+    texts = (
+        f"{visit} {head} V.xv AS xv PATTERN {pattern} {window} {defines.format(least=0.8 + 0.1 * i / count)})"
+        for i in range(count)
+    )
+    return [bind(parse(text), lambda name: SCHEMA).factors[-1].plan for text in texts]
+
+
+def pushed(plans: Sequence[Plan], events: EventBatch, rows: int) -> tuple[float, list[tuple[int, int]]]:
+    """Pushes events to live queries, so many at a time. Returns the processor time, and of each query the number and a
+    hash of its matches."""
+    feed = Feed(SCHEMA)
+    members = [feed.add(plan, 0) for plan in plans]
+    found: list[tuple[int, int]] = [(0, 0)] * len(members)
+    seconds = 0.0
+    for start in range(0, len(events), rows):
+        batch = events.slice(start, min(start + rows, len(events)))
+        begun = time.process_time()
+        feed.push(batch, int(batch.ts_us[-1]))
+        taken = [member.take_found() for member in members]
+        seconds += time.process_time() - begun
+        for q, matches in enumerate(taken):
+            count, total = found[q]
+            found[q] = count + sum(map(len, matches)), (total + sum(map(events_sum, matches))) % 2**64
+    failures = [member.failure for member in members if member.failure is not None]
+    if failures:
+        raise failures[0]
+    return seconds, found
+
+
+def shared(
+    count: int, pushes: Sequence[int], events: int, repeat: int, seed: int, pin: bool, say: Callable[[str], None],
+    keys: int = KEYS,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the object that is printed: for each kind of query and size of a push the processor time of one query and
+    of `count`. disagreements: queries that find other matches beside others than alone."""
+    results, wrong = [], []
+    batch = stream(events, keys, seed)
+    say(f"{'queries':<10}{'push':>8}{'one, s':>10}{f'{count}, s':>10}{'times':>8}{'matches':>10}")
+    with one_core(pin):
+        for kind in UPPERS:
+            plans = queries(kind, count, keys)
+            alone = [pushed([plan], batch, max(pushes))[1][0] for plan in plans]
+            for rows in pushes:
+                one, many = [], []
+                for _ in range(repeat):
+                    one.append(pushed(plans[:1], batch, rows)[0])
+                    seconds, found = pushed(plans, batch, rows)
+                    many.append(seconds)
+                    wrong += [f"{kind}, push {rows}, query {q}" for q in range(count) if found[q] != alone[q]]
+                told = {
+                    "queries": kind, "push": rows, "one_cpu_seconds": round(statistics.median(one), 4),
+                    "many_cpu_seconds": round(statistics.median(many), 4),
+                    "times": round(statistics.median(m / o for m, o in zip(many, one, strict=True)), 2),
+                    "matches": sum(n for n, _ in alone),
+                }  # fmt: skip
+                results.append(told)
+                say(f"{kind:<10}{rows:>8,}{told['one_cpu_seconds']:>10.3f}{told['many_cpu_seconds']:>10.3f}"
+                    f"{told['times']:>8.2f}{told['matches']:>10,}")  # fmt: skip
+    return {
+        "benchmark": "hierarchy, shared", "machine": answers.machine(), "versions": answers.versions(),
+        "median_of": repeat, "queries": count, "events": events, "keys": keys, "results": results,
+        "disagreements": wrong,
+    }  # fmt: skip
