@@ -158,16 +158,19 @@ class Layer:
     def _emit(self, merged: MergedRows | None, watermark_us: int | None, ended: bool = False) -> Matches:
         """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
         batch = None if merged is None else self._batch(merged)
-        reached = [] if batch is None else [int(batch.ts_us[-1])]
-        reached += [watermark_us] if watermark_us is not None else []
-        moved = bool(reached) and (self._emitted_us is None or max(reached) > self._emitted_us)
-        if moved:
-            self._emitted_us = max(reached)
+        reached_us = watermark_us if batch is None else int(batch.ts_us[-1])
+        if watermark_us is not None and reached_us is not None:
+            reached_us = max(reached_us, watermark_us)
         flat = [self._flat(self._free(self._own(found))) for found in self._found(batch, watermark_us, ended)]
-        if moved:
+        if reached_us is not None and (self._emitted_us is None or reached_us > self._emitted_us):
+            self._emitted_us = reached_us
             self._forget()
         flat = [found for found in flat if len(found)]
-        return replace(self._empty, sources=self.sources) if not flat else flat[0] if len(flat) == 1 else _joined(flat)
+        if len(flat) > 1:
+            return _joined(flat)
+        if not flat and self._empty.sources != self.sources:
+            self._empty = replace(self._empty, sources=self.sources)
+        return flat[0] if flat else self._empty
 
     def _batch(self, merged: MergedRows) -> EventBatch | None:
         """Returns merged rows for the matcher, None without any."""

@@ -99,10 +99,8 @@ class Merging:
             self._look_again()
 
     def forget(self, of: int, time_us: int) -> None:
-        """Notes that no match to come of a layer begins before a time, and drops what none of them needs."""
+        """Notes that no match to come of a layer begins before a time: the next step drops what none of them needs."""
         self._begins[of] = time_us
-        if len(self._begins) == len(self._readers):
-            self.members.drop_before(min(self._begins.values()))
 
     def _look_again(self) -> None:
         readers = list(self._readers.values())
@@ -117,6 +115,8 @@ class Merging:
         """Returns the rows before which no further one can come, after a step of the hierarchy: the next events, or
         without them a watermark, None at the end of the input."""
         if step != self._step:
+            if self._begins and len(self._begins) == len(self._readers):
+                self.members.drop_before(min(self._begins.values()))
             self._hold(batch, [module.step(step, batch, watermark_us) for module in self.modules])
             reached_us = watermark_us
             if batch is not None:
