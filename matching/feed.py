@@ -334,7 +334,9 @@ class Feed:
                 members += chosen
                 continue
             if group.modules is not None:
-                layered, arrays = group.modules.snapshot(group.used(chosen))
+                from matching.hierarchy.matcher import used_by
+
+                layered, arrays = group.modules.snapshot(used_by(member.matcher for member in chosen))
                 groups[-1]["layered"] = layered
                 parts |= {f"modules{i}.{name}": array for name, array in arrays.items()}
             if group.shedder is not None:
@@ -449,7 +451,9 @@ class Feed:
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
                 if group.modules is not None:
-                    group.modules.keep_only(group.used(group.members))
+                    from matching.hierarchy.matcher import used_by
+
+                    group.modules.keep_only(used_by(one.matcher for one in group.members))
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
-    from matching.hierarchy.modules import Modules, Used
+    from matching.hierarchy.modules import Modules
     from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
@@ -144,14 +144,6 @@ class Group:
             return batch
         seen = batch.ts_us >= self.from_us
         return batch if seen.all() else batch.take(np.flatnonzero(seen))
-
-    def used(self, members: Collection[Member]) -> Used:
-        """Returns what some of its members, who all have boxes, read."""
-        from matching.hierarchy.matcher import HierarchyMatcher
-        from matching.hierarchy.modules import Used
-
-        found = [m.matcher.used() for m in members if isinstance(m.matcher, HierarchyMatcher)]
-        return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:

@@ -8,6 +8,8 @@ by their strategy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
@@ -94,6 +96,12 @@ class HierarchyMatcher:
         if not self._shares:
             self.modules.restore(head["modules"], arrays)
         self._step = head["step"]
+
+
+def used_by(matchers: Iterable[Matcher | None]) -> Used:
+    """Returns what some matchers, all of patterns with boxes, read."""
+    found = [matcher.used() for matcher in matchers if isinstance(matcher, HierarchyMatcher)]
+    return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
 
 
 def modules_for(plan: Plan, make: Make, over: Over | None = None) -> Modules:
