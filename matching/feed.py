@@ -114,9 +114,17 @@ class Feed:
         return member
 
     def _add_layered(self, plan: Plan, since_seq: int, purpose: Purpose) -> Member:
-        """Adds a query whose patterns of boxes are searched once for all that read them."""
+        """Adds a query whose patterns of boxes are searched once for all that read them; as one plain pattern, if that
+        is cheaper and none of them has been read before. A query that runs goes on as it is."""
+        from matching.hierarchy.choice import as_one, shares_patterns
         from matching.hierarchy.matcher import may_join
 
+        others = (m.plan_of_boxes for g in self._groups for m in g.members)
+        if not isinstance(as_one(plan, purpose), str) and not shares_patterns(plan, (p for p in others if p)):
+            alone = Group(None, since_seq)
+            alone.members.append(Member(self._make(plan, purpose)))
+            self._groups.append(alone)
+            return alone.members[0]
         group = next((
             g for g in self._groups
             if g.modules is not None and g.since_seq == since_seq and g.plain and not g.sources

@@ -73,12 +73,7 @@ def make_matcher(
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
     spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
     if plan.boxes:
-        from matching.hierarchy.matcher import HierarchyMatcher
-
-        def make(layer: Plan, use: Purpose) -> Matcher:
-            return make_matcher(layer, sources, lenient, None, builder, use)
-
-        return HierarchyMatcher(plan, make, sources, purpose)
+        return _of_boxes(plan, sources, lenient, builder, purpose)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
@@ -103,6 +98,28 @@ def make_matcher(
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
+
+
+def _of_boxes(
+    plan: Plan, sources: tuple[str, ...], lenient: bool, builder: Builder | None, purpose: Purpose
+) -> Matcher:  # fmt: skip
+    """Returns the matcher of a pattern with boxes, which shares nothing with others."""
+    from matching.hierarchy.choice import as_one
+    from matching.hierarchy.flattened import FlattenedMatcher
+    from matching.hierarchy.matcher import HierarchyMatcher
+
+    def layers() -> HierarchyMatcher:
+        return HierarchyMatcher(
+            plan, lambda layer, use: make_matcher(layer, sources, lenient, None, builder, use), sources, purpose
+        )
+
+    def one(flat: Plan, chosen: EnginePlan) -> Matcher:
+        assert chosen.program is not None
+        rows = Rows(flat.partition_by, chosen.program.reach.after)
+        return KernelMatcher(flat, chosen, sources, lenient, rows, builder)
+
+    way = as_one(plan, purpose)
+    return layers() if isinstance(way, str) else FlattenedMatcher(plan, way, one, layers, sources)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:

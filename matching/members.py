@@ -12,6 +12,7 @@ from matching.drive import parts
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
+from query.plan.plan import Plan
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.hierarchy.modules import Modules, Used
@@ -62,6 +63,25 @@ class Member:
     def purpose(self) -> Purpose:
         """Returns the use of its matches."""
         return Purpose.LIVE if self.kernel is None else self.kernel.purpose
+
+    @property
+    def plan_of_boxes(self) -> Plan | None:
+        """Returns the plan of a pattern with boxes, None for others."""
+        from matching.hierarchy.flattened import FlattenedMatcher
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        return self.matcher.plan if isinstance(self.matcher, FlattenedMatcher | HierarchyMatcher) else None
+
+    @property
+    def why_layers(self) -> str | None:
+        """Returns why a pattern with boxes that could run as one plain pattern does not; None if it does, or has no
+        boxes."""
+        from matching.hierarchy.flattened import FlattenedMatcher
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if isinstance(self.matcher, FlattenedMatcher):
+            return self.matcher.why_layers
+        return "other queries read its patterns too" if isinstance(self.matcher, HierarchyMatcher) else None
 
     @property
     def others(self) -> int:

@@ -97,7 +97,10 @@ class Queries:
             member = query.events.member
             running = None if member is None or member.kernel is None else member.kernel.chosen
             sharing = "" if member is None else member.show()
-            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running, sharing)
+            why_layers = None if member is None else member.why_layers
+            return explain_live(
+                wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running, sharing, why_layers
+            )
 
         def stats() -> dict[str, Any]:
             with self._opened.lock:

@@ -1,0 +1,81 @@
+"""The choice between the two ways to run a pattern with boxes: one matcher for each layer, or one plain pattern. Made
+here only, executed by every path, printed by EXPLAIN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from matching.engines.choose import choose_engine
+from matching.engines.engine import EnginePlan
+from matching.engines.run_blocks import RunBlocks
+from matching.engines.run_graph import RunGraph
+from matching.engines.run_merged import RunMerged
+from matching.purpose import Purpose
+from query.errors import QueryError
+from query.plan.boxes import bounded
+from query.plan.fingerprint import fingerprint
+from query.plan.one_pattern import OnePattern, one_pattern
+from query.plan.plan import Plan
+
+#: Most partial matches of one partition in one plain pattern if they are pairs of events inside a box and events around
+#: it: layers have as many as there are of either, and match only what the box lets through.
+PAIRS_MAX = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class AsOne:
+    """A pattern with boxes that runs as one plain pattern. chosen: its engine, with its limit of partial matches."""
+
+    one: OnePattern
+    chosen: EnginePlan
+
+    def __str__(self) -> str:
+        back = f"; as layers from {self.chosen.runs_max:,} partial matches on" if self.one.crossing else ""
+        return f"runs as one pattern: {self.one.plan.pattern}, in one search where layers have {self.one.layers}{back}"
+
+
+def use_of(purpose: Purpose) -> Purpose:
+    """Returns the use of the matches of a pattern with boxes: its evidence is never found again."""
+    return Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
+
+
+def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
+    """Returns how a pattern with boxes runs as one plain pattern; a string says why it runs as layers.
+
+    One pattern takes the conditions of all layers from an event at once, and finds a match of a box only behind what
+    precedes the box. Its partial matches merge where they have the same future, as those of layers do; then there are
+    not more of them. Where they would not merge, layers are cheaper."""
+    one = one_pattern(plan)
+    if isinstance(one, str):
+        return one
+    use = use_of(purpose)
+    try:
+        chosen = choose_engine(one.plan, use)
+    except QueryError as error:
+        return error.diagnostics[0].message
+    if chosen.engine not in (RunGraph, RunMerged, RunBlocks):
+        return f"partial matches of one pattern would not merge: {chosen.why}"
+    if one.crossing is not None:
+        chosen = replace(chosen, runs_max=min(chosen.runs_max, PAIRS_MAX))
+    return AsOne(one, chosen)
+
+
+def patterns_of_boxes(plan: Plan) -> set[str]:
+    """Returns the fingerprints of the patterns of boxes of all layers, as they are searched."""
+    found: set[str] = set()
+
+    def below(one: Plan) -> None:
+        for box in one.boxes:
+            found.add(fingerprint(box.plan))
+            below(box.plan)
+
+    below(bounded(plan))
+    return found
+
+
+def shares_patterns(plan: Plan, others: Iterable[Plan]) -> bool:
+    """True if a pattern with boxes has one in common with others: it is then searched once for all of them, which is
+    cheaper than once for each."""
+    own = patterns_of_boxes(plan)
+    return any(own & patterns_of_boxes(other) for other in others)
