@@ -175,10 +175,10 @@ def named_patterns(draw: st.DrawFn, key: bool, selections: Sequence[str] = tuple
 
 
 @st.composite
-def event_lists(draw: st.DrawFn, key: bool) -> tuple[Event, ...]:
+def event_lists(draw: st.DrawFn, key: bool, types_of: str = TYPES) -> tuple[Event, ...]:
     n = draw(st.integers(4, 12))
     steps = draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
-    types = draw(st.lists(st.sampled_from(TYPES), min_size=n, max_size=n))
+    types = draw(st.lists(st.sampled_from(types_of), min_size=n, max_size=n))
     keys = draw(st.lists(st.sampled_from([None, "p", "q"]), min_size=n, max_size=n)) if key else [None] * n
     times = np.cumsum(steps).tolist()
     return tuple(Event(t, f"{t}{i}", at, k) for i, (t, at, k) in enumerate(zip(types, times, keys, strict=True)))
@@ -221,3 +221,46 @@ def patterns_over(
     selection = draw(st.sampled_from(list(selections)))
     text = statement(" ".join(parts), selection, definitions, within, key=key, measures=measures, after=after)
     return text, bool(boxes)
+
+
+@st.composite
+def hierarchies_of_all_matches(draw: st.DrawFn) -> Hierarchy:
+    """Draws hierarchies of SKIP TILL ANY MATCH whose matches mostly have the same variables: many have a plain pattern
+    that gives the same."""
+    key = draw(st.booleans())
+    patterns: dict[str, str] = {}
+    for i in range(draw(st.sampled_from([1, 1, 2, 2, 3]))):
+        patterns[f"p{i}"] = draw(_of_all_matches(tuple(patterns), key))
+    outermost = draw(_of_all_matches(tuple(patterns), key, outermost=True))
+    events = draw(event_lists(key, "aabbx"))
+    cuts = draw(st.lists(st.integers(1, len(events) - 1), unique=True, max_size=len(events)))
+    return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost: bool = False) -> str:
+    names = ["A", "B", "C"][: draw(st.sampled_from([1, 2, 2, 2, 3]))]
+    box_at = draw(st.integers(0, len(names) - 1)) if outermost else -1
+    defines: dict[str, str] = {}
+    for i, name in enumerate(names):
+        if below and (i == box_at or draw(st.booleans())):
+            stay = f"{name}.t1 - {name}.t0"
+            conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", f" ON {stay} <= INTERVAL 4 MICROSECOND"]
+            defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
+        else:
+            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0"]))
+            defines[name] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'{more}"
+    boxed = {name for name, text in defines.items() if text.startswith("PATTERN")}
+    last = names[-1]
+    if len(names) > 1 and draw(st.booleans()):  # a condition on the match so far
+        own = f"{last}.n" if last in boxed else "i"
+        word = " ON " if last in boxed and " ON " not in defines[last] else " AND "
+        defines[last] += f"{word}{own} > LAST(A.{'n' if 'A' in boxed else 'i'}) - 3"
+    parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "", "{2}", "+"])) for name in names]
+    if len(names) > 1 and not draw(st.integers(0, 5)):
+        defines["N"] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'"
+        parts.insert(1, "~N")
+    within = draw(st.sampled_from([6, 12, 20, 20] if outermost or "N" in defines else [None, 3, 6, 12]))
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxed else 'ts'}) AS m"
+    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
+    return statement(" ".join(parts), "ANY", definitions, within, key=key, measures=measures)

@@ -19,8 +19,8 @@ from query.plan.one_pattern import OnePattern, one_pattern
 from query.plan.plan import Plan
 
 #: Most partial matches of one partition in one plain pattern if they are pairs of events inside a box and events around
-#: it: layers have as many as there are of either, and match only what the box lets through.
-PAIRS_MAX = 4_000
+#: it, where layers have as many as there are of either.
+PAIRS_MAX = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
     """Returns how a pattern with boxes runs as one plain pattern; a string says why it runs as layers.
 
     One pattern takes the conditions of all layers from an event at once, and finds a match of a box only behind what
-    precedes the box. Its partial matches merge where they have the same future, as those of layers do; then there are
-    not more of them. Where they would not merge, layers are cheaper."""
+    precedes the box. It has no more partial matches than the layers, unless it compares events inside a box and events
+    around it at the same time (Crossing)."""
     one = one_pattern(plan)
     if isinstance(one, str):
         return one
@@ -56,6 +56,8 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
         return error.diagnostics[0].message
     if chosen.engine not in (RunGraph, RunMerged, RunBlocks):
         return f"partial matches of one pattern would not merge: {chosen.why}"
+    if one.crossing is not None and one.crossing.few:
+        return f"{one.crossing.path} has few matches, and layers compare the events around it with these only"
     if one.crossing is not None:
         chosen = replace(chosen, runs_max=min(chosen.runs_max, PAIRS_MAX))
     return AsOne(one, chosen)

@@ -15,6 +15,7 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    conjuncts,
     walk,
 )
 from query.plan.fingerprint import fingerprint
@@ -40,21 +41,29 @@ _LARGEST = {
 
 
 @dataclass(frozen=True, slots=True)
+class Crossing:
+    """A box of which conditions compare events, while others compare events around it: partial matches are pairs of
+    these. path: of the box. few: events inside are compared for equality, so that it has few matches of its own."""
+
+    path: str
+    few: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OnePattern:
     """A plain pattern whose matches all have the same variables.
 
     plan: it; its last measures are the positions of the events of a match, each `PLACE`. paths: of the variables of
     these events, in the pattern with boxes. layers: number of searches in its place. order: which of the events tell
     the order of matches with the same last event, the first one first. integers: columns of which values beyond
-    INTEGER_MAX could make a condition fail. crossing: a box of which conditions compare events, while others compare
-    events around it, so that partial matches are pairs of these."""
+    INTEGER_MAX could make a condition fail."""
 
     plan: Plan
     paths: tuple[str, ...]
     layers: int
     order: tuple[int, ...]
     integers: tuple[str, ...]
-    crossing: str | None
+    crossing: Crossing | None
 
 
 def one_pattern(plan: Plan) -> OnePattern | str:
@@ -261,19 +270,24 @@ def _largest(e: Expression, bounds: Mapping[str, int]) -> int | None:
 # ---- cost
 
 
-def _crossing(flat: Plan, names: tuple[str, ...], elements: tuple[_Element, ...]) -> str | None:
-    """Returns the path of a box inside of which conditions compare events, while one behind its first event reads an
-    event before it."""
-    reads = [{of for e in walk(flat.condition(name)) if isinstance(e, Navigation | Aggregate) for of in e.variables}
-             for name in names]  # fmt: skip
+def _crossing(flat: Plan, names: tuple[str, ...], elements: tuple[_Element, ...]) -> Crossing | None:
+    """Returns the first box inside of which conditions compare events, while one behind its first event reads an event
+    before it."""
+    conditions = [conjuncts(flat.condition(name)) for name in names]
     for element in elements:
         if not element.parts:
             continue
         inside = set(names[element.first : element.last + 1])
         before = set(names[: element.first]) - inside
-        later = reads[element.first + 1 :]
-        if any(of & inside for of in reads[element.first + 1 : element.last + 1]) and any(of & before for of in later):
-            return element.paths[0].rpartition(".")[0]
+        own = [c for of in conditions[element.first + 1 : element.last + 1] for c in of if _reads(c) & inside]
+        if own and any(_reads(c) & before for of in conditions[element.first + 1 :] for c in of):
+            few = any(isinstance(c, Call) and c.function == "=" and _reads(c) <= inside for c in own)
+            return Crossing(element.paths[0].rpartition(".")[0], few)
         if (below := _crossing(flat, names, element.parts)) is not None:
             return below
     return None
+
+
+def _reads(condition: Expression) -> set[str]:
+    """Returns the variables of other events that a condition reads."""
+    return {name for e in walk(condition) if isinstance(e, Navigation | Aggregate) for name in e.variables}
