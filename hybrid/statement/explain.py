@@ -130,7 +130,7 @@ def _each(
                     parts.append(f"-- {alias} runs as layers: {found}")
                     parts += [f"-- {name}\n{show(layer)}" for name, layer in layers(pattern, alias)]
                 else:
-                    text = show(found.one.plan) if of_one is None else of_one(found)
+                    text = show(found.plan) if of_one is None else of_one(found)
                     parts.append(f"-- {alias} {found}\n{text}")
             else:
                 parts.append(f"-- {alias}\n{show(pattern)}")

@@ -25,9 +25,11 @@ PAIRS_MAX = 32_000
 
 @dataclass(frozen=True, slots=True)
 class AsOne:
-    """A pattern with boxes that runs as one plain pattern. chosen: its engine, with its limit of partial matches."""
+    """A pattern with boxes that runs as one plain pattern. plan: as it runs; the matches without evidence show the
+    positions of their events (OnePattern.placed). chosen: its engine, with its limit of partial matches."""
 
     one: OnePattern
+    plan: Plan
     chosen: EnginePlan
 
     def __str__(self) -> str:
@@ -51,7 +53,8 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
         return one
     use = use_of(purpose)
     try:
-        chosen = choose_engine(one.plan, use)
+        as_run = one.placed if use.bare else one.plan
+        chosen = choose_engine(as_run, use)
     except QueryError as error:
         return error.diagnostics[0].message
     if chosen.engine not in (RunGraph, RunMerged, RunBlocks):
@@ -60,7 +63,7 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
         return f"{one.crossing.path} has few matches, and layers compare the events around it with these only"
     if one.crossing is not None:
         chosen = replace(chosen, runs_max=min(chosen.runs_max, PAIRS_MAX))
-    return AsOne(one, chosen)
+    return AsOne(one, as_run, chosen)
 
 
 def patterns_of_boxes(plan: Plan) -> set[str]:

@@ -53,10 +53,12 @@ class FlattenedMatcher:
         self._make_one, self._make_layers = make_one, make_layers
         self._fingerprint = fingerprint(plan)
         self._columns = list(plan.columns)
+        self._bare = way.chosen.purpose.bare
         self._order = _Order(way)
         self._kept = _Kept(plan)
+        self._sequences = _Sequences()
         self._position = 0
-        self._one: Matcher | None = make_one(way.one.plan, way.chosen)
+        self._one: Matcher | None = make_one(way.plan, way.chosen)
         self.why_layers: str | None = None
         self._layers: HierarchyMatcher | None = None
 
@@ -73,7 +75,7 @@ class FlattenedMatcher:
             return self._to_layers(first_line(error)).push(batch)
         if len(batch):
             self._kept.add(batch)
-            self._kept.drop_before(int(batch.ts_us[-1]) - self._within_us)
+            self._forget(int(batch.ts_us[-1]))
         return found
 
     def advance(self, watermark_us: int | None) -> Matches:
@@ -82,11 +84,11 @@ class FlattenedMatcher:
             return self._layers.advance(watermark_us)
         assert self._one is not None
         try:
-            found = self._order.ordered(self._one.advance(watermark_us))
+            found = self._order.ordered(self._one.advance(watermark_us), self._sequences)
         except (DataError, QueryError) as error:
             return self._to_layers(first_line(error)).advance(watermark_us)
         if watermark_us is not None:
-            self._kept.drop_before(watermark_us - self._within_us)
+            self._forget(watermark_us)
         return found
 
     def snapshot(self) -> bytes:
@@ -97,7 +99,7 @@ class FlattenedMatcher:
         assert self._one is not None
         kept, arrays = self._kept.snapshot()
         head |= {"layers": False, "position": self._position, "sources": list(self.sources), "kept": kept}
-        return pack(head, arrays | {"one": as_array(self._one.snapshot())})
+        return pack(head, arrays | self._sequences.snapshot() | {"one": as_array(self._one.snapshot())})
 
     def fits(self, state: bytes) -> bool:
         """True if it can restore a snapshot: it is of the same pattern with boxes, whether it ran as one pattern or as
@@ -121,9 +123,10 @@ class FlattenedMatcher:
             return
         self._position, self.sources = head["position"], tuple(head["sources"])
         self._kept.restore(head["kept"], arrays)
+        self._sequences.restore(arrays)
         one = arrays["one"].tobytes()
         if self._one is None:
-            self._one, self._layers = self._make_one(self.way.one.plan, self.way.chosen), None
+            self._one, self._layers = self._make_one(self.way.plan, self.way.chosen), None
             self.why_layers = None
         if self._one.fits(one):
             self._one.restore(one)
@@ -139,11 +142,19 @@ class FlattenedMatcher:
         for name in self.way.one.integers:
             if _is_large(columns.column(name)):
                 raise DataError(f"{name} is too large for one pattern")
-        place = pa.array(np.arange(self._position, self._position + len(batch)))
-        arrays, names = [*columns.columns, place], [*columns.schema.names, PLACE.name]
+        place = np.arange(self._position, self._position + len(batch))
         self._position += len(batch)
-        found = self._one.push(replace(batch, columns=pa.RecordBatch.from_arrays(arrays, names)))
-        return self._order.ordered(found)
+        if self._bare:
+            names = [*columns.schema.names, PLACE.name]
+            columns = pa.RecordBatch.from_arrays([*columns.columns, pa.array(place)], names)
+            return self._order.ordered(self._one.push(replace(batch, columns=columns)), self._sequences)
+        self._sequences.add(self._position - len(batch), batch)
+        return self._order.ordered(self._one.push(replace(batch, seq=place)), self._sequences)
+
+    def _forget(self, reached_us: int) -> None:
+        """Drops what no match to come can contain."""
+        self._kept.drop_before(reached_us - self._within_us)
+        self._sequences.drop_before(reached_us - self._within_us)
 
     def _to_layers(self, why: str) -> HierarchyMatcher:
         """Lets layers take over, from the events that matches to come may have."""
@@ -152,7 +163,7 @@ class FlattenedMatcher:
             for part in parts(batch):
                 layers.push(part)  # these matches have been emitted
         self._one, self._layers, self.why_layers = None, layers, why
-        self._kept = _Kept(self.plan)
+        self._kept, self._sequences = _Kept(self.plan), _Sequences()
         return layers
 
 
@@ -168,32 +179,34 @@ class _Order:
 
     def __init__(self, way: AsOne) -> None:
         self._order, self._count = way.one.order, len(way.one.paths)
-        self._measures = len(way.one.plan.measures) - self._count
         self._names = tuple(dict.fromkeys(way.one.paths))
         self._variable = np.array([self._names.index(path) for path in way.one.paths], np.int16)
         self._bare = way.chosen.purpose.bare
-        self._keys = len(way.one.plan.partition_by)
 
-    def ordered(self, found: Matches) -> Matches:
-        """Returns matches as the layers give them."""
-        rows, n, count = found.rows, len(found), self._count
-        own = rows.select(range(self._keys + self._measures))
+    def ordered(self, found: Matches, sequences: _Sequences) -> Matches:
+        """Returns matches as the layers give them. Those with evidence have positions in the place of ingest
+        sequences, the others as their last columns."""
+        n, count, rows = len(found), self._count, found.rows
+        own = rows.select(range(rows.num_columns - count)) if self._bare else rows
         if not n:
             return replace(found, rows=own, variables=self._names)
-        places = [rows.column(rows.num_columns - count + i).to_numpy() for i in self._order]
-        order = _sorted(places)
-        if not self._bare:
-            found = replace(found, variables=self._names, event_variable=np.tile(self._variable, n))
+        if self._bare:
+            order = _sorted([rows.column(own.num_columns + i).to_numpy() for i in self._order])
+            return replace(found, rows=own if order is None else own.take(pa.array(order)), variables=self._names)
+        places = found.event_seq.reshape(n, count)
+        order = _sorted([places[:, i] for i in self._order])
+        found = replace(found, variables=self._names, event_variable=np.tile(self._variable, n))
         if order is None:
-            return replace(found, rows=own)
+            return replace(found, event_seq=sequences.of(found.event_seq))
 
         def of(values: np.ndarray) -> np.ndarray:
-            return values.reshape(n, -1)[order].reshape(-1) if len(values) else values
+            return values.reshape(n, -1).take(order, axis=0).reshape(-1)
 
         return replace(
             found, rows=own.take(pa.array(order)), first_us=of(found.first_us), last_us=of(found.last_us),
-            event_ts_us=of(found.event_ts_us), event_source=of(found.event_source),
-            event_offset=of(found.event_offset), event_seq=of(found.event_seq),
+            event_ts_us=of(found.event_ts_us),
+            event_source=of(found.event_source) if len(found.sources) > 1 else found.event_source,
+            event_offset=of(found.event_offset), event_seq=sequences.of(of(found.event_seq)),
         )  # fmt: skip
 
 
@@ -221,6 +234,50 @@ def _sorted(places: list[Int64Array]) -> Int64Array | None:
     return np.lexsort(keys[::-1])
 
 
+class _Sequences:
+    """The ingest sequences of events by position, as stretches in which they ascend by one."""
+
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._begin, self._seq = none, none  # of each stretch: the position and the sequence of its first event
+        self._until_us = none  # the time of its last event
+
+    def add(self, position: int, batch: EventBatch) -> None:
+        """Adds the next events, from a position on."""
+        if not len(batch):
+            return
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(batch.seq) != 1) + 1])
+        until_us = batch.ts_us[np.append(starts[1:], len(batch)) - 1]
+        if len(self._seq) and batch.seq[0] - self._seq[-1] == position - self._begin[-1]:
+            self._until_us[-1] = until_us[0]
+            starts, until_us = starts[1:], until_us[1:]
+        self._begin = np.concatenate([self._begin, position + starts])
+        self._seq = np.concatenate([self._seq, batch.seq[starts]])
+        self._until_us = np.concatenate([self._until_us, until_us])
+
+    def of(self, position: Int64Array) -> Int64Array:
+        """Returns the sequences of events."""
+        if len(self._begin) == 1:
+            return position + (self._seq[0] - self._begin[0])
+        at = np.searchsorted(self._begin, position, side="right") - 1
+        return position + (self._seq - self._begin)[at]
+
+    def drop_before(self, time_us: int) -> None:
+        """Drops stretches of earlier events, if they are many."""
+        old = int(np.searchsorted(self._until_us, time_us))
+        if old > KEPT_MAX:
+            self._begin, self._seq, self._until_us = self._begin[old:], self._seq[old:], self._until_us[old:]
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Returns its state."""
+        return {"places.begin": self._begin, "places.seq": self._seq, "places.until_us": self._until_us}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Restores a snapshot."""
+        self._begin, self._seq = arrays["places.begin"], arrays["places.seq"]
+        self._until_us = arrays["places.until_us"].copy()
+
+
 class _Kept:
     """The events that a match to come may have, from which layers can go on."""
 
@@ -244,6 +301,7 @@ class _Kept:
     def drop_before(self, time_us: int) -> None:
         """Drops earlier events, batch by batch."""
         old = next((i for i, batch in enumerate(self._batches) if batch.ts_us[-1] >= time_us), len(self._batches))
+        self._new_rows -= sum(map(len, self._batches[self._done : old]))
         del self._batches[:old]
         self._done = max(0, self._done - old)
         if len(self._batches) - self._done > KEPT_MAX or self._new_rows >= SIEVED_MIN:

@@ -53,17 +53,30 @@ class Crossing:
 class OnePattern:
     """A plain pattern whose matches all have the same variables.
 
-    plan: it; its last measures are the positions of the events of a match, each `PLACE`. paths: of the variables of
+    plan: it. names: the variable of each event of a match. paths: of the variables of
     these events, in the pattern with boxes. layers: number of searches in its place. order: which of the events tell
     the order of matches with the same last event, the first one first. integers: columns of which values beyond
     INTEGER_MAX could make a condition fail."""
 
     plan: Plan
+    names: tuple[str, ...]
     paths: tuple[str, ...]
     layers: int
     order: tuple[int, ...]
     integers: tuple[str, ...]
     crossing: Crossing | None
+
+    @property
+    def placed(self) -> Plan:
+        """Returns the pattern with further measures, the positions of the events of a match: each its `PLACE`."""
+        measures = tuple(
+            Measure(f"#place {i}", Navigation(
+                Column(PLACE.name, PLACE.type), (name,), Logical.FIRST, self.names[:i].count(name), 0, False, PLACE.type
+            ))
+            for i, name in enumerate(self.names)
+        )  # fmt: skip
+        schema = replace(self.plan.schema, fields=(*self.plan.schema.fields, PLACE))
+        return replace(self.plan, schema=schema, measures=(*self.plan.measures, *measures))
 
 
 def one_pattern(plan: Plan) -> OnePattern | str:
@@ -82,17 +95,10 @@ def one_pattern(plan: Plan) -> OnePattern | str:
     integers = _may_fail(plan)
     if isinstance(integers, str):
         return f"{integers} may fail, which is an error even where no match of the pattern around it reads it"
-    measures = tuple(
-        Measure(f"#place {i}", Navigation(
-            Column(PLACE.name, PLACE.type), (name,), Logical.FIRST, names[:i].count(name), 0, False, PLACE.type
-        ))
-        for i, name in enumerate(names)
-    )  # fmt: skip
     order = tuple(dict.fromkeys(_of_match(elements)))
-    schema = replace(flat.schema, fields=(*flat.schema.fields, PLACE))
-    as_one = replace(flat, schema=schema, measures=(*flat.measures, *measures))
     paths = tuple(path for element in elements for path in element.paths)
-    return OnePattern(as_one, paths, len(_searched(plan)), order, integers, _crossing(flat, names, elements))
+    crossing = _crossing(flat, names, elements)
+    return OnePattern(flat, names, paths, len(_searched(plan)), order, integers, crossing)
 
 
 # ---- events of a match

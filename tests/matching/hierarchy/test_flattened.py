@@ -157,6 +157,31 @@ def test_one_pattern_or_layers() -> None:
     )
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_events_keep_their_identity(monkeypatch: pytest.MonkeyPatch, restart: bool) -> None:
+    """Whatever their ingest sequences, of several sources."""
+    monkeypatch.setattr(flattened, "KEPT_MAX", 1)
+    of, rng = plan(within=15), np.random.default_rng(2)
+    types = rng.choice(list("axybz"), 200)
+    batch = batch_of(events_of(" ".join(f"{name}{i}@{i}" for i, name in enumerate(types))))
+    late = rng.random(200) < 0.2
+    batch = replace(batch, seq=np.arange(200) * (1 + late) + 1_000, sources=("p", "q"),
+                    source=rng.integers(0, 2, 200).astype(np.int32))  # fmt: skip
+    matcher, by_layers = one(of, Purpose.LIVE), layers(of)
+    count = 0
+    for start in range(0, 200, 20):
+        part = batch.slice(start, start + 20)
+        found, wanted = matcher.push(part), by_layers.push(part)
+        for name in ("event_seq", "event_source", "event_offset", "event_ts_us", "event_bounds", "first_us", "last_us"):
+            assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
+        assert (found.sources, found.rows) == (wanted.sources, wanted.rows)
+        count += len(found)
+        if restart:
+            state, matcher = matcher.snapshot(), one(of, Purpose.LIVE)
+            matcher.restore(state)
+    assert count > 100
+
+
 # ---- live queries
 
 

@@ -26,7 +26,7 @@ def test_matches_with_one_last_event_are_ordered_by_merged_rows() -> None:
     way = one(statement("A V B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), visit=VISIT)
     assert way.paths == ("A", "V.X", "V.Y", "B")
     assert [way.paths[i] for i in way.order] == ["B", "A", "V.Y", "V.X"]
-    assert [m.name for m in way.plan.measures] == ["n", "#place 0", "#place 1", "#place 2", "#place 3"]
+    assert [m.name for m in way.placed.measures] == ["n", "#place 0", "#place 1", "#place 2", "#place 3"]
     assert (str(way.plan.pattern), way.layers, way.integers, way.crossing) == ("A V_X V_Y B", 2, (), None)
 
 
