@@ -72,7 +72,7 @@ class FlattenedMatcher:
         try:
             found = self._found(batch)
         except (DataError, QueryError) as error:
-            return self._to_layers(first_line(error)).push(batch)
+            return self.to_layers(first_line(error)).push(batch)
         if len(batch):
             self._kept.add(batch)
             self._forget(int(batch.ts_us[-1]))
@@ -86,7 +86,7 @@ class FlattenedMatcher:
         try:
             found = self._order.ordered(self._one.advance(watermark_us), self._sequences)
         except (DataError, QueryError) as error:
-            return self._to_layers(first_line(error)).advance(watermark_us)
+            return self.to_layers(first_line(error)).advance(watermark_us)
         if watermark_us is not None:
             self._forget(watermark_us)
         return found
@@ -131,7 +131,7 @@ class FlattenedMatcher:
         if self._one.fits(one):
             self._one.restore(one)
         else:  # another release has written it: the events are enough
-            self._to_layers("another release began it")
+            self.to_layers("another release began it")
 
     # ---- the two ways
 
@@ -156,7 +156,7 @@ class FlattenedMatcher:
         self._kept.drop_before(reached_us - self._within_us)
         self._sequences.drop_before(reached_us - self._within_us)
 
-    def _to_layers(self, why: str) -> HierarchyMatcher:
+    def to_layers(self, why: str) -> HierarchyMatcher:
         """Lets layers take over, from the events that matches to come may have."""
         layers = self._make_layers()
         for batch in self._kept:

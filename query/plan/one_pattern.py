@@ -36,8 +36,10 @@ _PLAIN = frozenset(("and", "or", "not", "=", "<>", "<", "<=", ">", ">=", "is_dis
                     "is_not_null", "between"))  # fmt: skip
 #: By integer type, the largest value of both signs.
 _LARGEST = {
-    "TINYINT": 2**7 - 1, "SMALLINT": 2**15 - 1, "INTEGER": 2**31 - 1, "BIGINT": 2**63 - 1,
+    "TINYINT": 2**7 - 1, "SMALLINT": 2**15 - 1, "INTEGER": 2**31 - 1, "BIGINT": 2**63 - 1, "HUGEINT": 2**127 - 1,
 }  # fmt: skip
+#: Types of columns whose values are looked at.
+_LOOKED_AT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class _MayFail(Exception):
 def _may_fail(plan: Plan) -> tuple[str, ...] | str:
     """Returns the integer columns that must be small, so that no condition of a layer and no measure of a box can fail;
     or what may fail in any case."""
-    bounds = {f.name: min(INTEGER_MAX, _LARGEST[f.type]) for f in plan.schema.fields if f.type in _LARGEST}
+    bounds = {f.name: min(INTEGER_MAX, _LARGEST[f.type]) for f in plan.schema.fields if f.type in _LOOKED_AT}
     read: dict[str, None] = {}
     try:
         _check(plan, bounds, read, outermost=True)
@@ -260,6 +262,8 @@ def _largest(e: Expression, bounds: Mapping[str, int]) -> int | None:
             (found,) = inner
         case Aggregate("count"):
             found = INTEGER_MAX if e.plain and not e.inputs else None
+        case Aggregate("sum", Column() as argument) if e.plain and (inner := of(argument)):
+            found = EVENTS_MAX * inner[0]
         case Call("+" | "-", (a, b)) if inner := of(a, b):
             found = sum(inner)
         case Call("*", (a, b)) if inner := of(a, b):

@@ -47,7 +47,7 @@ def falling_back(plan: Plan, one: Hierarchy, at: int) -> list[Matches]:
     for i, (start, stop) in enumerate(pairwise([0, *one.cuts, len(one.events)])):
         assert isinstance(matcher, FlattenedMatcher)
         if i == at:
-            matcher._to_layers("a test")
+            matcher.to_layers("a test")
         out.append(matcher.push(batch.slice(start, stop)))
         if one.watermarks and stop < len(one.events):
             out.append(matcher.advance(one.events[stop].ts_us))

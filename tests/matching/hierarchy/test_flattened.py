@@ -60,7 +60,7 @@ def test_ties_come_in_the_order_of_the_layers() -> None:
                      (("V.X", 2), ("V.Y", 5))]  # fmt: skip
 
 
-def test_too_many_partial_matches_are_left_to_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_partial_matches_are_leftto_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any row of the batch is given out."""
     compares = statement("X Y", "ANY", f"{X}, {Y} AND i > X.i", measures="X.i AS n")
     of = plan(compares, B + " AND i > A.i")
@@ -72,7 +72,7 @@ def test_too_many_partial_matches_are_left_to_layers(monkeypatch: pytest.MonkeyP
         assert "needs more than 3 partial matches" in str(matcher.why_layers)
 
 
-def test_large_integers_are_left_to_layers_which_may_fail() -> None:
+def test_large_integers_are_leftto_layers_which_may_fail() -> None:
     """An event that no match has makes composition fail; one pattern would not read it."""
     of = plan(statement("X Y", "ANY", f"{X}, {Y} AND i + X.i > 0", measures="X.i AS n"))
     whole = batch_of(SEEN)
@@ -91,7 +91,7 @@ def test_states_of_both_ways_are_restored() -> None:
         begun: list[FlattenedMatcher | HierarchyMatcher] = [layers(of), one(of), one(of)]
         after = begun[2]
         assert isinstance(after, FlattenedMatcher)
-        after._to_layers("a test")
+        after.to_layers("a test")
         for matcher in begun:
             found = [matcher.push(batch.slice(0, cut))]
             other = one(of)
@@ -139,7 +139,7 @@ def test_only_events_that_matches_to_come_may_have_are_kept(monkeypatch: pytest.
     if sieved == 2:
         kept = EventBatch.concat(list(matcher._kept))
         assert "z" not in kept.columns.column("s").to_pylist()[:-2]
-    matcher._to_layers("a test")
+    matcher.to_layers("a test")
     more = batch_of(events_of("a0@400 x1@400 y2@401 b3@402"))
     more = replace(more, offset=more.offset + 400)
     assert told([matcher.push(more)]) == told([by_layers.push(more)])

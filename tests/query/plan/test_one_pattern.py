@@ -57,6 +57,8 @@ def test_a_measure_of_a_box_must_be_possible_too() -> None:
     visit = statement("X Y", "ANY", f"{X}, {Y}", measures="X.i * Y.i AS n")
     outer = statement("A V", "ANY", f"{A}, V AS PATTERN visit ON n > 2", 9)
     assert one(outer, visit=visit).integers == ("i",)
+    total = statement("X Y", "ANY", f"{X}, {Y}", measures="sum(i) AS n, sum(i) + X.i AS m")
+    assert one(outer, visit=total).integers == ("i",)
     cubes = statement("X Y", "ANY", f"{X}, {Y}", measures="X.i * Y.i * Y.i AS n")
     assert str(found(outer, visit=cubes)).startswith("the measure n may fail")
 
