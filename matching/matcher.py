@@ -65,15 +65,30 @@ STATE_VERSION = 6
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    layers: bool = False,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
     continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
-    spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). layers: a pattern with boxes runs as
+    layers, even if one pattern is cheaper (matching.hierarchy.choice)."""
+    if plan.boxes and not layers:
+
+        def make_layers() -> Matcher:
+            return make_matcher(plan, sources, lenient, None, builder, purpose, spill, layers=True)
+
+        one = _as_one_pattern(plan, sources, lenient, builder, purpose, make_layers)
+        if one is not None:
+            return one
     if plan.boxes:
-        return _of_boxes(plan, sources, lenient, builder, purpose)
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        def make(layer: Plan, use: Purpose) -> Matcher:
+            return make_matcher(layer, sources, lenient, None, builder, use)
+
+        return HierarchyMatcher(plan, make, sources, purpose)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
@@ -100,26 +115,25 @@ def make_matcher(
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
 
 
-def _of_boxes(
-    plan: Plan, sources: tuple[str, ...], lenient: bool, builder: Builder | None, purpose: Purpose
-) -> Matcher:  # fmt: skip
-    """Returns the matcher of a pattern with boxes, which shares nothing with others."""
+def _as_one_pattern(
+    plan: Plan, sources: tuple[str, ...], lenient: bool, builder: Builder | None, purpose: Purpose,
+    make_layers: Callable[[], Matcher],
+) -> Matcher | None:  # fmt: skip
+    """Returns the matcher of a pattern with boxes that runs as one plain pattern, None if it runs as layers.
+    make_layers: returns the matcher of layers, which may take over."""
     from matching.hierarchy.choice import as_one
     from matching.hierarchy.flattened import FlattenedMatcher
-    from matching.hierarchy.matcher import HierarchyMatcher
 
-    def layers() -> HierarchyMatcher:
-        return HierarchyMatcher(
-            plan, lambda layer, use: make_matcher(layer, sources, lenient, None, builder, use), sources, purpose
-        )
+    way = as_one(plan, purpose)
+    if isinstance(way, str):
+        return None
 
-    def one(flat: Plan, chosen: EnginePlan) -> Matcher:
+    def make_one(flat: Plan, chosen: EnginePlan) -> Matcher:
         assert chosen.program is not None
         rows = Rows(flat.partition_by, chosen.program.reach.after)
         return KernelMatcher(flat, chosen, sources, lenient, rows, builder)
 
-    way = as_one(plan, purpose)
-    return layers() if isinstance(way, str) else FlattenedMatcher(plan, way, one, layers, sources)
+    return FlattenedMatcher(plan, way, make_one, make_layers, sources)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:

@@ -11,13 +11,12 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import parts
 from matching.engines.engine import EnginePlan
+from matching.features import leaf_sql, project
 from matching.hierarchy.choice import AsOne
-from matching.hierarchy.layer import sieves
-from matching.hierarchy.matcher import HierarchyMatcher
-from matching.hierarchy.merging import SIEVED_MIN, rows_that_meet
 from matching.ipc import from_ipc, to_ipc
 from matching.state import as_array, pack, unpack, unpack_head
 from query.errors import DataError, QueryError, first_line
+from query.plan.expression import TRUE, Column, Expression, conjuncts, is_row_local, to_sql, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.one_pattern import INTEGER_MAX, PLACE
 from query.plan.plan import Plan, modules
@@ -26,6 +25,8 @@ from query.plan.plan import Plan, modules
 STATE_VERSION = 1
 #: Number of batches that are kept one by one.
 KEPT_MAX = 256
+#: Number of kept rows of which those are looked for that matter.
+SIEVED_MIN = 1 << 14
 
 MakeOne = Callable[[Plan, EnginePlan], Matcher]
 
@@ -41,7 +42,7 @@ class FlattenedMatcher:
     stuck = 0
 
     def __init__(
-        self, plan: Plan, way: AsOne, make_one: MakeOne, make_layers: Callable[[], HierarchyMatcher],
+        self, plan: Plan, way: AsOne, make_one: MakeOne, make_layers: Callable[[], Matcher],
         sources: tuple[str, ...] = ("default",),
     ) -> None:  # fmt: skip
         assert plan.within is not None
@@ -60,7 +61,7 @@ class FlattenedMatcher:
         self._position = 0
         self._one: Matcher | None = make_one(way.plan, way.chosen)
         self.why_layers: str | None = None
-        self._layers: HierarchyMatcher | None = None
+        self._layers: Matcher | None = None
 
     # ---- Matcher
 
@@ -156,7 +157,7 @@ class FlattenedMatcher:
         self._kept.drop_before(reached_us - self._within_us)
         self._sequences.drop_before(reached_us - self._within_us)
 
-    def to_layers(self, why: str) -> HierarchyMatcher:
+    def to_layers(self, why: str) -> Matcher:
         """Lets layers take over, from the events that matches to come may have."""
         layers = self._make_layers()
         for batch in self._kept:
@@ -284,9 +285,7 @@ class _Kept:
     def __init__(self, plan: Plan) -> None:
         self._columns = list(plan.columns)
         self._settings = plan.settings
-        texts = [text.get(0) for text in map(sieves, _layers_of(plan))]
-        #: An SQL condition that each event meets which can be in a match, or keep one from being one.
-        self._sieve = " OR ".join(f"({text})" for text in texts) if None not in texts else None
+        self._sieve = _sieve(plan)
         self._batches: list[EventBatch] = []
         self._done = self._new_rows = 0  # batches at the front that are tidied up, and the rows of later ones
 
@@ -316,7 +315,8 @@ class _Kept:
             whole = whole.slice(int(np.searchsorted(whole.ts_us, time_us)), len(whole))
             if self._sieve is not None:
                 columns = dict(zip(whole.columns.schema.names, whole.columns.columns, strict=True))
-                whole = whole.take(rows_that_meet(columns, self._sieve, self._settings))
+                (met,) = project(columns, [self._sieve], DataError, self._settings)
+                whole = whole.take(np.flatnonzero(np.asarray(met)))
             self._batches += [whole] if len(whole) else []
         self._done, self._new_rows = len(self._batches), 0
 
@@ -336,6 +336,22 @@ class _Kept:
             (columns,) = from_ipc(arrays["kept.columns"].tobytes()).combine_chunks().to_batches()
             at = [arrays[f"kept.{name}"] for name in ("ts_us", "source", "offset", "seq")]
             self._batches = [EventBatch(columns, at[0], at[1], at[2], at[3], tuple(sources))]
+
+
+def _sieve(plan: Plan) -> str | None:
+    """Returns an SQL condition that each event meets which can be in a match, or keep one from being one; None if any
+    can. None of the conditions fails (query.plan.one_pattern)."""
+    texts: list[str] = []
+    for layer in _layers_of(plan):
+        boxes = {box.variable for box in layer.boxes}
+        for define in (d for d in layer.defines if d.variable not in boxes):
+            local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
+            if not local:
+                return None
+            columns = (e for part in local for e in walk(part) if isinstance(e, Column))
+            leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
+            texts.append(" AND ".join(to_sql(part, leaves) for part in local))
+    return f"coalesce({' OR '.join(f'({text})' for text in dict.fromkeys(texts))}, FALSE)"
 
 
 def _layers_of(plan: Plan) -> Iterator[Plan]:

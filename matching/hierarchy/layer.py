@@ -88,7 +88,7 @@ class Layer:
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
         with_events = any(not kind_of(plan.boxes, name) for name in every)
-        reader = LayerReads(tuple(self._arrow), sieves(plan))
+        reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
@@ -247,7 +247,7 @@ class Layer:
         return out
 
 
-def sieves(plan: Plan) -> dict[int, str]:
+def _sieves(plan: Plan) -> dict[int, str]:
     """Returns, by KIND, an SQL condition that each row meets which can be in a match, or keep one from being one: all
     others need not be merged. There is none for a kind with a variable that takes any row, nor if the time of other
     rows tells when matches are decided."""

@@ -144,7 +144,7 @@ class Merging:
         if batch is not None and len(batch) and self._with_events:
             columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
             if 0 in self._sieves and len(batch) >= SIEVED_MIN:
-                batch = batch.take(rows_that_meet(columns, self._sieves[0], self._settings))
+                batch = batch.take(_met(columns, self._sieves[0], self._settings))
                 columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
             parts.append((columns, self._order(columns, 0, batch.source + 1, batch.offset, batch.seq)))
         for kind, (box, matches) in enumerate(zip(self._boxes, found, strict=True), 1):
@@ -160,7 +160,7 @@ class Merging:
             made |= {name: rows.column(name).combine_chunks() for name in hidden}
             made[self._time] = made["#t1"]
             if kind in self._sieves and len(some) >= SIEVED_MIN:
-                met = rows_that_meet(made, self._sieves[kind], self._settings)
+                met = _met(made, self._sieves[kind], self._settings)
                 made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
             n, first = len(some), self.members.next
             if not self._bare:
@@ -206,7 +206,7 @@ class Merging:
         return MergedRows(rows.slice(0, count), order[:count]) if count else None
 
 
-def rows_that_meet(columns: Mapping[str, pa.Array], condition: str, settings: Settings) -> Int64Array:
+def _met(columns: Mapping[str, pa.Array], condition: str, settings: Settings) -> Int64Array:
     """Returns the indices of the rows that meet a condition."""
     (met,) = project(columns, [condition], DataError, settings)
     return np.flatnonzero(np.asarray(met))

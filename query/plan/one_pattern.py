@@ -94,6 +94,8 @@ def one_pattern(plan: Plan) -> OnePattern | str:
         return "matches differ in their variables, of which their order is made"
     if not (isinstance(plan.pattern, Variable) or _inside(plan.pattern)):
         return "a negation at an edge is decided by the whole first element"
+    if _reads_beside(plan):
+        return "rows beside the match are read, which do not have to be in the last WITHIN"
     integers = _may_fail(plan)
     if isinstance(integers, str):
         return f"{integers} may fail, which is an error even where no match of the pattern around it reads it"
@@ -161,6 +163,14 @@ def _fixed(pattern: RowPattern) -> tuple[str, ...] | None:
 def _searched(plan: Plan) -> set[str]:
     """Returns the fingerprints of the patterns of all layers, of which equal ones are searched once."""
     return {fingerprint(plan)}.union(*(_searched(box.plan) for box in plan.boxes))
+
+
+def _reads_beside(plan: Plan) -> bool:
+    """True if a layer reads PREV or NEXT."""
+    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
+    nodes = (e for expression in read for e in walk(expression))
+    own = any(isinstance(e, Navigation) and (e.physical_offset or e.logical is None) for e in nodes)
+    return own or any(_reads_beside(box.plan) for box in plan.boxes)
 
 
 def _inside(pattern: RowPattern) -> bool:

@@ -85,6 +85,18 @@ def test_large_integers_are_leftto_layers_which_may_fail() -> None:
             matcher.push(batch.take(np.array(none)))
 
 
+def test_an_error_of_a_measure_is_that_of_the_layers() -> None:
+    outer = statement("A V", "ANY", f"{A}, V AS PATTERN visit", 7, measures="V.n * 4611686018427387904 AS n")
+    of, batch = plan_of(over({"visit": VISIT}, outer)), batch_of(SEEN)
+    errors = []
+    for matcher in (layers(of), one(of)):
+        matcher.push(batch.slice(0, 4))
+        with pytest.raises(DataError) as caught:
+            matcher.push(batch.slice(4, len(SEEN)))
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
 def test_states_of_both_ways_are_restored() -> None:
     of, batch = plan(), batch_of(SEEN)
     for cut in range(1, len(SEEN)):

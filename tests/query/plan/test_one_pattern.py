@@ -71,6 +71,8 @@ def test_a_measure_of_a_box_must_be_possible_too() -> None:
         ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
         ("matches differ in their variables", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
          statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")),
+        ("rows beside the match are read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
+         statement("X Y", "ANY", f"{X}, {Y} AND i > PREV(i)", measures="X.i AS n")),
         ("a negation at an edge", statement("A V ~B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), VISIT),
         ("the condition of Y may fail", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
          statement("X Y", "ANY", f"{X}, Y AS strlen(s) > 1", measures="X.i AS n")),
