@@ -16,8 +16,11 @@ from query.errors import QueryError
 from query.plan.boxes import bounded
 from query.plan.fingerprint import fingerprint
 from query.plan.one_pattern import OnePattern, one_pattern
+from query.plan.pattern import Variable
 from query.plan.plan import Plan
 
+#: Engines in which all matches are found in time that depends on events and conditions, as in layers.
+_MERGING = (RunGraph, RunMerged, RunBlocks)
 #: Most partial matches of one partition in one plain pattern if they are pairs of events inside a box and events around
 #: it, where layers have as many as there are of either.
 PAIRS_MAX = 32_000
@@ -57,13 +60,18 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
         chosen = choose_engine(as_run, use)
     except QueryError as error:
         return error.diagnostics[0].message
-    if chosen.engine not in (RunGraph, RunMerged, RunBlocks):
+    if chosen.program is None or not (chosen.engine in _MERGING or _is_of_events(plan)):
         return f"partial matches of one pattern would not merge: {chosen.why}"
     if one.crossing is not None and one.crossing.few:
         return f"{one.crossing.path} has few matches, and layers compare the events around it with these only"
     if one.crossing is not None:
         chosen = replace(chosen, runs_max=min(chosen.runs_max, PAIRS_MAX))
     return AsOne(one, as_run, chosen)
+
+
+def _is_of_events(plan: Plan) -> bool:
+    """True if all boxes stand for single events."""
+    return all(isinstance(box.plan.pattern, Variable) and _is_of_events(box.plan) for box in plan.boxes)
 
 
 def patterns_of_boxes(plan: Plan) -> set[str]:

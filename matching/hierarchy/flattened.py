@@ -16,6 +16,7 @@ from matching.hierarchy.choice import AsOne
 from matching.ipc import from_ipc, to_ipc
 from matching.state import as_array, pack, unpack, unpack_head
 from query.errors import DataError, QueryError, first_line
+from query.language.ast import Selection
 from query.plan.expression import TRUE, Column, Expression, conjuncts, is_row_local, to_sql, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.one_pattern import INTEGER_MAX, PLACE
@@ -341,6 +342,8 @@ class _Kept:
 def _sieve(plan: Plan) -> str | None:
     """Returns an SQL condition that each event meets which can be in a match, or keep one from being one; None if any
     can. None of the conditions fails (query.plan.one_pattern)."""
+    if plan.selection in (Selection.STRICT, Selection.PARTITION):
+        return None  # it counts which events lie between
     texts: list[str] = []
     for layer in _layers_of(plan):
         boxes = {box.variable for box in layer.boxes}

@@ -194,6 +194,23 @@ def test_events_keep_their_identity(monkeypatch: pytest.MonkeyPatch, restart: bo
     assert count > 100
 
 
+@pytest.mark.parametrize("selection", ["NEXT", "ANY", "PARTITION", "STRICT"])
+@pytest.mark.parametrize("of_box", ["NEXT", "STRICT"])
+def test_boxes_of_single_events_take_the_same_under_any_strategy(selection: str, of_box: str) -> None:
+    tall = {"tall": statement("X", of_box, f"{X}", measures="X.i AS n", after="")}
+    outer = statement("A V Y B", selection, f"{A}, V AS PATTERN tall ON n > 0, {Y}, {B}", 9, measures="V.n AS n")
+    of = plan_of(over(tall, outer))
+    seen = events_of("a0@0 x1@1 y2@2 b3@3 z4@4 a5@5 x6@6 x7@7 y8@8 z9@9 b10@9 a11@11 x12@11 y13@11 b14@12")
+    matcher, found = one(of), []
+    for i in range(len(seen)):
+        if i == 9:
+            matcher.to_layers("a test")
+        found.append(matcher.push(batch_of(seen).slice(i, i + 1)))
+    expected = [tuple(match.leaves()) for match in composed(of, seen)]
+    assert leaves(found) == expected
+    assert len(expected) == {"NEXT": 3, "ANY": 13, "PARTITION": 2, "STRICT": 2}[selection]
+
+
 # ---- live queries
 
 

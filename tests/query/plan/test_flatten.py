@@ -110,6 +110,15 @@ def test_a_flattened_run_takes_the_first_event_and_dies() -> None:
     assert found.leaves() == [("A", 0), ("V.X", 2), ("V.Y", 3)]
 
 
+def test_boxes_of_single_events_may_be_under_any_strategy() -> None:
+    tall = pattern("(X)", X, selection="PARTITION", after="", measures="X.i AS n")
+    for selection in ("SKIP TILL NEXT MATCH", "STRICT"):
+        outer = pattern("(A V)", f"{A}, V AS PATTERN tall", selection=selection, measures="V.n AS n")
+        assert flat(outer, tall=tall).selection.value == selection
+        loop = pattern("(A+ V)", f"{A}, V AS PATTERN tall", selection=selection, measures="V.n AS n")
+        assert reason(loop, tall=tall).startswith(f"the pattern is SELECTION {selection}")
+
+
 V, KLEENE = "V AS PATTERN visit", pattern("(X Y+)", f"{X}, {Y}")
 
 
