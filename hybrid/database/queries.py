@@ -81,8 +81,8 @@ class Queries:
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
             events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
         else:
-            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
-        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing)
+            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
+        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing, in_order=into is not None)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
             # rows that feed another stream keep their order
@@ -194,7 +194,7 @@ class Queries:
 
     def _pour(self, query: LiveQuery, into: str, time: str | None) -> Pour:
         """Declares the target stream of a new live query's rows."""
-        reads, target = frozenset(query.events.streams), into.lower()
+        reads, target = query.reads, into.lower()
         upstream = set(reads)
         while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
             upstream |= more
@@ -212,7 +212,7 @@ class Queries:
         if state.ended:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
-        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.events.watermark_us)
+        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.reached_us)
 
     # ---- replace, shed, stop
 

@@ -24,7 +24,7 @@ from hybrid.statement.relations import Bounded
 from hybrid.statement.statement import live_matcher
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
-from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams
+from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams, streams_beside
 from hybrid.watch.query_spec import END_US
 from matching.batch import Matches
 from matching.drive import run
@@ -90,7 +90,12 @@ def _in_chain(
     events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
-    chain = PatternChain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
+    schemas = {name: inputs[name].schema for name in names}
+    beside = {
+        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
+        for name in streams_beside(plan)
+    }
+    chain = PatternChain(plan, schemas, static, live_matcher, access, beside)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from hybrid.rows.faults import fault, not_supported
+from hybrid.rows.faults import fault
 from hybrid.rows.inputs import TIME_TYPES
 from hybrid.watch.alerts import Alerts
 from matching.types import duckdb_type, holds_digits
-from query.errors import DataError, nearest
+from query.errors import DataError, QueryError, Span, nearest
+from query.plan.joined_rows import joined_faults, rows_after_us
 from query.plan.lag import lag_us
 from query.plan.plan import QueryPlan
 from query.plan.statement import origin
@@ -24,8 +25,9 @@ from query.plan.trends import WINDOW_COLUMNS
 class Pour:
     """A live query whose rows feed a stream.
 
-    reads: the streams it reads, by name in lower case; target: the one it feeds. lag_us: how far behind the input
-    watermark a row may come out. reached: that watermark (END_US: the input has ended; None: none yet).
+    reads: the streams it reads, those of its histories included, by name in lower case; target: the one it feeds.
+    lag_us: how far behind `reached` a row may come out. reached: the watermark of the input, held back by rows that
+    wait for their history (END_US: no row can come; None: no watermark yet).
     """
 
     alerts: Alerts
@@ -67,17 +69,17 @@ def rows_as_events(plan: QueryPlan, schema: pa.Schema, time: str | None) -> Deri
     found = next((name for name in columns if name.lower() == time.lower()), None)
     if found is None or found not in times:
         raise DataError(f"the rows have no time column {time}", nearest(time, times))
-    if plan.factors[-1].histories:
-        hint = "watch it without into=, and push the rows"
-        raise not_supported("a stream of rows that are joined with history", plan.text, hint)
     traced = origin(plan.select_sql, found)
+    if faults := list(joined_faults(plan.factors[-1], found, traced, Span(0, len(plan.text)))):
+        raise QueryError(faults, plan.text)
     lag = lag_us(plan.factors[-1].plan, None if traced is None else traced[1])
     if lag is None:
         alias = plan.factors[-1].alias
         hint = f"add WITHIN INTERVAL '...' to {alias}, or let each match end with its last event and take its time"
         raise fault("HQ220", f"rows of {alias} may come out any time after {found}", plan.text, hint)
     order = tuple(f.name for f in schema if f.name != found and not _has_no_order(f.type))
-    lateness = timedelta(microseconds=max(lag, 1))  # lateness 0 would hold nothing back
+    waits_us = max(rows_after_us(plan.factors[-1]), 0)
+    lateness = timedelta(microseconds=max(lag + waits_us, 1))  # lateness 0 would hold nothing back
     return DerivedDeclaration(columns, found, order, lateness, lag)
 
 

@@ -170,9 +170,9 @@ class LiveQuery:
 
     def __init__(
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
-        spark: LargeRanges | None = None, sharing: str = SHARING,
+        spark: LargeRanges | None = None, sharing: str = SHARING, in_order: bool = False,
     ) -> None:  # fmt: skip
-        """histories: the streams of its history joins. strategy, spark: see Driver."""
+        """histories: the streams of its history joins. strategy, spark, in_order: see Driver."""
         self.plan = plan
         self.factor = factor = plan.factors[-1]
         self.events = events
@@ -180,7 +180,7 @@ class LiveQuery:
         self.reads = frozenset((*events.streams, *histories))
         self.driver = None
         if factor.histories:
-            self.driver = Driver(factor, strategy, live_matcher, plan.alert is not None, spark=spark)
+            self.driver = Driver(factor, strategy, live_matcher, in_order or plan.alert is not None, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
         self.sharing = sharing
@@ -224,6 +224,14 @@ class LiveQuery:
         were open before it: they are found again. watermark_us: of the stream before it."""
         if self.driver is not None and self.events.names_sequences:
             self.driver.forget_from(seq, watermark_us)
+
+    @property
+    def reached_us(self) -> int | None:
+        """Returns the watermark of the last pattern's input, held back by the last events of rows that wait for their
+        history: END_US if no row can come, None without one."""
+        watermark_us = self.events.watermark_us
+        waiting_us = None if self.driver is None else self.driver.waiting_from_us()
+        return watermark_us if watermark_us is None or waiting_us is None else min(watermark_us, waiting_us)
 
     def rows_from(self) -> int | None:
         """Returns the least time of the last event of a later row, for ALERT ONCE; None: any."""

@@ -24,6 +24,7 @@ from query.plan.bind_match import MatchBinder
 from query.plan.boxes import bounded, common_keys, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
+from query.plan.joined_rows import after_us, joined_faults, known_span
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
@@ -175,9 +176,6 @@ class _Query:
                            self.query.factors[-1].span,
                            hint="watch each on its own, put one into FROM of the other, or merge their rows")
                 return factors
-            if factors[i].histories:
-                self.fault("HQ500", "a live pattern over rows joined with history is not supported yet",
-                           self.query.factors[i].span, hint="join the history to the outermost pattern")
         return tuple(self.fed(factor, k, factors) for k, factor in enumerate(factors))
 
     def fed(self, factor: FactorPlan, k: int, factors: tuple[FactorPlan, ...]) -> FactorPlan:
@@ -204,6 +202,9 @@ class _Query:
                            "in which order?", "write ORDER BY and a TIMESTAMP among them, ascending")
                 continue
             origin = origin_of(sql, time)
+            if faults := list(joined_faults(factors[inner[0]], time, origin, where)):
+                self.faults += faults
+                continue
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
                 alias = factors[inner[0]].alias
@@ -520,7 +521,7 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
-            self.session.settings,
+            self.session.settings, after_us(join.high, live, names), join.high.span, known_span(self.query.text, join),
         )  # fmt: skip
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from query.errors import NO_SPAN, Span
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
 from query.plan.expression import TRUE, Column, Expression, quote, show, walk
@@ -178,7 +179,9 @@ class HistoryPlan:
     history.<column>; None if there are none, or if a pattern cannot express them. equalities: (history column, live
     output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
     history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
-    DuckDB, for its expressions.
+    DuckDB, for its expressions. after_us: the range ends at most so many microseconds after the last event of the match
+    (a window: its end), None if that is not known. high_span, known_span: of the upper bound and of AS KNOWN in the
+    text.
     """
 
     kind: HistoryKind
@@ -196,6 +199,9 @@ class HistoryPlan:
     on_more: bool = True
     on_rest: Expression | None = None
     settings: Settings = ()
+    after_us: int | None = None
+    high_span: Span = field(default=NO_SPAN, compare=False)
+    known_span: Span = field(default=NO_SPAN, compare=False)
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"

@@ -210,7 +210,7 @@ def _origin_from(
     inner = entries.get(name.lower())
     if inner is not None:
         return _origin_in(inner, column, {k: e for k, e in entries.items() if k != name.lower()})
-    return (name, column) if name.startswith(FACTOR_TABLE) else None
+    return (name, column) if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) else None
 
 
 #: Hint for a statement that reads a forbidden file.
