@@ -25,8 +25,9 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """static: static tables by name. streams: those that its patterns read, and those whose history inner patterns are
-    joined with; histories: those whose history its rows are joined with, all by name in lower case. patterns: the named patterns that it uses."""
+    """static: static tables by name. streams: those that its patterns read, and those whose history inner patterns
+    are joined with; histories: those whose history its rows are joined with; all by name in lower case. patterns: the
+    named patterns that it uses."""
 
     query: ast.QuerySyntax
     plan: QueryPlan

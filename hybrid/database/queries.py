@@ -20,7 +20,7 @@ from hybrid.statement.explain import explain_live
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.backfill import Past
 from hybrid.watch.chain import outermost, plain
-from hybrid.watch.derived_stream import DerivedDeclaration, Pour, rows_as_events
+from hybrid.watch.derived_stream import DerivedDeclaration, Pour, held_rows, rows_as_events
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
@@ -212,7 +212,8 @@ class Queries:
         if state.ended:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
-        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.reached_us)
+        query.held = held_rows(query.plan, rows, into)
+        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.reached_us, query.held)
 
     # ---- replace, shed, stop
 
@@ -263,6 +264,7 @@ class Queries:
 
     def stop(self, query: LiveQuery) -> None:
         """Ends one live query."""
+        self._flow.give_held(query)
         query.events.leave()
         if query.driver is not None:
             query.driver.discard()

@@ -26,13 +26,14 @@ from hybrid.join.strategies import strategy_of
 from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
-from hybrid.rows.inputs import OrderedInput, one_batch, table_of, times_us
+from hybrid.rows.inputs import OrderedInput, one_batch, table_of
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import Outer, factor_name
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
+from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.query_spec import END_US
-from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import Drive
 from matching.ordering import Ordering
 from matching.spill import BY_REFERENCE, SpillStats
@@ -353,14 +354,14 @@ class _Rows:
         # Merged rows are ordered by time alone, as those of a table.
         by_time = (Order(Column(time.name, time.type)),)
         self._order_by = by_time if factor.members else factor.plan.order_by
-        self._held: list[tuple[pa.Table, Int64Array]] = []
+        self._held = HeldRows(self.schema.name, self.time)
         self._kept: deque[EventBatch] = deque()
         self._count = 0
         self._reached_us: int | None = None
 
     @property
     def held_back(self) -> int:
-        return sum(len(times) for _, times in self._held) + self.below.held_back
+        return len(self._held) + self.below.held_back
 
     def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
         """Returns the rows that no later row can precede."""
@@ -391,13 +392,13 @@ class _Rows:
 
     def save(self) -> dict[str, Any]:
         return {
-            "below": self.below.save(), "held": list(self._held), "kept": list(self._kept), "count": self._count,
-            "reached_us": self._reached_us,
+            "below": self.below.save(), "held": list(self._held.content), "kept": list(self._kept),
+            "count": self._count, "reached_us": self._reached_us,
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.below.restore(saved["below"])
-        self._held, self._kept = saved["held"], deque(saved["kept"])
+        self._held.content, self._kept = saved["held"], deque(saved["kept"])
         self._count, self._reached_us = saved["count"], saved["reached_us"]
 
     def _hold(self, tables: Mapping[str, pa.Table]) -> None:
@@ -408,33 +409,18 @@ class _Rows:
             table = table_of(connection.sql(self._sql), self.schema.name)
         except duckdb.Error as error:
             raise duck.query_error(error, self._sql) from None
-        if not table.num_rows:
-            return
-        times = times_us(table, self.time, self.schema.name)
-        if self._reached_us is not None and int(times.min()) < self._reached_us:
+        least_us = self._held.add(table)
+        if least_us is not None and self._reached_us is not None and least_us < self._reached_us:
             raise DataError(
-                f"a row of {self.below.factor.alias} has {self.time} {show_us(int(times.min()))}, and rows "
+                f"a row of {self.below.factor.alias} has {self.time} {show_us(least_us)}, and rows "
                 f"up to {show_us(self._reached_us)} are already matched",
                 "let the time of the row be that of an event of its match",
             )
-        self._held.append((table, times))
 
     def _release(self, w: int) -> EventBatch | None:
-        out: list[pa.Table] = []
-        kept: list[tuple[pa.Table, Int64Array]] = []
-        for table, times in self._held:
-            ready = times < w
-            if not ready.any():
-                kept.append((table, times))
-            elif ready.all():
-                out.append(table)
-            else:
-                out.append(table.filter(pa.array(ready)))
-                kept.append((table.filter(pa.array(~ready)), times[~ready]))
-        self._held = kept
-        if not out:
+        rows = self._held.release(w)
+        if rows is None:
             return None
-        rows = pa.concat_tables(out)
         ordered = OrderedInput.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows

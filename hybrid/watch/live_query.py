@@ -18,6 +18,7 @@ from hybrid.statement.statement import live_matcher
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.begun import Begun
 from hybrid.watch.found_again import with_events
+from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.memory import Holder, stats_of
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.shedding import Shed, Shedding
@@ -164,9 +165,12 @@ class Events(Protocol):
 class LiveQuery:
     """One live query. plan: of the whole text; factor: its last pattern; reads: the streams that it depends on, those
     of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and arguments
-    of a query with a name. sharing: how its trends are counted together with others."""
+    of a query with a name. sharing: how its trends are counted together with others. held: its rows that are held back
+    from the stream that they feed, or None."""
 
-    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads", "sharing")
+    __slots__ = (
+        "alerts", "asked", "asking", "driver", "events", "factor", "held", "histories", "plan", "reads", "sharing",
+    )  # fmt: skip
 
     def __init__(
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
@@ -185,6 +189,7 @@ class LiveQuery:
         self.asked: Asked | None = None
         self.sharing = sharing
         self.asking: Asking | None = None
+        self.held: HeldRows | None = None
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
-"""Rows joined with history as events: a live pattern over them, in one text and over a stream that they feed, gives what
-the archive gives, and what two steps give: the naive answer of the join as a table, and the reference over that."""
+"""Rows joined with history as events: a live pattern over them, in one text and over a stream that they feed, gives
+what the archive gives, and what two steps give: the naive answer of the join as a table, and the reference over it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ OUTER = (
     "SELECT * FROM {0} MATCH_RECOGNIZE (ORDER BY t MEASURES FIRST(k) AS k1, count(*) AS n, sum(w) AS s, LAST(t) AS l "
     "PATTERN (C D+) WITHIN INTERVAL 5 SECOND DEFINE D AS w >= PREV(w)) AS m",
     "SELECT * FROM {0} MATCH_RECOGNIZE (PARTITION BY k ORDER BY t MEASURES C.w AS cw, D.w AS dw, D.t AS l "
-    "PATTERN (C ~X D) WITHIN INTERVAL 6 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE D AS w > C.w, X AS w IS NULL) AS m",
+    "PATTERN (C ~X D) WITHIN INTERVAL 6 SECOND SELECTION SKIP TILL NEXT MATCH "
+    "DEFINE D AS w > C.w, X AS w IS NULL) AS m",
     "FROM {0} AS r PATTERN SEQ(r c, r d) WHERE skip_till_any_match(c, d) {{ [k] and c.w <= d.w }} WITHIN 4 seconds "
     "RETURN c.w AS cw, d.w AS dw, d.t AS l",
 )
@@ -124,7 +125,7 @@ def live(case: Case, outer: str, run: Run, directory: Path) -> tuple[dict[str, C
     """The rows of the live queries, what the archive gives of the same, and True if the process ended on the way."""
     hit, rng, events = hit_of(case, run), random.Random(run.seed), table(case.events)
     names = ("e", "h") if run.apart else ("e",)
-    left = {name: 0 for name in names}
+    left = dict.fromkeys(names, 0)
     db = opened(directory, run)
     watched = begun(db, hit, outer, run)
     found: dict[str, dict[tuple[str, str], int]] = {name: {} for name in watched}
