@@ -6,16 +6,19 @@ rows to come is bounded if each range ends at the latest a constant after the la
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from query.errors import NO_SPAN, Diagnostic, Span
 from query.language import ast, duck
 from query.language.ast import RowsPerMatch
 from query.language.duck import DuckFault, Node
 from query.plan.expression import Aggregate, Call, Column, Constant, Expression, Navigation, Opaque
+from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import output_columns
-from query.plan.plan import FactorPlan, Plan
-from query.plan.statement import HISTORY_TABLE
+from query.plan.plan import FactorPlan, HistoryPlan, Joined, Measure, Plan
+from query.plan.statement import HISTORY_TABLE, JOINING
 from query.plan.trends import WINDOW_COLUMNS
 from query.plan.typed import TIME_TYPES
 from query.schema import Field
@@ -140,6 +143,54 @@ def of_history(factor: FactorPlan, source: tuple[str, str]) -> bool:
     if table.startswith(HISTORY_TABLE):
         return True
     return column.lower() not in {c.name.lower() for c in output_columns(factor.plan)}
+
+
+def box_plan(factor: FactorPlan) -> Plan:
+    """Returns the pattern of a box whose matches are joined with histories: with null measures in the place of the
+    histories' columns, named `<history>.<column>`."""
+    columns = [
+        (f"{history.alias}.{field.name}", k, field)
+        for k, history in enumerate(factor.histories) if history.kind in JOINING
+        for field in history_columns(history)
+    ]  # fmt: skip
+    measures = tuple(Measure(name, Constant(None, field.type)) for name, _, field in columns)
+    joined = Joined(factor, tuple((name, k, field.name) for name, k, field in columns), _key(factor))
+    return replace(factor.plan, measures=(*factor.plan.measures, *measures), joined=joined)
+
+
+def box_column(factor: FactorPlan, source: tuple[str, str]) -> str | None:
+    """Returns the output column of `box_plan` that a column of a SELECT copies; None if it has none. source: see
+    `of_history`."""
+    table, column = source
+    if not of_history(factor, source):
+        return next((c.name for c in output_columns(factor.plan) if c.name.lower() == column.lower()), None)
+    for k, history in enumerate(factor.histories):
+        if table.startswith(HISTORY_TABLE) and not table.endswith(f"_{k}"):
+            continue
+        for field in history_columns(history) if history.kind in JOINING else ():
+            if field.name.lower() == column.lower():
+                return f"{history.alias}.{field.name}"
+    return None
+
+
+def pattern_of(plan: Plan) -> Plan:
+    """Returns the pattern of a `box_plan` alone."""
+    assert plan.joined is not None
+    beside = {name for name, _, _ in plan.joined.columns}
+    return replace(plan, measures=tuple(m for m in plan.measures if m.name not in beside), joined=None)
+
+
+def _key(factor: FactorPlan) -> str:
+    parts = [factor.alias]
+    for h in factor.histories:
+        rows = fingerprint_of_rows(h.schema.name) if h.plan is None else fingerprint(h.plan)
+        parts += [h.kind.value, h.alias, rows, h.low_sql, h.high_sql, str(h.closed), h.on_sql]
+    return json.dumps(parts)
+
+
+def history_columns(history: HistoryPlan) -> tuple[Field, ...]:
+    """Output columns of a history join's right side: PA's, or those of the stream for plain rows."""
+    return output_columns(history.plan) if history.plan is not None else history.schema.fields
 
 
 def known_span(text: str, join: ast.HistoryJoin) -> Span:

@@ -79,6 +79,19 @@ class Box:
         return f"{self.variable} AS PATTERN {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The histories that the matches of a box's pattern are joined with; each match has at most one row.
+
+    factor: the pattern with its histories. columns: for each output column of the box's plan that comes from a history,
+    its name, the index of the history, and the column there; the plan has a null measure in its place. key: of what
+    the rows depend on besides the pattern."""
+
+    factor: FactorPlan
+    columns: tuple[tuple[str, int, str], ...]
+    key: str
+
+
 def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
     """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
     return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
@@ -93,7 +106,8 @@ class Plan:
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
     expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups. boxes: variables that
     stand for matches of other patterns over the same input; conditions and measures then read merged rows
-    (query.plan.boxes), while `schema` remains that of the input.
+    (query.plan.boxes), while `schema` remains that of the input. joined: of a box's pattern, the histories that its
+    matches are joined with.
     """
 
     schema: Schema
@@ -112,6 +126,7 @@ class Plan:
     settings: Settings = ()
     trends: Trends | None = None
     boxes: tuple[Box, ...] = ()
+    joined: Joined | None = None
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
