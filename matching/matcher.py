@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,9 @@ from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
 from query.schema import Schema
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -65,20 +68,22 @@ STATE_VERSION = 6
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    join: Join | None = None,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
     continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
-    spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). join: of boxes joined with history
+    (matching.hierarchy.modules.Modules)."""
     if plan.boxes:
         from matching.hierarchy.matcher import HierarchyMatcher
 
         def make(layer: Plan, use: Purpose) -> Matcher:
             return make_matcher(layer, sources, lenient, None, builder, use)
 
-        return HierarchyMatcher(plan, make, sources, purpose)
+        return HierarchyMatcher(plan, make, sources, purpose, join=join)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher

@@ -100,7 +100,7 @@ def restore_feed(
     names = saved["members"]
     if not names:
         return {}
-    stream.feed = new_feed(stream.schema, spill)
+    stream.feed = new_feed(stream, spill)
     members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
     return dict(zip(names, members, strict=True))
 
