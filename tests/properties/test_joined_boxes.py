@@ -61,14 +61,14 @@ def cases(draw: st.DrawFn) -> Case:
     bounds = f"pl.f - INTERVAL {low} MICROSECOND TO pl.{rng.choice('ft')} + INTERVAL '{high}' MICROSECOND"
     shown = ("pl.k, " if key else "") + "pl.f, pl.t, pl.n"
     shown += "" if kind != "NEAREST" else ", pa.m" if history else ", pa.i AS m"
-    hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF events FROM {bounds} {history} AS pa"
+    hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF events FROM {bounds} {history}"
     outer, types = rng.choice(OUTER)
     boxed = [v for v in "VW" if v in outer]
     condition = "" if kind != "NEAREST" else rng.choice(("", " ON m > 1", " ON n - m < 4"))
     define = ", ".join([*(f"{v} AS PATTERN hit{condition}" for v in boxed), *(DEFINE[n] for n in types)])
     taken = outer.replace("~V", "").replace("~A", "")
     more = ", LAST(V.n) AS n" + (", LAST(V.m) AS m" if kind == "NEAREST" else "") if "V" in taken else ""
-    text = f"WITH hit AS ({hit} ON {on}) " + statement(
+    text = f"WITH hit AS ({hit} AS pa ON {on}) " + statement(
         outer, rng.choice(("NEXT", "ANY", "NEXT", "ANY", "PARTITION", "STRICT")), define, rng.choice((12, 20)), key=key,
         measures=f"FIRST(t0) AS a, LAST(t1) AS z, count(*) AS c{more}",
     )  # fmt: skip
