@@ -171,6 +171,7 @@ class Queries:
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         self.memory.share_found([q.alerts for q in self._flow.queries])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
+        drivers += [driver for q in self._flow.queries for driver in q.events.drivers]
         self.memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
     def named(self, asked: Asked) -> LiveQuery | None:

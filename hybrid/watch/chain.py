@@ -155,7 +155,7 @@ class PatternChain:
 
     @property
     def held_back(self) -> int:
-        """Returns the number of events and rows held back because earlier ones may come."""
+        """Returns the number of events and rows held back because earlier ones may come, or their history does."""
         return self._last.held_back
 
     @property
@@ -361,7 +361,8 @@ class _Rows:
 
     @property
     def held_back(self) -> int:
-        return len(self._held) + self.below.held_back
+        joined = self.below.joined
+        return len(self._held) + (0 if joined is None else joined.driver.waiting_count) + self.below.held_back
 
     def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
         """Returns the rows that no later row can precede."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
+from hybrid.join.driver import Driver
 from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
 from hybrid.rows.times import show_us
@@ -159,6 +160,10 @@ class InChain:
         return []
 
     # ---- memory and checkpoints
+
+    @property
+    def drivers(self) -> Sequence[Driver]:
+        return [pattern.joined.driver for pattern in self.chain.patterns if pattern.joined is not None]
 
     @property
     def holders(self) -> Sequence[Holder]:

@@ -10,6 +10,7 @@ import numpy as np
 from archive.interrupts import Deferred
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
+from hybrid.join.driver import Driver
 from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
@@ -337,6 +338,10 @@ class InFeed:
             shedder.keep(1.0)
 
     # ---- memory and checkpoints
+
+    @property
+    def drivers(self) -> Sequence[Driver]:
+        return ()
 
     @property
     def holders(self) -> Sequence[Holder]:

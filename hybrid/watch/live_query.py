@@ -127,6 +127,10 @@ class Events(Protocol):
     # ---- memory and checkpoints
 
     @property
+    def drivers(self) -> Sequence[Driver]:
+        """Returns those that join the rows of inner patterns with history."""
+
+    @property
     def member(self) -> Member | None:
         """Returns its member in the feed of its stream, or None. The state of a member is in that of the
         feed."""

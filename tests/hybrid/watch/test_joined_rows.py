@@ -71,6 +71,7 @@ def test_rows_wait_for_their_history_and_hold_later_ones_back(db: Database) -> N
     assert hits(db) == ("00:00:06", 1)
     assert not db.streams()["hits"]["ended"]
     assert chain.fetch().num_rows == over.fetch().num_rows == 0
+    assert chain.stats()["held_back"] == 1  # the row of 6, which waits for its history
     db.advance("calls", None)
     assert (hits(db)[1], db.streams()["hits"]["ended"], db.streams()["hits"]["late"]) == (2, True, 0)
     wanted = [{"k": "p", "n": 1, "m": 0, "n2": 6, "m2": 5}]
