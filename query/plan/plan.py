@@ -151,8 +151,10 @@ class Plan:
         lines = [f"input       {self.schema}"]
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
         lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
+        beside = {name for name, _, _ in self.joined.columns} if self.joined is not None else ()
         for i, m in enumerate(self.measures):
-            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
+            value = "(of the history)" if m.name in beside else show(m.expression)
+            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {value}")
         lines.append(f"rows        {self.rows.value}" + (" TIMEOUT ROWS" if self.timeout_rows else ""))
         lines.append(f"after       {self.after}")
         lines.append(f"pattern     {self.pattern}")
@@ -170,6 +172,8 @@ class Plan:
                 shown = boxes[d.variable] + (f" ON {shown}" if d.condition != TRUE else "")
             lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {shown}")
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
+        for history in self.joined.factor.histories if self.joined is not None else ():
+            lines += str(history).split("\n")
         for box in modules(self.boxes):
             lines += [f"pattern     {box.name}", *(f"  {line}" for line in str(box.plan).split("\n"))]
         return "\n".join(lines)

@@ -123,6 +123,14 @@ def test_what_has_no_bound_is_no_live_box() -> None:
             assert db.sql(text).arrow().num_rows == 0
 
 
+def test_explain_shows_the_history_of_a_box() -> None:
+    with declared(hybrid.connect()) as db:
+        for shown in (db.explain(TEXT, "plan"), db.watch(TEXT).explain("plan")):
+            assert "              pa.i INTEGER = (of the history)\n" in shown
+            assert "  NEAREST JOIN HISTORY OF e AS pa\n  range       [pl.f - INTERVAL 5 SECOND, pl.t + " in shown
+        assert "-- hit\n" in db.explain(TEXT, "automaton")
+
+
 def test_where_a_joined_box_cannot_be() -> None:
     """In a pattern on history."""
     on_history = f"""WITH hit AS ({HIT}) SELECT q.b
