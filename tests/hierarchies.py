@@ -123,8 +123,9 @@ def _holds(condition: str, rows: Mapping[str, Row]) -> bool:
         f"(SELECT {', '.join(f'? AS {quote(name)}' for name in row)}) AS {alias}" for alias, row in rows.items()
     ]
     values = [value for row in rows.values() for value in row.values()]
-    found = duckdb.execute(f"SELECT {condition} FROM {', '.join(sides)}", values).fetchone()
-    return found is not None and found[0] is True
+    # on a cursor, and to the end: a result that is not read to its end blocks the connection, which others use
+    ((found,),) = duckdb.cursor().execute(f"SELECT {condition} FROM {', '.join(sides)}", values).fetchall()
+    return found is True
 
 
 def shown(found: Iterable[Composed], events: Sequence[Event]) -> str:
