@@ -27,6 +27,7 @@ from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
+    from matching.hierarchy.modules import Join
     from matching.rows import Rows
     from matching.shedding import Shedder
     from matching.together import CountedQuery, Together
@@ -48,14 +49,19 @@ class Unread:
 class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
-    __slots__ = ("_advanced_us", "_builder", "_groups", "_names", "_scattered", "_spill", "limit_bytes", "ordering")
+    __slots__ = (
+        "_advanced_us", "_builder", "_groups", "_join", "_names", "_scattered", "_spill", "limit_bytes", "ordering",
+    )  # fmt: skip
 
-    def __init__(self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None) -> None:
+    def __init__(
+        self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None, join: Join | None = None
+    ) -> None:
         """builder: makes specialised kernels for long-running queries (see matching.matcher.make_matcher). spill: where
         partial matches go that do not fit in memory; its limit is for all queries together, may be changed
-        (limit_bytes), and is divided according to their use."""
+        (limit_bytes), and is divided according to their use. join: of boxes joined with history."""
         self.ordering = Ordering(schema)
         self._builder = builder
+        self._join = join
         self._spill = spill
         self.limit_bytes = 0 if spill is None else spill.limit_bytes
         self._groups: list[Group] = []
@@ -77,8 +83,9 @@ class Feed:
         from matching.matcher import make_matcher
 
         return make_matcher(
-            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill
-        )
+            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill,
+            join=self._join,
+        )  # fmt: skip
 
     def _purpose(self, purpose: Purpose, shedder: Shedder | None) -> Purpose:
         """Returns the purpose of a new matcher: LIVE with a shedder, because the archive also has the events of shed
@@ -142,7 +149,7 @@ class Feed:
         from matching.hierarchy.matcher import HierarchyMatcher, modules_for
 
         if group.modules is None:
-            group.modules = modules_for(plan, self._make)
+            group.modules = modules_for(plan, self._make, self._join)
         return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
     def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:

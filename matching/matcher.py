@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,9 @@ from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
 from query.schema import Schema
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -65,7 +68,7 @@ STATE_VERSION = 6
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
-    layers: bool = False,
+    layers: bool = False, join: Join | None = None,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
@@ -73,11 +76,12 @@ def make_matcher(
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
     spill: partial matches may leave memory, if they can (see KernelMatcher.spill). layers: a pattern with boxes runs as
-    layers, even if one pattern is cheaper (matching.hierarchy.choice)."""
+    layers, even if one pattern is cheaper (matching.hierarchy.choice). join: of boxes joined with history
+    (matching.hierarchy.modules.Modules)."""
     if plan.boxes and not layers:
 
         def make_layers() -> Matcher:
-            return make_matcher(plan, sources, lenient, None, builder, purpose, spill, layers=True)
+            return make_matcher(plan, sources, lenient, None, builder, purpose, spill, layers=True, join=join)
 
         one = _as_one_pattern(plan, sources, lenient, builder, purpose, make_layers)
         if one is not None:
@@ -88,7 +92,7 @@ def make_matcher(
         def make(layer: Plan, use: Purpose) -> Matcher:
             return make_matcher(layer, sources, lenient, None, builder, use)
 
-        return HierarchyMatcher(plan, make, sources, purpose)
+        return HierarchyMatcher(plan, make, sources, purpose, join=join)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher

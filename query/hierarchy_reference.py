@@ -8,7 +8,7 @@ that query.plan.boxes writes for the engines are not used here.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,10 @@ class ComplexEvent:
     parts: tuple[tuple[str, ComplexEvent], ...] = ()
 
 
+#: Joins a match of a box's pattern with its histories: from its output row to its rows, none or more.
+Join = Callable[[Plan, Row], Sequence[Row]]
+
+
 @dataclass(frozen=True, slots=True)
 class Composed:
     """A match in its layers: its events with their variables, and its output row."""
@@ -53,24 +57,28 @@ class Composed:
         return list(_leaves(self.parts, ""))
 
 
-def compose(plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None) -> list[Composed]:
+def compose(
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None, join: Join | None = None
+) -> list[Composed]:
     """Returns the matches of a plan, with or without boxes, in a bounded input, in order of emission. rows, ts_us: as
-    in query.reference.find. Raises its errors. Exponential in the number of rows at worst, in each layer."""
+    in query.reference.find. join: of boxes whose matches are joined with history. Raises its errors. Exponential in the
+    number of rows at worst, in each layer."""
     if not plan.boxes:
         found = find(plan, rows, ts_us, evaluate=evaluate)
         events = [ComplexEvent(0, i, i, row) for i, row in enumerate(rows)]
         return _shown(plan, events, found, ts_us, evaluate)
-    events = merged(plan, rows, ts_us, evaluate)
+    events = merged(plan, rows, ts_us, evaluate, join)
     times = [ts_us[event.last] for event in events]
     search = _OverIntervals(plan, events, rows, ts_us, times, evaluate)
     return _shown(plan, events, search.everywhere({}), times, evaluate)
 
 
 def merged(
-    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None
+    plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None, join: Join | None = None
 ) -> list[ComplexEvent]:
     """Returns the events of a pattern with boxes in their order: a match right after its last event, ties by first
-    event, name of the pattern, and order of emission."""
+    event, name of the pattern, and order of emission. A match that is joined with history is an event for each of its
+    rows, in the interval of the match."""
     time = plan.order_by[0].column.name
     none: dict[str, Any] = {column_of(box, shown): None for box in modules(plan.boxes) for shown, _ in box.columns}
     found: list[tuple[tuple[Any, ...], ComplexEvent]] = []
@@ -79,14 +87,19 @@ def merged(
         found.append(((i, 0), ComplexEvent(0, i, i, own)))
     for box in modules(plan.boxes):
         kind = kind_of(plan.boxes, box.variable)
-        for order, match in enumerate(compose(box.plan, rows, ts_us, evaluate)):
+        for order, match in enumerate(compose(box.plan, rows, ts_us, evaluate, join)):
             if not match.parts:
                 continue  # an empty match has no interval
-            own = {**dict.fromkeys(rows[0]), **none, **_columns(box, match.row)}
-            own |= {c.name: _key(box, c.name, match.row) for c in plan.partition_by}
-            own |= {time: rows[match.last][time], "#t0": rows[match.first][time], "#t1": rows[match.last][time]}
-            event = ComplexEvent(kind, match.first, match.last, own, match.parts)
-            found.append(((match.last, 1, match.first, box.name, order), event))
+            shown: Sequence[Row] = (match.row,)
+            if box.plan.joined is not None:
+                assert join is not None
+                shown = join(box.plan, match.row)
+            for row in shown:
+                own = {**dict.fromkeys(rows[0]), **none, **_columns(box, row)}
+                own |= {c.name: _key(box, c.name, row) for c in plan.partition_by}
+                own |= {time: rows[match.last][time], "#t0": rows[match.first][time], "#t1": rows[match.last][time]}
+                event = ComplexEvent(kind, match.first, match.last, own, match.parts)
+                found.append(((match.last, 1, match.first, box.name, order), event))
     return [event for _, event in sorted(found, key=lambda one: one[0])]
 
 

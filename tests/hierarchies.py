@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -16,11 +17,14 @@ from matching.batch import EventBatch, Matches
 from matching.by_reference import DuckEvaluation
 from matching.matcher import make_matcher
 from matching.purpose import Purpose
-from query.hierarchy_reference import ComplexEvent, Composed, compose
+from query.hierarchy_reference import ComplexEvent, Composed, Join, compose
+from query.language.ast import HistoryKind
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import Plan
+from query.plan.expression import quote
+from query.plan.plan import HistoryPlan, Plan
 from query.schema import Field, Schema
+from query.values import Row
 
 EVENTS = Schema(
     "events", (Field("ts", "TIMESTAMP"), Field("s", "VARCHAR"), Field("k", "VARCHAR"), Field("i", "BIGINT")), time="ts"
@@ -74,7 +78,54 @@ def plan_of(text: str) -> Plan:
 def composed(plan: Plan, events: Sequence[Event], begin: int = 0) -> list[Composed]:
     """Returns the matches by the reference. begin: the first event has this value of `i`."""
     rows: list[dict[str, Any]] = [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in enumerate(events, begin)]
-    return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()))
+    return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()), _join(rows))
+
+
+def _join(events: Sequence[dict[str, Any]]) -> Join:
+    """Returns the join of a match with its histories, by the definition."""
+
+    def join(plan: Plan, row: Row) -> Sequence[Row]:
+        assert plan.joined is not None
+        rows = [dict(row)]
+        for k, history in enumerate(plan.joined.factor.histories):
+            columns = {name: column for name, of, column in plan.joined.columns if of == k}
+            rows = [
+                one | {name: found[column] for name, column in columns.items()}
+                for one in rows for found in _joined(history, one, plan.joined.factor.alias, events)
+            ]  # fmt: skip
+        return rows
+
+    return join
+
+
+def _joined(history: HistoryPlan, live: Row, alias: str, events: Sequence[dict[str, Any]]) -> list[Row]:
+    low, high = (
+        live[shift.column] + shift.us for shift in (history.low_shift, history.high_shift) if shift is not None
+    )
+    inside = [event for event in events if low <= event["ts"] < high + history.closed]
+    found: list[Row] = list(inside)
+    if history.plan is not None:
+        matches = compose(history.plan, inside, [event["ts"] for event in inside], DuckEvaluation(()))
+        found = [m.row for m in sorted(matches, key=lambda m: (m.last, m.first))]
+    met = [one for one in found if _holds(history.on_sql, {alias: live, history.alias: one})]
+    match history.kind:
+        case HistoryKind.SEMI:
+            return [{}] if met else []
+        case HistoryKind.ANTI:
+            return [] if met else [{}]
+        case HistoryKind.NEAREST:
+            return met[-1:]
+    raise AssertionError(history.kind)
+
+
+def _holds(condition: str, rows: Mapping[str, Row]) -> bool:
+    sides = [
+        f"(SELECT {', '.join(f'? AS {quote(name)}' for name in row)}) AS {alias}" for alias, row in rows.items()
+    ]
+    values = [value for row in rows.values() for value in row.values()]
+    # on a cursor, and to the end: a result that is not read to its end blocks the connection, which others use
+    ((found,),) = duckdb.cursor().execute(f"SELECT {condition} FROM {', '.join(sides)}", values).fetchall()
+    return found is True
 
 
 def shown(found: Iterable[Composed], events: Sequence[Event]) -> str:

@@ -181,7 +181,11 @@ def explain(
         queries, named = run.statements(Path(text)), run.statements(Path(text), "patterns")
         patterns = {name.lower(): query for name, query in named.items()}
         mode, modes = run.sharing_of(Path(text)) if sharing is None else (sharing, {})
-        print(explain_workload(queries, open_tables(table), mode, modes, patterns))
+        if directory is not None:
+            with existing(directory) as db:
+                print(db.explain_workload(queries, mode, modes, open_tables(table), patterns))
+        else:
+            print(explain_workload(queries, open_tables(table), mode, modes, patterns))
         return
     demo = _demo_query(text)
     if demo is not None:

@@ -621,6 +621,21 @@ class Database:
         relations = Relations(text, tables or {}, inputs, access=self._opened.access, patterns=used)
         return explain_in(text, stage, relations)
 
+    def explain_workload(
+        self, texts: Mapping[str, str], sharing: str = SHARING, modes: Mapping[str, str] | None = None,
+        tables: Mapping[str, Any] | None = None, patterns: Mapping[str, str] | None = None,
+    ) -> str:  # fmt: skip
+        """Returns what the statements, by name, share if they are counted together, by the on-time events of the
+        streams and the named tables. sharing: as in `watch`; modes: those of single statements. patterns: named
+        patterns besides those of the database. Raises QueryError, DataError. Cost: that of the statements."""
+        from hybrid.statement.workload import explain_workload
+
+        with self._lock:
+            self._opened.check()
+            inputs = {key: input_of(stream, late=False) for key, stream in self._flow.streams.items()}
+            known = {key: pattern.text for key, pattern in self._opened.patterns.items()} | dict(patterns or {})
+        return explain_workload(texts, tables or {}, sharing, modes or {}, known, inputs)
+
     # ---- flush, snapshot, close
 
     def flush(self) -> None:

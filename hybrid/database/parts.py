@@ -153,6 +153,8 @@ class DatabaseParts:
         try:
             self.checkpoints.wait()
             if not self.opened.read_only:
+                for query in [q for q in self.flow.queries if q.asked is None]:  # others have them in the checkpoint
+                    self.flow.give_held(query)
                 self.flush()
             if checkpoint and self.flow.named and not self.flow.interrupted():
                 self.checkpoints.take()

@@ -20,7 +20,7 @@ from hybrid.statement.explain import explain_live
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.backfill import Past
 from hybrid.watch.chain import outermost, plain
-from hybrid.watch.derived_stream import DerivedDeclaration, Pour, rows_as_events
+from hybrid.watch.derived_stream import DerivedDeclaration, Pour, held_rows, rows_as_events
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
@@ -81,8 +81,8 @@ class Queries:
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
             events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
         else:
-            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
-        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing)
+            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
+        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing, in_order=into is not None)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
             # rows that feed another stream keep their order
@@ -174,6 +174,7 @@ class Queries:
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         self.memory.share_found([q.alerts for q in self._flow.queries])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
+        drivers += [driver for q in self._flow.queries for driver in q.events.drivers]
         self.memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
     def named(self, asked: Asked) -> LiveQuery | None:
@@ -197,7 +198,7 @@ class Queries:
 
     def _pour(self, query: LiveQuery, into: str, time: str | None) -> Pour:
         """Declares the target stream of a new live query's rows."""
-        reads, target = frozenset(query.events.streams), into.lower()
+        reads, target = query.reads, into.lower()
         upstream = set(reads)
         while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
             upstream |= more
@@ -215,7 +216,8 @@ class Queries:
         if state.ended:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
-        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.events.watermark_us)
+        query.held = held_rows(query.plan, rows, into)
+        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.reached_us, query.held)
 
     # ---- replace, shed, stop
 
@@ -266,6 +268,7 @@ class Queries:
 
     def stop(self, query: LiveQuery) -> None:
         """Ends one live query."""
+        self._flow.give_held(query)
         query.events.leave()
         if query.driver is not None:
             query.driver.discard()

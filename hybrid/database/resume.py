@@ -88,6 +88,8 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
     query.alerts.restore(saved["alerts"])
     if query.driver is not None:
         query.driver.restore(saved["driver"])
+    if query.held is not None and saved.get("held") is not None:  # older states hold no rows
+        query.held.content = saved["held"]
     return query
 
 
@@ -98,7 +100,7 @@ def restore_feed(
     names = saved["members"]
     if not names:
         return {}
-    stream.feed = new_feed(stream.schema, spill)
+    stream.feed = new_feed(stream, spill)
     members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
     return dict(zip(names, members, strict=True))
 

@@ -231,6 +231,8 @@ class Relations:
             matches = [join.match, *(f.match for f in query.factors)]
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
+        for module in query.modules:
+            self.expect(module.query)
 
     def bind(self, query: ast.QuerySyntax) -> QueryPlan:
         """Returns the plan of a query over these relations."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.layer import Layer
-from matching.hierarchy.modules import Make, Modules, Used
+from matching.hierarchy.modules import Join, Make, Modules, Used
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
 from query.plan.boxes import all_counted_keys, bounded, independent_of_before
@@ -27,19 +27,20 @@ class HierarchyMatcher:
     """Matcher of a pattern with boxes. See Layer for its matches.
 
     make: returns the matcher of a plan without boxes, for a use. modules: those of other queries over the same events,
-    from now on in the same batches (see `may_join`). stuck: always 0, since all matches are returned.
+    from now on in the same batches (see `may_join`). join: see Modules. stuck: always 0, since all matches are
+    returned.
     """
 
     stuck = 0
 
     def __init__(
         self, plan: Plan, make: Make, sources: tuple[str, ...] = ("default",), purpose: Purpose = Purpose.MATCHES,
-        modules: Modules | None = None,
+        modules: Modules | None = None, join: Join | None = None,
     ) -> None:
         self.plan = plan
         use = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self._shares = modules is not None
-        self.modules = modules_for(plan, make) if modules is None else modules
+        self.modules = modules_for(plan, make, join) if modules is None else modules
         self._step = self.modules.step
         self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.position)
         self._fingerprint = fingerprint(plan)
@@ -95,13 +96,13 @@ class HierarchyMatcher:
         self._step = head["step"]
 
 
-def modules_for(plan: Plan, make: Make) -> Modules:
+def modules_for(plan: Plan, make: Make, join: Join | None = None) -> Modules:
     """Returns the modules of a query and of those that join it, still without any."""
 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
         return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan))
+    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan), join)
     return modules
 
 

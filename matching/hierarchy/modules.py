@@ -17,12 +17,16 @@ from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
 from matching.purpose import Purpose
 from matching.state import as_array
+from query.errors import NO_SPAN, Diagnostic, QueryError
 from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
+from query.plan.joined_rows import pattern_of
 from query.plan.plan import Box, Plan
 
 Make = Callable[[Plan, Purpose], Matcher]
+#: From the plan of a box whose matches are joined with history and the matcher of its pattern alone, the matcher of it.
+Join = Callable[[Plan, Matcher], Matcher]
 Keys = tuple[tuple[str, ...], ...]
 
 
@@ -37,12 +41,14 @@ class Used(NamedTuple):
 class Modules:
     """The patterns of boxes over one stream, and the events as they read them.
 
-    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. time: the column of
-    ORDER BY. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far.
-    position: the number of events so far. Its readers take the same steps, one after the other."""
+    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. join: of boxes that
+    are joined with history, None if there can be none. time: the column of ORDER BY. counted: see
+    query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the number of events
+    so far. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: Keys) -> None:
+    def __init__(self, make: Make, time: Column, counted: Keys, join: Join | None = None) -> None:
         self.make = make
+        self._join = join
         self.time = time
         self.counted = counted
         self.step = self.position = 0
@@ -55,8 +61,16 @@ class Modules:
         """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, plan, self.make(plan, purpose))
+            self._known[key] = Module(key, plan, self._matcher(plan, purpose))
         return self._known[key]
+
+    def _matcher(self, plan: Plan, purpose: Purpose) -> Matcher:
+        if plan.joined is None:
+            return self.make(plan, purpose)
+        if self._join is None:
+            message = f"a box joined with the history {plan.joined.factor.histories[0].alias} is not supported yet here"
+            raise QueryError([Diagnostic("HQ500", message, NO_SPAN, "", "use db.sql, or db.watch over one stream")])
+        return self._join(plan, self.make(pattern_of(plan), Purpose.MATCHES))  # the driver needs its events
 
     def merging(
         self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,

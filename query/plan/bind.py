@@ -24,6 +24,7 @@ from query.plan.bind_match import MatchBinder
 from query.plan.boxes import bounded, common_keys, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
+from query.plan.joined_rows import after_us, box_column, box_plan, history_columns, joined_faults, known_span
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
@@ -175,9 +176,6 @@ class _Query:
                            self.query.factors[-1].span,
                            hint="watch each on its own, put one into FROM of the other, or merge their rows")
                 return factors
-            if factors[i].histories:
-                self.fault("HQ500", "a live pattern over rows joined with history is not supported yet",
-                           self.query.factors[i].span, hint="join the history to the outermost pattern")
         return tuple(self.fed(factor, k, factors) for k, factor in enumerate(factors))
 
     def fed(self, factor: FactorPlan, k: int, factors: tuple[FactorPlan, ...]) -> FactorPlan:
@@ -204,6 +202,9 @@ class _Query:
                            "in which order?", "write ORDER BY and a TIMESTAMP among them, ascending")
                 continue
             origin = origin_of(sql, time)
+            if faults := list(joined_faults(factors[inner[0]], time, origin, where)):
+                self.faults += faults
+                continue
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
                 alias = factors[inner[0]].alias
@@ -316,14 +317,33 @@ class _Query:
                 self.fault("HQ500", "a named pattern whose SELECT does more than pick columns is not supported yet",
                            whole, "conditions and expressions", "compute them in MEASURES, and filter in ON of the box")
                 break
-            names = {c.name.lower(): c.name for c in output_columns(factor.plan)}
-            columns.append((column.name, names.get(found[1].lower(), found[1])))
-        for history in factor.histories:
-            self.fault("HQ500", f"a box of rows joined with the history {history.alias} is not supported yet",
-                       syntax.span, hint="join the history to the outermost pattern")
+            read = box_column(factor, found)
+            if read is None:
+                self.fault("HQ500", f"a box with the column {column.name} is not supported yet", whole,
+                           "neither of the match nor of its history", "leave it out")
+                break
+            if column.name.lower() not in {shown.lower() for shown, _ in columns}:  # else the first one is meant
+                columns.append((column.name, read))
         self.faults += module_faults(factor.plan, name, syntax.match.span)
+        if factor.histories:
+            self.joined_box(factor, name)
         self.raise_faults()
-        return Box("", name, factor.plan, tuple(columns))
+        return Box("", name, box_plan(factor) if factor.histories else factor.plan, tuple(columns))
+
+    def joined_box(self, factor: FactorPlan, name: str) -> None:
+        """Checks that rows joined with history can be boxes: each match has one row, as its events are its identity,
+        and live the rows come out some time after it."""
+        for history, join in zip(factor.histories, self.query.histories, strict=True):
+            if history.kind in (HistoryKind.JOIN, HistoryKind.LEFT):
+                self.fault("HQ500", f"{history.kind.value} HISTORY in a box is not supported yet", join.span,
+                           f"a match of {name} may have several rows", "NEAREST, SEMI and ANTI JOIN have one at most; "
+                           f"or read the rows: FROM {name}")
+            elif self.live and unquoted(factor.input_sql.strip()).lower() != history.schema.name.lower():
+                self.fault("HQ500", "a live box joined with the history of another stream is not supported yet",
+                           join.stream.span, f"{name} reads {factor.input_sql.strip()}",
+                           f"read the rows: FROM {name}, or let them feed a stream: into=")
+        if self.live:
+            self.faults += joined_faults(factor, "", None, Span(0, 0))
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -520,7 +540,7 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
-            self.session.settings,
+            self.session.settings, after_us(join.high, live, names), join.high.span, known_span(self.query.text, join),
         )  # fmt: skip
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
@@ -694,11 +714,6 @@ class _Query:
         for ref in clock:
             self.faults.append(volatile_diagnostic(str(ref["column_names"][0]), _span(ref, text)))
         return None if clock else node
-
-
-def history_columns(history: HistoryPlan) -> tuple[Field, ...]:
-    """Output columns of a history join's right side: PA's, or those of the stream for plain rows."""
-    return output_columns(history.plan) if history.plan is not None else history.schema.fields
 
 
 def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:

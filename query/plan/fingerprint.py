@@ -53,8 +53,9 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "after": _Tagged("af"), "pattern": _Tagged("pa"), "within": _Tagged("wi", None),
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
         "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
-        "boxes": _Tagged("bx", ()),
+        "boxes": _Tagged("bx", ()), "joined": _Tagged("jo", None),
     }),
+    q.Joined: ("joined", {"factor": _SILENT, "columns": _SILENT, "key": _Tagged("k")}),
     q.Box: ("box", {
         "variable": _Tagged("v"), "name": _Tagged("n", any_case=True), "plan": _Tagged("p"), "columns": _Tagged("c"),
     }),

@@ -104,6 +104,8 @@ def _flat(plan: Plan) -> Plan:
 
 def _layer(plan: Plan, name: str) -> None:
     """Checks one pattern by itself."""
+    if plan.joined is not None:
+        raise _Differs(f"{name} is joined with history: its matches are not found by events alone")
     if plan.trends is not None or plan.rows is not RowsPerMatch.ONE or plan.timeout_rows:
         raise _Differs(f"{name} has other rows than one for each match")
     alone = _is_one_event(plan)

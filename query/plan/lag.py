@@ -20,7 +20,7 @@ from query.plan.pattern import (
     anchors,
     min_rows,
 )
-from query.plan.plan import Plan
+from query.plan.plan import Joined, Plan
 from query.plan.trends import WINDOW_COLUMNS
 
 
@@ -52,7 +52,14 @@ def last_event_lag_us(plan: Plan) -> int | None:
     if in_order_of_last_events(plan):
         return 0
     own = 0 if _ends_at_once(plan) else None if plan.within is None else plan.within.interval_us
-    return None if own is None else own + below
+    waits = 0 if plan.joined is None else _waits_us(plan.joined)
+    return None if own is None or waits is None else own + below + waits
+
+
+def _waits_us(joined: Joined) -> int | None:
+    """Returns how long a match waits at most for its histories, by event time; None if there is no bound."""
+    bounds = [history.after_us for history in joined.factor.histories]
+    return None if None in bounds else max(0, *(us for us in bounds if us is not None))
 
 
 def _below_us(plan: Plan) -> int | None:
@@ -64,7 +71,7 @@ def _below_us(plan: Plan) -> int | None:
 def in_order_of_last_events(plan: Plan) -> bool:
     """True if rows are emitted in the order of their last events, whatever the batches: each with that event."""
     unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-    here = not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
+    here = not _looks_ahead(plan) and not unmatched and _ends_at_once(plan) and plan.joined is None
     return here and all(in_order_of_last_events(box.plan) for box in plan.boxes)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from query.errors import NO_SPAN, Span
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
 from query.plan.expression import TRUE, Column, Expression, quote, show, walk
@@ -78,6 +79,19 @@ class Box:
         return f"{self.variable} AS PATTERN {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The histories that the matches of a box's pattern are joined with; each match has at most one row.
+
+    factor: the pattern with its histories. columns: for each output column of the box's plan that comes from a history,
+    its name, the index of the history, and the column there; the plan has a null measure in its place. key: of what
+    the rows depend on besides the pattern."""
+
+    factor: FactorPlan
+    columns: tuple[tuple[str, int, str], ...]
+    key: str
+
+
 def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
     """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
     return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
@@ -92,7 +106,8 @@ class Plan:
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
     expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups. boxes: variables that
     stand for matches of other patterns over the same input; conditions and measures then read merged rows
-    (query.plan.boxes), while `schema` remains that of the input.
+    (query.plan.boxes), while `schema` remains that of the input. joined: of a box's pattern, the histories that its
+    matches are joined with.
     """
 
     schema: Schema
@@ -111,6 +126,7 @@ class Plan:
     settings: Settings = ()
     trends: Trends | None = None
     boxes: tuple[Box, ...] = ()
+    joined: Joined | None = None
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -135,8 +151,10 @@ class Plan:
         lines = [f"input       {self.schema}"]
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
         lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
+        beside = {name for name, _, _ in self.joined.columns} if self.joined is not None else ()
         for i, m in enumerate(self.measures):
-            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
+            value = "(of the history)" if m.name in beside else show(m.expression)
+            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {value}")
         lines.append(f"rows        {self.rows.value}" + (" TIMEOUT ROWS" if self.timeout_rows else ""))
         lines.append(f"after       {self.after}")
         lines.append(f"pattern     {self.pattern}")
@@ -154,6 +172,8 @@ class Plan:
                 shown = boxes[d.variable] + (f" ON {shown}" if d.condition != TRUE else "")
             lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {shown}")
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
+        for history in self.joined.factor.histories if self.joined is not None else ():
+            lines += str(history).split("\n")
         for box in modules(self.boxes):
             lines += [f"pattern     {box.name}", *(f"  {line}" for line in str(box.plan).split("\n"))]
         return "\n".join(lines)
@@ -178,7 +198,9 @@ class HistoryPlan:
     history.<column>; None if there are none, or if a pattern cannot express them. equalities: (history column, live
     output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
     history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
-    DuckDB, for its expressions.
+    DuckDB, for its expressions. after_us: the range ends at most so many microseconds after the last event of the match
+    (a window: its end), None if that is not known. high_span, known_span: of the upper bound and of AS KNOWN in the
+    text.
     """
 
     kind: HistoryKind
@@ -196,6 +218,9 @@ class HistoryPlan:
     on_more: bool = True
     on_rest: Expression | None = None
     settings: Settings = ()
+    after_us: int | None = None
+    high_span: Span = field(default=NO_SPAN, compare=False)
+    known_span: Span = field(default=NO_SPAN, compare=False)
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"

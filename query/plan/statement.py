@@ -151,15 +151,23 @@ def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
 
 
 def picks_only(sql: str) -> bool:
-    """True if a SELECT only picks columns of one table: no condition, no grouping, no order."""
+    """True if a SELECT only picks columns of one table, or of rows joined with history: no condition, no grouping, no
+    order."""
     try:
         node = duck.parse_statement(sql)
     except DuckFault:
         return False
-    if node["type"] != "SELECT_NODE" or node["from_table"]["type"] != "BASE_TABLE" or node["modifiers"]:
+    if node["type"] != "SELECT_NODE" or not _one_table(node["from_table"]) or node["modifiers"]:
         return False
     more = (node[part] for part in ("where_clause", "having", "qualify", "group_expressions", "sample"))
     return not any(more) and all(item["type"] in ("STAR", "COLUMN_REF") for item in node["select_list"])
+
+
+def _one_table(table: Node) -> bool:
+    """True for a table, and for a factor beside the histories that it is joined with."""
+    if table["type"] == "JOIN":
+        return table["ref_type"] == "POSITIONAL" and _one_table(table["left"]) and _one_table(table["right"])
+    return bool(table["type"] == "BASE_TABLE")
 
 
 def origin(sql: str, column: str) -> tuple[str, str] | None:
@@ -210,7 +218,7 @@ def _origin_from(
     inner = entries.get(name.lower())
     if inner is not None:
         return _origin_in(inner, column, {k: e for k, e in entries.items() if k != name.lower()})
-    return (name, column) if name.startswith(FACTOR_TABLE) else None
+    return (name, column) if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) else None
 
 
 #: Hint for a statement that reads a forbidden file.

@@ -65,6 +65,40 @@ EXAMPLES = {
 }  # fmt: skip
 
 
+def hit(kind: str, low: str, high: str, shown: str = "") -> dict[str, str]:
+    """The visits that are joined with events of type p in a range."""
+    visits = statement("X Y", "NEXT", of("XY"), measures="FIRST(ts) AS f, LAST(ts) AS t").replace("SELECT *", "")
+    text = f"SELECT pl.f, pl.t{shown} {visits} AS pl {kind} JOIN HISTORY OF events FROM pl.{low} TO pl.{high} AS pa"
+    return {"visit": f"{text} ON pa.s = 'p'"}
+
+
+BEFORE = ("f - INTERVAL 5 MICROSECOND", "f")
+JOINED = {
+    "a match without the history is no event": (
+        over(hit("SEMI", *BEFORE), statement("V B", "NEXT", f"{V}, {of('B')}")),
+        "x1@1 y1@2 b1@3 p1@4 x2@5 y2@6 b2@7", "{x2 y2} b2"),
+    "a match with it is none": (
+        over(hit("ANTI", *BEFORE), statement("V B", "NEXT", f"{V}, {of('B')}")),
+        "x1@1 y1@2 b1@3 p1@4 x2@5 y2@6 b2@7", "{x1 y1} b1"),
+    "it stands right after its last event, though it is known later": (
+        over(hit("SEMI", "t", "t + INTERVAL 3 MICROSECOND"), statement("V B", "NEXT", f"{V}, {of('B')}")),
+        "x1@1 y1@2 b1@3 p1@4 x2@7 y2@8 p2@12 b2@13", "{x1 y1} b1"),
+    "its columns are those of the history, too": (
+        over(hit("NEAREST", *BEFORE, ", pa.i AS m"), statement("V B", "NEXT", f"{V}, B AS s = 'b' AND i - V.m < 4")),
+        "p1@0 x1@1 y1@2 p2@3 x2@4 y2@5 b1@6", "{x2 y2} b1"),
+    "negated, it is the match with the history that is not there": (
+        over(hit("SEMI", *BEFORE), statement("A ~V B", "NEXT", f"{V}, {of('AB')}")),
+        "a1@0 x1@1 y1@2 b1@3 a2@4 p1@5 x2@6 y2@7 b2@8", "a1 b1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_boxes_of_rows_joined_with_history(name: str) -> None:
+    text, events, expected = JOINED[name]
+    plan, given = plan_of(text), events_of(events)
+    assert shown(composed(plan, given), given) == expected
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_worked_examples(name: str) -> None:
     text, events, expected = EXAMPLES[name]

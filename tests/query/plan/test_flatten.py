@@ -131,6 +131,9 @@ V, KLEENE = "V AS PATTERN visit", pattern("(X Y+)", f"{X}, {Y}")
          pattern("(X Y)", f"{X}, {Y}", selection="PARTITION")),
         ("visit has AFTER MATCH SKIP TO NEXT ROW", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),
          pattern("(X Y)", f"{X}, {Y}", after="AFTER MATCH SKIP TO NEXT ROW")),
+        ("visit is joined with history", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),
+         pattern("(X Y)", f"{X}, {Y}", measures="LAST(ts) AS n") + " AS pl SEMI JOIN HISTORY OF s "
+         "FROM pl.n - INTERVAL 5 MICROSECOND TO pl.n AS pa ON pa.s = 'p'"),
         ("visit has ^", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"), pattern("(^ X Y)", f"{X}, {Y}")),
         ("V is negated", pattern("(A ~V Y)", f"{A}, {V}, {Y}"), VISIT),
         ("~N of visit may lie at an edge", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),
