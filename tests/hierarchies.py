@@ -215,9 +215,12 @@ def patterns_over(
     if negated:
         parts.insert(draw(st.integers(0, len(parts))), "~N")
     within = draw(st.sampled_from([3, 6, 12] if negated else [None, None, 3, 6, 12]))
-    after = "AFTER MATCH NO SKIP" if boxes or draw(st.booleans()) else ""
-    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxes else 'ts'}) AS m"
-    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     selection = draw(st.sampled_from(list(selections)))
+    skips = ["", "AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW"]
+    after = draw(st.sampled_from(["AFTER MATCH NO SKIP", "AFTER MATCH NO SKIP", *skips]))
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxes else 'ts'}) AS m"
+    if after != "AFTER MATCH NO SKIP" and not negated:
+        measures += ", MATCH_NUMBER() AS nth"
+    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     text = statement(" ".join(parts), selection, definitions, within, key=key, measures=measures, after=after)
     return text, bool(boxes)

@@ -24,10 +24,11 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
+from query.plan.lag import ends_at_once, prefers_one
 from query.plan.never_fails import never_fails
 from query.plan.output import output_columns
 from query.plan.pattern import Negation, RowPattern, Sequence, Variable, anchors, gaps, min_rows, rows_before, variables
-from query.plan.plan import Box, Define, Measure, Plan, Within, modules
+from query.plan.plan import AfterMatch, Box, Define, Measure, Plan, Within, modules
 from query.schema import Field, Schema
 
 #: Of a merged row: the box's pattern (0: an event of FROM), and the positions of its first and last event among those
@@ -238,7 +239,37 @@ def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) ->
     selection = plan.selection if passes else Selection.SKIP_TILL_ANY
     counted = all_counted_keys(plan) if counted is None else counted
     schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column, counted)
-    return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection)
+    after = _searched(plan)
+    return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection, after=after)
+
+
+def _searched(plan: Plan) -> AfterMatch:
+    """Returns AFTER MATCH of the plain pattern. Of matches from one start the first to come out is the only one that
+    may remain, unless others rule it out before those that end earlier come."""
+    if prefers_one(plan):
+        return AfterMatch(AfterMatchKind.NO_SKIP)
+    if plan.after.kind is AfterMatchKind.PAST_LAST_ROW:
+        return AfterMatch(AfterMatchKind.TO_NEXT_ROW if ends_at_once(plan) else AfterMatchKind.NO_SKIP)
+    return plan.after
+
+
+def skip_columns(plan: Plan) -> tuple[Measure, ...]:
+    """Returns further measures of a pattern with boxes, by which AFTER MATCH is decided: where the first row ends,
+    where the match begins and ends, and where the row of SKIP TO begins; none if its matches are those of the plain
+    pattern."""
+    if plan.after.kind is AfterMatchKind.NO_SKIP:
+        return ()
+    if plan.after.kind is AfterMatchKind.TO_NEXT_ROW and not prefers_one(plan) and not _gaps_apart(plan):
+        return ()
+    to = Logical.FIRST if plan.after.kind is AfterMatchKind.TO_FIRST else Logical.LAST
+    read: list[tuple[Column, tuple[str, ...], Logical]] = [
+        (_LAST, (), Logical.FIRST), (_FIRST, (), Logical.FIRST), (_LAST, (), Logical.LAST),
+        *([(_FIRST, plan.after.variables, to)] if plan.after.variables else []),
+    ]  # fmt: skip
+    return tuple(
+        Measure(f"#skip {i}", Navigation(column, variables, logical, 0, 0, False, column.type))
+        for i, (column, variables, logical) in enumerate(read)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,26 +293,15 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     conditions over the match, and these. Its rows have the columns of the gaps behind all others.
 
     Negations do not affect which rows a run takes; so a match without them is one if its gaps are free."""
-    boxed = {box.variable for box in plan.boxes}
+    apart = _gaps_apart(plan)
     parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
-    read = (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures))
-    if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
-        return over_rows(plan, counted), ()
-    apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-    for name, (before, behind) in gaps(plan.pattern):
-        rows_before_it, rows_behind = variables(before), variables(behind)
-        alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
-        inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
-        of_interval = name in boxed or boxed & set(rows_behind)
-        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
-        if alone and inside and of_interval and local:
-            apart[name] = rows_before_it, rows_behind
     if not apart:
         return over_rows(plan, counted), ()
     kept = Sequence(tuple(part for part in parts if not (isinstance(part, Negation) and part.name in apart)))
     pattern = kept.parts[0] if len(kept.parts) == 1 else kept
     defines = tuple(d for d in plan.defines if d.variable not in apart)
-    upper = over_rows(replace(plan, pattern=pattern, defines=defines), counted)
+    every = AfterMatch(AfterMatchKind.NO_SKIP)  # another match may take the place of one that is ruled out
+    upper = over_rows(replace(plan, pattern=pattern, defines=defines, after=every), counted)
     found: list[Gap] = []
     measures: list[Measure] = []
     for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
@@ -297,6 +317,27 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
         measures += [after, until]
         found.append(Gap(rows, after.name, until.name))
     return replace(upper, measures=(*upper.measures, *measures)), tuple(found)
+
+
+def _gaps_apart(plan: Plan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns the negated variables that are tested on matches without them, with those before and behind each."""
+    boxed = {box.variable for box in plan.boxes}
+    parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
+    # others number the matches that AFTER MATCH leaves
+    measures = plan.measures if plan.after.kind is AfterMatchKind.NO_SKIP else ()
+    read = (*(d.condition for d in plan.defines), *(m.expression for m in measures))
+    if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
+        return {}
+    apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for name, (before, behind) in gaps(plan.pattern):
+        rows_before_it, rows_behind = variables(before), variables(behind)
+        alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
+        inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
+        of_interval = name in boxed or boxed & set(rows_behind)
+        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
+        if alone and inside and of_interval and local:
+            apart[name] = rows_before_it, rows_behind
+    return apart
 
 
 def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool) -> Iterator[Expression]:
