@@ -21,7 +21,7 @@ from query.language.build import (
     trees_of,
     within_of,
 )
-from query.language.build_trends import Trend, listed_of, returned_of, trend_of
+from query.language.build_trends import Trend, TrendEvent, listed_of, returned_of, trend_of
 from query.language.clauses import Input
 from query.language.cut import (
     AlertCut,
@@ -151,7 +151,10 @@ def _modules(
         entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
         for entry in entries.values():
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            has_pattern = any(t.word == "MATCH_RECOGNIZE" for t in tokens.items[entry.open : entry.close])
+            has_pattern = any(
+                tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
+                for i in range(entry.open, entry.close)
+            )
             if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
                 unread.append(span)
     return tuple(found.values()), tuple(unread)
@@ -311,7 +314,8 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
         names += [alias.written] if alias is not None else []
     else:
         input_span, head = keyword, "FROM "
-        merged = _types(text, [e.type for e in statement.events], piece, inputs, keyword)
+        of_events = [e.type for e in statement.events if isinstance(e, TrendEvent) or not e.box]
+        merged = _types(text, of_events, piece, inputs, keyword)
         names = [n.written for n in merged]
         input = _sql_name(names[0]) if len(names) == 1 else f"MERGE({', '.join(map(_sql_name, names))})"
         merged = merged if len(names) > 1 else ()
@@ -336,7 +340,7 @@ def _types(
     name."""
     spelt = {name.lower(): name for name in inputs}
     types = {type.written.lower(): type for type in events}
-    if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
+    if types and len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
         return tuple(replace(type, written=spelt[name]) for name, type in types.items())
     if len(inputs) == 1:
         return (ast.Identifier(inputs[0], inputs[0], True, keyword),)
@@ -357,6 +361,11 @@ def _sql_name(name: str) -> str:
 
 def _trend(tokens: Tokens, piece: SaseCut) -> Trend:
     """Returns a trend statement; variables are not looked up yet."""
+    if named := [i for i in boxes(tokens) if piece.keyword < i <= piece.last]:
+        span = tokens.items[named[0] - 1].span.to(tokens.items[named[0]].span)
+        hint = "name a strategy, return matches, and aggregate in the SELECT around them"
+        raise error_at(tokens.text, "HQ500", "a box in a statement about trends is not supported yet", span,
+                       "a pattern of its own", hint)
     check_clauses(tokens, piece)
     items, returned = tokens.items, None
     if piece.returned is not None:
@@ -376,8 +385,9 @@ def _flat(tokens: Tokens, piece: SaseCut) -> sase.Statement:
     for child in trees_of(tree):
         match str(child.data):
             case "one_event" | "many_events" | "no_event" as kind:
-                type, name = map(name_of, tokens_of(child))
-                events.append(sase.Event(type, name, kind == "many_events", kind == "no_event", span_of(child)))
+                *box, type, name = tokens_of(child)
+                plus, negated = kind == "many_events", kind == "no_event"
+                events.append(sase.Event(name_of(type), name_of(name), plus, negated, span_of(child), bool(box)))
             case "conditions":
                 strategy, *listed = trees_of(child)
                 body = next(map(span_of, tokens_of(child)), None)

@@ -143,10 +143,12 @@ class MatchBinder:
         order = (ast.OrderItem(time, False, None, sase.span),) if schema.time is None else ()
         if sase.returned:
             return replace(match, order_by=order)
+        boxed = any(define.box is not None for define in match.defines)
+        begin, end = ("t0", "t1") if boxed and not {"t0", "t1"} & set(map(str.lower, schema.names)) else [time.text] * 2
         shown = {
             "match_number": "MATCH_NUMBER()",
-            f"first_{times[0]}": f"FIRST({time.text})",
-            f"last_{times[0]}": f"LAST({time.text})",
+            f"first_{times[0]}": f"FIRST({begin})",
+            f"last_{times[0]}": f"LAST({end})",
             "events": "count(*)",
         }
         measures = [
