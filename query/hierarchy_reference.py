@@ -37,10 +37,15 @@ class ComplexEvent:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A match in its layers: its events with their variables, and its output row."""
+    """A match in its layers: its events with their variables, and its output rows: one, or under ALL ROWS PER MATCH one
+    for each event and each match of a box."""
 
     parts: tuple[tuple[str, ComplexEvent], ...]
-    row: Row
+    rows: Sequence[Row]
+
+    @property
+    def row(self) -> Row:
+        return self.rows[0] if self.rows else {}
 
     @property
     def first(self) -> int:
@@ -106,7 +111,7 @@ def _shown(
 ) -> list[Composed]:  # fmt: skip
     shown = match_rows(plan, [event.row for event in events], ts_us, found, evaluate)
     parts = [tuple((name, events[i]) for name, i in match.labels) for match in found]
-    return [Composed(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
+    return [Composed(part, rows) for part, rows in zip(parts, shown, strict=True)]
 
 
 class _OverIntervals(RowSearch):

@@ -20,13 +20,14 @@ from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
-from matching.hierarchy.skipping import Skipping
+from matching.hierarchy.skipping import Skipping, of_matches
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
+    decides_apart,
     gaps_apart,
     kind_of,
     skip_columns,
@@ -45,6 +46,7 @@ from query.plan.expression import (
 )
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events
+from query.plan.output import front_columns, output_columns
 from query.plan.pattern import negated, variables
 from query.plan.plan import AfterMatch, Plan
 from query.plan.plan import modules as patterns
@@ -81,11 +83,15 @@ class Layer:
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
-        skips = skip_columns(plan)
-        self._skipping = Skipping(plan, modules.lenient) if skips else None
-        upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skips)), counted)
+        self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
+        upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._upper = modules.make(upper, Purpose.MATCHES if skips and purpose is Purpose.ROWS else purpose)
+        names = [column.name for column in output_columns(upper)]
+        measured = len(front_columns(plan)) + len(plan.measures)
+        behind = [column.name for column in output_columns(plan)[measured:]]
+        #: the output columns among those of the plain pattern
+        self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
+        self._upper = modules.make(upper, purpose if self._skipping is None or purpose.live else Purpose.MATCHES)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -190,22 +196,20 @@ class Layer:
         if self._skipping is not None:
             none = flat[0]
             flat = self._skipping.step(list(zip(free, flat, strict=True)), self._emitted_us, ended)
-            if not flat:
-                shown = len(self.plan.partition_by) + len(self.plan.measures)
-                flat = [only(replace(none, rows=none.rows.select(range(shown))), np.zeros(0, np.int64))]
+            flat = flat or [only(none, np.zeros(0, np.int64))]
         self._forget()
         some = [matches for matches in flat if len(matches)]
-        return flat[0] if not some else some[0] if len(some) == 1 else _joined(some)
+        out = flat[0] if not some else some[0] if len(some) == 1 else _joined(some)
+        return replace(out, rows=out.rows.select(self._shown))
 
     def _free(self, matches: Matches) -> Matches:
-        """Returns the matches whose gaps are free, without the columns of gaps."""
+        """Returns the matches whose gaps are free."""
         if not self._gaps:
             return matches
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
-            violated |= gap.violated(matches.rows)
-        own = matches.rows.column_names[: -2 * len(self._gaps)]
-        return only(replace(matches, rows=matches.rows.select(own)), np.flatnonzero(~violated))
+            violated |= gap.violated(of_matches(matches))
+        return only(matches, np.flatnonzero(~violated))
 
     def _forget(self) -> None:
         """Drops what no match to come can contain."""

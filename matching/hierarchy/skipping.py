@@ -27,6 +27,7 @@ from query.language.ast import AfterMatchKind
 from query.plan.boxes import skip_columns
 from query.plan.expression import MatchNumber
 from query.plan.lag import ends_at_once, prefers_one
+from query.plan.output import front_columns
 from query.plan.pattern import Negation
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Plan
@@ -75,7 +76,7 @@ class Skipping:
 
     def step(self, found: Sequence[tuple[Matches, Matches]], reached_us: int | None, ended: bool) -> list[Matches]:
         """Returns the matches that remain, of those that came before and the next. found: pairs of matches of merged
-        rows, with the columns of query.plan.boxes.skip_columns behind all others, and the same as matches of events.
+        rows, with the columns of query.plan.boxes.skip_columns, and the same as matches of events.
         reached_us: no merged row with a lower time can still come."""
         some = [self._found(rows, events) for rows, events in found if len(rows)]
         if self._scans:
@@ -122,8 +123,8 @@ class Skipping:
 
     def _found(self, rows: Matches, events: Matches) -> _Found:
         """Returns matches with what decides about them."""
-        shown = len(rows.rows.column_names) - len(skip_columns(self.plan))
-        hidden = [rows.rows.column(i).combine_chunks() for i in range(shown, rows.rows.num_columns)]
+        own = of_matches(rows)
+        hidden = [own.column(measure.name).combine_chunks() for measure in skip_columns(self.plan)]
         first = rows.event_bounds[:-1]
         place = np.zeros(len(rows), PLACE)
         for name, column in zip(("last", "begin", "end", "to"), hidden, strict=False):
@@ -132,16 +133,17 @@ class Skipping:
         place["seq"] = np.where(place["complex"], rows.event_seq[first], 0)
         place["source"], place["offset"] = rows.event_source[first], rows.event_offset[first]
         place["last_us"] = rows.event_ts_us[first]
-        keys = [rows.rows.column(i).combine_chunks() for i in range(len(self.plan.partition_by))]
+        keys = [own.column(i).combine_chunks() for i in range(len(self.plan.partition_by))]
         place["key"] = self._codes.of(keys, len(rows))
-        own = replace(events, rows=events.rows.select(range(shown)))
-        return _Found(own, place, rows.variables, rows.event_bounds, rows.event_variable, rows.event_seq)
+        return _Found(events, place, rows.variables, rows.event_bounds, rows.event_variable, rows.event_seq)
 
     # ---- skip till
 
     def _apart(self, found: _Found) -> Int64Array:
         """Returns the indices of matches that AFTER MATCH leaves, of the next ones in the order of emission."""
         kept: list[int] = []
+        if self.plan.after.kind is AfterMatchKind.NO_SKIP:
+            return np.arange(len(found.place))
         to_next_row = self.plan.after.kind is AfterMatchKind.TO_NEXT_ROW
         for i, (place, last_us) in enumerate(zip(found.place.tolist(), found.last_us.tolist(), strict=True)):
             *_, source, offset, first_us, begin, end, _, key = place
@@ -240,11 +242,18 @@ class Skipping:
         for i, key in enumerate(keys[index].tolist()):
             number[i] = self._numbers[key] = self._numbers.get(key, 0) + 1
         rows = kept.rows
-        for i, measure in enumerate(self.plan.measures, len(self.plan.partition_by)):
+        for i, measure in enumerate(self.plan.measures, len(front_columns(self.plan))):
             if isinstance(measure.expression, MatchNumber):
                 field = rows.schema.field(i)
-                rows = rows.set_column(i, field, pa.array(number).cast(field.type))
+                rows = rows.set_column(i, field, pa.array(number[kept.row_match]).cast(field.type))
         return replace(kept, rows=rows, number=number)
+
+
+def of_matches(matches: Matches) -> pa.Table:
+    """Returns the first output row of each match."""
+    if len(matches.rows) == len(matches):
+        return matches.rows
+    return matches.rows.take(pa.array(np.searchsorted(matches.row_match, np.arange(len(matches)))))
 
 
 class _Found(NamedTuple):

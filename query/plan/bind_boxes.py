@@ -10,7 +10,7 @@ from query.language import ast
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Column, Expression, MatchNumber, Navigation, walk
 from query.plan.output import output_columns
-from query.plan.pattern import RowPattern, anchors, gaps, min_rows, variables
+from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
 from query.plan.plan import Box, Order, Plan
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
@@ -65,9 +65,12 @@ class BoxBinder:
         if match.selection is None:
             self.fault("HQ222", "a pattern with boxes needs SELECTION", span, "which events may lie between?",
                        "write SELECTION SKIP TILL NEXT MATCH, SKIP TILL ANY MATCH, PARTITION or STRICT after PATTERN")
-        if match.rows is not None and match.rows is not RowsPerMatch.ONE:
+        if match.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
             self.fault("HQ500", f"{match.rows.value} of a pattern with boxes is not supported yet", match.span,
-                       hint="the evidence of a match has the events of all layers")
+                       "of events, or of matches?", "write ALL ROWS PER MATCH")
+        elif match.rows not in (None, RowsPerMatch.ONE) and excludes(pattern):
+            self.fault("HQ500", "{- -} in ALL ROWS PER MATCH of a pattern with boxes is not supported yet",
+                       match.pattern.span, hint="name CLASSIFIER() in MEASURES, and filter in SELECT")
         if match.timeout is not None:
             self.fault("HQ500", "TIMEOUT ROWS of a pattern with boxes is not supported yet", match.timeout)
         if match.within is not None and match.within.rows is not None:

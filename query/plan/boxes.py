@@ -253,6 +253,12 @@ def _searched(plan: Plan) -> AfterMatch:
     return plan.after
 
 
+def decides_apart(plan: Plan) -> bool:
+    """True if some matches of the plain pattern are left out, or have another number, by AFTER MATCH."""
+    numbered = any(isinstance(m.expression, MatchNumber) for m in plan.measures)
+    return bool(skip_columns(plan)) or (numbered and bool(_gaps_apart(plan)))
+
+
 def skip_columns(plan: Plan) -> tuple[Measure, ...]:
     """Returns further measures of a pattern with boxes, by which AFTER MATCH is decided: where the first row ends,
     where the match begins and ends, and where the row of SKIP TO begins; none if its matches are those of the plain
@@ -266,8 +272,9 @@ def skip_columns(plan: Plan) -> tuple[Measure, ...]:
         (_LAST, (), Logical.FIRST), (_FIRST, (), Logical.FIRST), (_LAST, (), Logical.LAST),
         *([(_FIRST, plan.after.variables, to)] if plan.after.variables else []),
     ]  # fmt: skip
+    final = plan.rows is not RowsPerMatch.ONE
     return tuple(
-        Measure(f"#skip {i}", Navigation(column, variables, logical, 0, 0, False, column.type))
+        Measure(f"#skip {i}", Navigation(column, variables, logical, 0, 0, final, column.type))
         for i, (column, variables, logical) in enumerate(read)
     )
 
@@ -305,14 +312,16 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     found: list[Gap] = []
     measures: list[Measure] = []
     for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
-        after = Measure(f"#after {i}", Navigation(_LAST, before_it, Logical.LAST, 0, 0, False, _LAST.type))
-        until = Measure(f"#until {i}", Navigation(_FIRST, behind_it, Logical.FIRST, 0, 0, False, _FIRST.type))
+        final = plan.rows is not RowsPerMatch.ONE
+        after = Measure(f"#after {i}", Navigation(_LAST, before_it, Logical.LAST, 0, 0, final, _LAST.type))
+        until = Measure(f"#until {i}", Navigation(_FIRST, behind_it, Logical.FIRST, 0, 0, final, _FIRST.type))
         kind = _call("=", _KIND, Constant(kind_of(plan.boxes, name), "INTEGER"))
         own = plan.condition(name)
         condition = kind if own == TRUE else Call("and", (kind, own), "BOOLEAN")
         rows = replace(
             upper, pattern=Variable(name), defines=(Define(name, condition),), within=None, subsets=(),
             measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US)), selection=Selection.SKIP_TILL_ANY,
+            rows=RowsPerMatch.ONE,
         )  # fmt: skip
         measures += [after, until]
         found.append(Gap(rows, after.name, until.name))
@@ -323,9 +332,8 @@ def _gaps_apart(plan: Plan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]
     """Returns the negated variables that are tested on matches without them, with those before and behind each."""
     boxed = {box.variable for box in plan.boxes}
     parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
-    # others number the matches that AFTER MATCH leaves
-    measures = plan.measures if plan.after.kind is AfterMatchKind.NO_SKIP else ()
-    read = (*(d.condition for d in plan.defines), *(m.expression for m in measures))
+    measures = (m.expression for m in plan.measures if not isinstance(m.expression, MatchNumber))  # see decides_apart
+    read = (*(d.condition for d in plan.defines), *measures)
     if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
         return {}
     apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

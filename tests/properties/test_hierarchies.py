@@ -26,7 +26,7 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
         how = {"watermarks": one.watermarks, "restart": one.restart}
         found = matched(plan, one.events, one.cuts, **how)
         assert leaves(found) == [tuple(match.leaves()) for match in expected]
-        rows = [tuple(match.row.values()) for match in expected]
+        rows = [tuple(row.values()) for match in expected for row in match.rows]
         assert output(found) == rows
         assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hierarchies import composed, events_of, leaves, matched, over, plan_of, shown, statement
+from tests.hierarchies import composed, events_of, leaves, matched, output, over, plan_of, shown, statement
 
 TYPES = {name: f"{name} AS s = '{name.lower()}'" for name in "ABDEMPXY"}
 V = "V AS PATTERN visit"
@@ -111,6 +111,20 @@ def test_worked_examples(name: str) -> None:
     assert shown(found, given) == expected
     for cuts in ((), range(1, len(given))):
         assert leaves(matched(plan, given, cuts)) == [tuple(match.leaves()) for match in found]
+
+
+def test_all_rows_are_those_that_the_pattern_reads() -> None:
+    shown_rows = "CLASSIFIER() AS c, count(*) AS n, t0 AS began, t1 AS ended, V.n AS inside, FINAL LAST(t1) AS last"
+    text = over(visit(), statement("A V+", "PARTITION", f"{of('A')}, {V}", measures=shown_rows,
+                                   rows="ALL ROWS PER MATCH", after=PAST_LAST_ROW))  # fmt: skip
+    plan, given = plan_of(text), events_of("a1@0 x1@1 y1@2 x2@3 y2@4")
+    (match,) = composed(plan, given)
+    assert [tuple(row.values()) for row in match.rows] == [
+        (0, "A", 1, 0, 0, None, 4, "a", None, 0),
+        (2, "V", 2, 1, 2, 2, 4, None, None, None),
+        (4, "V", 3, 3, 4, 2, 4, None, None, None),
+    ]
+    assert output(matched(plan, given)) == [tuple(row.values()) for row in match.rows]
 
 
 def test_paths_name_the_layers_of_an_event() -> None:
