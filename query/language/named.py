@@ -131,6 +131,17 @@ def entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
             yield from (e for e in listed.entries if e.close < i)
 
 
+def entry_around(text: str, place: int) -> str | None:
+    """Returns the name of the innermost entry of WITH around a place of a text, None outside of all."""
+    tokens = tokenize(text)
+    at = next((i for i, token in enumerate(tokens.items) if token.end > place), len(tokens.items))
+    found = None
+    for open in (-1, *enclosing(tokens, at)):
+        entries = [e for listed in with_lists(tokens, open, at) for e in listed.entries if e.open < at < e.close]
+        found = tokens.items[entries[0].name] if entries else found
+    return None if found is None else identifier_of(found.text, found.span).written
+
+
 def used_patterns(text: str, patterns: Mapping[str, str], inputs: Sequence[str] = ()) -> dict[str, str]:
     """Returns the named patterns that a statement needs, directly or through others. patterns: texts by name in lower
     case. inputs: the tables and streams, which hide patterns in FROM. A text that cannot be read uses none."""

@@ -121,8 +121,7 @@ def _modules(
         if entry is not None and _is_added(tokens, entry):
             entry = None  # the pattern itself, without the columns that FROM shows
         if entry is not None and not _is_read(tokens, entry):
-            span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            unread += [span] if span not in unread else []
+            unread = _with(unread, Span(tokens.items[entry.open].end, tokens.items[entry.close].start))
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
@@ -155,9 +154,16 @@ def _modules(
                 tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
                 for i in range(entry.open, entry.close)
             )
-            if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
-                unread.append(span)
+            if has_pattern and not _is_read(tokens, entry) and not _is_added(tokens, entry):
+                unread = _with(unread, span)
     return tuple(found.values()), tuple(unread)
+
+
+def _with(spans: list[Span], span: Span) -> list[Span]:
+    """Returns spans with a further one, and of those that lie in others only these."""
+    if any(s.start <= span.start and span.end <= s.end for s in spans):
+        return spans
+    return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]
 
 
 def _is_added(tokens: Tokens, entry: WithEntry) -> bool:

@@ -15,6 +15,7 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, in_pattern
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.named import entry_around
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
 from query.plan.bind_boxes import module_faults
@@ -206,7 +207,9 @@ class _Query:
             origin = origin_of(sql, time)
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
-                alias = factors[inner[0]].alias
+                of = self.query.factors[inner[0]]
+                around = entry_around(self.query.text, of.span.start) if of.alias is None else None
+                alias = around or factors[inner[0]].alias
                 self.fault("HQ220", f"rows of {alias} may be returned any time after {time}", where, "no bound",
                            f"add WITHIN INTERVAL '...' to {alias}; if each match ends with its last event, use LAST "
                            "of the time; NEXT and $ always wait")
@@ -297,8 +300,17 @@ class _Query:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
             if self.query.text[: len(query.text)].endswith(written):  # an entry of WITH has its place in this text
-                raise QueryError(error.diagnostics, self.query.text) from None
+                raise QueryError([self.not_seen(d) for d in error.diagnostics], self.query.text) from None
             raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
+
+    def not_seen(self, fault: Diagnostic) -> Diagnostic:
+        """Returns the fault of a pattern in WITH; if it reads an entry of WITH, with a hint what to do instead."""
+        name = self.query.text[fault.span.start : fault.span.end].strip('"').lower()
+        entries = {name for factor in self.query.factors for scope in factor.scopes for name in scope.names}
+        if fault.code != "HQ200" or name not in entries:
+            return fault
+        each = f"write FROM (SELECT ...) AS {name} in each layer, or keep the rows by CREATE TABLE AS"
+        return replace(fault, hint=f"a pattern of boxes sees no entry of WITH: {each}")
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""

@@ -215,6 +215,14 @@ def test_live_as_in_a_backtest():
 # ---- errors
 
 
+def test_an_error_about_rows_of_a_pattern_names_the_pattern():
+    # Before: "rows of t", the stream that the pattern reads.
+    with opened() as db:
+        db.create_pattern("visits", VISIT.replace("WITHIN INTERVAL '1 hour' ", ""))
+        with pytest.raises(QueryError, match=r"HQ220.*rows of visits may be returned"):
+            db.watch("SELECT * FROM visits MATCH_RECOGNIZE (ORDER BY t1 PATTERN (A B))")
+
+
 def test_an_error_points_at_the_text_of_its_author():
     with with_patterns() as db:
         for text, place in (
