@@ -17,16 +17,18 @@ from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
+from matching.hierarchy.held import Awaited, bare, joined, of_matches
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
-from matching.hierarchy.skipping import Skipping, of_matches
+from matching.hierarchy.skipping import Skipping
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
+    Place,
     decides_apart,
     gaps_apart,
     kind_of,
@@ -86,12 +88,15 @@ class Layer:
         self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
         upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
+        ends = [gap for gap in self._gaps if gap.gap.place is Place.END]
+        self._awaited = Awaited(ends) if ends else None
         names = [column.name for column in output_columns(upper)]
         measured = len(front_columns(plan)) + len(plan.measures)
         behind = [column.name for column in output_columns(plan)[measured:]]
         #: the output columns among those of the plain pattern
         self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
-        self._upper = modules.make(upper, purpose if self._skipping is None or purpose.live else Purpose.MATCHES)
+        searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
+        self._upper = modules.make(upper, searched)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -133,6 +138,8 @@ class Layer:
             "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
             "emitted_us": self._emitted_us, "since": self._since, "count": self._count,
         }  # fmt: skip
+        if self._awaited is not None:
+            arrays |= {f"awaited.{name}": array for name, array in self._awaited.snapshot().items()}
         if self._skipping is not None:
             arrays |= {f"skipping.{name}": array for name, array in self._skipping.snapshot().items()}
         return pack(head, arrays)
@@ -154,6 +161,8 @@ class Layer:
         self._emitted_us, self._since = head["emitted_us"], head["since"]
         self._count = head.get("count", 0)
         self.sources = tuple(head["sources"])
+        if self._awaited is not None:
+            self._awaited.restore(group("awaited", arrays))
         if self._skipping is not None:
             self._skipping.restore(group("skipping", arrays))
 
@@ -193,22 +202,25 @@ class Layer:
             found.append(self._upper.advance(None if ended else watermark_us))
         free = [self._free(matches) for matches in found]
         flat = [self._flat(matches) for matches in free]
-        if self._skipping is not None:
-            none = flat[0]
-            flat = self._skipping.step(list(zip(free, flat, strict=True)), self._emitted_us, ended)
-            flat = flat or [only(none, np.zeros(0, np.int64))]
+        none, pairs = flat[0], list(zip(free, flat, strict=True))
+        if self._awaited is not None:
+            pairs = self._awaited.step(pairs, self._emitted_us, ended)
+        if self._skipping is None:
+            flat = [events for _, events in pairs]
+        else:
+            flat = self._skipping.step(pairs, self._emitted_us, ended)
+        flat = flat or [only(none, np.zeros(0, np.int64))]
         self._forget()
         some = [matches for matches in flat if len(matches)]
-        out = flat[0] if not some else some[0] if len(some) == 1 else _joined(some)
+        out = flat[0] if not some else some[0] if len(some) == 1 else joined(some)
         return replace(out, rows=out.rows.select(self._shown))
 
     def _free(self, matches: Matches) -> Matches:
         """Returns the matches whose gaps are free."""
-        if not self._gaps:
-            return matches
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
-            violated |= gap.violated(of_matches(matches))
+            if gap.gap.place is not Place.END:
+                violated |= gap.violated(of_matches(matches))
         return only(matches, np.flatnonzero(~violated))
 
     def _forget(self) -> None:
@@ -226,7 +238,7 @@ class Layer:
     def _flat(self, matches: Matches) -> Matches:
         """Returns matches of merged rows as matches of events."""
         if self.purpose is Purpose.ROWS:
-            return replace(matches, sources=self.sources) if self._skipping is None else _bare(matches, self.sources)
+            return replace(matches, sources=self.sources) if self._skipping is None else bare(matches, self.sources)
         if not len(matches):
             return replace(matches, sources=self.sources)
         members = self.merging.members
@@ -313,38 +325,3 @@ def _sieves(plan: Plan) -> dict[int, str]:
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _bare(matches: Matches, sources: tuple[str, ...]) -> Matches:
-    """Returns matches without their evidence."""
-    none = np.zeros(0, np.int64)
-    return replace(
-        matches, first_us=none, last_us=none, event_bounds=np.zeros(len(matches) + 1, np.int64),
-        event_variable=none.astype(np.int16), event_ts_us=none, event_source=none.astype(np.int32), event_offset=none,
-        event_seq=none, variables=(), sources=sources,
-    )  # fmt: skip
-
-
-def _joined(parts: list[Matches]) -> Matches:
-    """Returns the matches of all parts, one after the other."""
-    names = tuple(dict.fromkeys(name for part in parts for name in part.variables))
-    places = {name: i for i, name in enumerate(names)}
-    recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
-    ]
-
-    def all_of(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    def behind(name: str, sizes: list[int]) -> list[np.ndarray]:
-        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        return [getattr(part, name) + begin for part, begin in zip(parts, begins, strict=True)]
-
-    bounds = behind("event_bounds", [int(part.event_bounds[-1]) for part in parts])
-    return Matches(
-        pa.concat_tables([part.rows for part in parts]),
-        np.concatenate(behind("row_match", [len(part) for part in parts])), all_of("number"), all_of("first_us"),
-        all_of("last_us"), np.concatenate([np.zeros(1, np.int64), *(part[1:] for part in bounds)]),
-        np.concatenate(recoded), all_of("event_ts_us"), all_of("event_source"), all_of("event_offset"),
-        all_of("event_seq"), names, parts[0].sources,
-    )  # fmt: skip

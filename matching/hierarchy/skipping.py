@@ -18,8 +18,9 @@ import pyarrow as pa
 from matching.batch import Int64Array, Matches
 from matching.emitted import only
 from matching.hierarchy.counts import KeyCodes
+from matching.hierarchy.held import of_matches, restored, saved
 from matching.limits import not_moving_on
-from matching.state import as_array, read_table, saved_table
+from matching.state import as_array
 from query.automaton.compile import compile_plan
 from query.automaton.nfa import Automaton
 from query.errors import HybridWarning
@@ -38,11 +39,6 @@ from query.plan.plan import Plan
 PLACE = np.dtype([(name, np.int64) for name in (
     "last", "complex", "seq", "source", "offset", "last_us", "begin", "end", "to", "key"
 )])  # fmt: skip
-#: The arrays of Matches, in its order.
-ARRAYS = (
-    "row_match", "number", "first_us", "last_us", "event_bounds", "event_variable", "event_ts_us", "event_source",
-    "event_offset", "event_seq",
-)  # fmt: skip
 
 
 class Element(NamedTuple):
@@ -92,12 +88,11 @@ class Skipping:
         head = {
             "stuck": self.stuck, "numbers": list(self._numbers.items()), "begin": list(self._begin.items()),
             "starts": [[*start, us] for start, us in self._starts.items()], "covered": list(self._covered.items()),
-            "held": [[one.matches.variables, one.matches.sources, one.names] for one in self._held],
+            "held": [one.names for one in self._held],
         }  # fmt: skip
         arrays = {"head": as_array(json.dumps(head).encode()), "codes": self._codes.snapshot()}
         for i, one in enumerate(self._held):
-            arrays |= {f"{i} {name}": getattr(one.matches, name) for name in ARRAYS}
-            arrays |= {f"{i} rows": saved_table(one.matches.rows), f"{i} place": as_array(one.place.tobytes())}
+            arrays |= saved(one.matches, f"{i} matches ") | {f"{i} place": as_array(one.place.tobytes())}
             arrays |= {f"{i} bounds": one.bounds, f"{i} variable": one.variable, f"{i} seq": one.seq}
         return arrays
 
@@ -110,13 +105,8 @@ class Skipping:
         self._starts = {(source, offset): us for source, offset, us in head["starts"]}
         self._covered = {key: [(a, b, us) for a, b, us in covered] for key, covered in head["covered"]}
         self._held = []
-        for i, (variables, sources, names) in enumerate(head["held"]):
-            row_match, number, first_us, last_us, bounds, *events = (state[f"{i} {name}"] for name in ARRAYS)
-            variable, ts_us, source, offset, seq = events
-            matches = Matches(
-                read_table(state[f"{i} rows"]), row_match, number, first_us, last_us, bounds, variable, ts_us, source,
-                offset, seq, tuple(variables), tuple(sources),
-            )  # fmt: skip
+        for i, names in enumerate(head["held"]):
+            matches = restored(state, f"{i} matches ")
             place = state[f"{i} place"].view(PLACE)
             more = (state[f"{i} {name}"] for name in ("bounds", "variable", "seq"))
             self._held.append(_Found(matches, place, tuple(names), *more))
@@ -247,13 +237,6 @@ class Skipping:
                 field = rows.schema.field(i)
                 rows = rows.set_column(i, field, pa.array(number[kept.row_match]).cast(field.type))
         return replace(kept, rows=rows, number=number)
-
-
-def of_matches(matches: Matches) -> pa.Table:
-    """Returns the first output row of each match."""
-    if len(matches.rows) == len(matches):
-        return matches.rows
-    return matches.rows.take(pa.array(np.searchsorted(matches.row_match, np.arange(len(matches)))))
 
 
 class _Found(NamedTuple):

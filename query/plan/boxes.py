@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -279,17 +280,28 @@ def skip_columns(plan: Plan) -> tuple[Measure, ...]:
     )
 
 
+class Place(Enum):
+    """The place of a negation: between two elements, or at an edge, where rows count that lie within WITHIN."""
+
+    START = "before the first element"
+    INSIDE = "between two elements"
+    END = "behind the last element"
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A negation between two elements that is tested on matches without it: none of its rows lies wholly between the
-    last event before the gap and the first one behind it.
+    """A negation that is tested on matches without it: none of its rows lies wholly between the last event before the
+    gap and the first one behind it.
 
-    rows: a plain pattern of one merged row, whose output is the PARTITION BY columns and its interval. after,
-    until: output columns that hold the two events' positions."""
+    rows: a plain pattern of one merged row, whose output is the PARTITION BY columns and its interval. columns: output
+    columns of the matches. INSIDE: the positions of the event behind the gap and of that before it; START: the position
+    of the event behind it, and the time of the last one; END: the position of the event before it, the time of the
+    first one, and that at which the first element ends. within_us: WITHIN, 0 if there is none."""
 
     rows: Plan
-    after: str
-    until: str
+    place: Place
+    columns: tuple[str, ...]
+    within_us: int
 
     def __str__(self) -> str:
         return f"~{self.rows.pattern}"
@@ -311,20 +323,30 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     upper = over_rows(replace(plan, pattern=pattern, defines=defines, after=every), counted)
     found: list[Gap] = []
     measures: list[Measure] = []
+    within_us = _width(plan) or 0
     for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
+        place = Place.START if not before_it else Place.INSIDE if behind_it else Place.END
+        until = (_FIRST, behind_it, Logical.FIRST)
+        after = (_LAST, before_it, Logical.LAST)
+        read: dict[Place, tuple[tuple[Column, tuple[str, ...], Logical], ...]] = {
+            Place.START: (until, (_LAST_US, (), Logical.LAST)), Place.INSIDE: (until, after),
+            Place.END: (after, (_FIRST_US, (), Logical.FIRST), (_LAST_US, (), Logical.FIRST)),
+        }  # fmt: skip
         final = plan.rows is not RowsPerMatch.ONE
-        after = Measure(f"#after {i}", Navigation(_LAST, before_it, Logical.LAST, 0, 0, final, _LAST.type))
-        until = Measure(f"#until {i}", Navigation(_FIRST, behind_it, Logical.FIRST, 0, 0, final, _FIRST.type))
+        own_measures = [
+            Measure(f"#gap {i} {k}", Navigation(column, of, logical, 0, 0, final, column.type))
+            for k, (column, of, logical) in enumerate(read[place])
+        ]
         kind = _call("=", _KIND, Constant(kind_of(plan.boxes, name), "INTEGER"))
         own = plan.condition(name)
         condition = kind if own == TRUE else Call("and", (kind, own), "BOOLEAN")
         rows = replace(
             upper, pattern=Variable(name), defines=(Define(name, condition),), within=None, subsets=(),
-            measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US)), selection=Selection.SKIP_TILL_ANY,
-            rows=RowsPerMatch.ONE,
+            measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US, _LAST_US)),
+            selection=Selection.SKIP_TILL_ANY, rows=RowsPerMatch.ONE,
         )  # fmt: skip
-        measures += [after, until]
-        found.append(Gap(rows, after.name, until.name))
+        measures += own_measures
+        found.append(Gap(rows, place, tuple(m.name for m in own_measures), within_us))
     return replace(upper, measures=(*upper.measures, *measures)), tuple(found)
 
 
@@ -340,8 +362,10 @@ def _gaps_apart(plan: Plan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]
     for name, (before, behind) in gaps(plan.pattern):
         rows_before_it, rows_behind = variables(before), variables(behind)
         alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
-        inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
-        of_interval = name in boxed or boxed & set(rows_behind)
+        apart_from_it = not set(rows_before_it) & set(rows_behind)
+        inside = (min_rows(before) or not rows_before_it) and (min_rows(behind) or not rows_behind) and apart_from_it
+        edge = not (rows_before_it and rows_behind)
+        of_interval = name in boxed or boxed & {*rows_behind, *(rows_before_it if edge else ())}
         local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
         if alone and inside and of_interval and local:
             apart[name] = rows_before_it, rows_behind
