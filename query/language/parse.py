@@ -150,11 +150,7 @@ def _modules(
         entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
         for entry in entries.values():
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            has_pattern = any(
-                tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
-                for i in range(entry.open, entry.close)
-            )
-            if has_pattern and not _is_read(tokens, entry) and not _is_added(tokens, entry):
+            if _has_pattern(tokens, entry) and not _is_read(tokens, entry) and not _is_added(tokens, entry):
                 unread = _with(unread, span)
     return tuple(found.values()), tuple(unread)
 
@@ -185,9 +181,52 @@ def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.Pat
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
-    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text."""
+    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text; behind the entries
+    of the same list that it reads, unless these have patterns."""
     start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
-    return re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end]
+    text = list(re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end])
+    kept = _entries_read(tokens, entry)
+    if not kept:
+        return "".join(text)
+    listed = next(of for of in with_lists(tokens, -1, entry.open) if entry in of.entries)
+    stretches = [Span(tokens.items[listed.first].start, tokens.items[listed.first + listed.recursive].end)]
+    stretches += [Span(tokens.items[e.name].start, tokens.items[e.close].end) for e in kept]
+    stretches += [tokens.items[e.close + 1].span for e in kept[:-1]]  # commas
+    if tokens.words(entry.open + 1, "WITH"):
+        own = tokens.items[entry.open + 1].span
+        text[own.start : own.end] = " " * (own.end - own.start)
+        stretches.append(tokens.items[kept[-1].close + 1].span)
+    for span in stretches:
+        text[span.start : span.end] = tokens.text[span.start : span.end]
+    return "".join(text)
+
+
+def _entries_read(tokens: Tokens, entry: WithEntry) -> list[WithEntry]:
+    """Returns the entries of an outermost WITH list that one of its entries reads, directly or through others, in
+    order; none if one of them has a pattern."""
+    listed = next((of for of in with_lists(tokens, -1, len(tokens.items)) if entry in of.entries), None)
+    before = [] if listed is None else [e for e in listed.entries if e.close < entry.name]
+    found: list[WithEntry] = []
+    todo = [entry]
+    while todo:
+        inside = todo.pop()
+        named = {
+            written(tokens, i) for i in range(inside.open + 1, inside.close)
+            if tokens.items[i].kind in (TokenKind.WORD, TokenKind.QUOTED)
+            and tokens.items[i - 1].word in ("FROM", "JOIN", ",", "(")
+        }  # fmt: skip
+        new = [e for e in before if e.close < inside.name and e not in found and written(tokens, e.name) in named]
+        found += new
+        todo += new
+    has_pattern = any(_has_pattern(tokens, e) for e in found)
+    return [] if has_pattern else sorted(found, key=lambda e: e.name)
+
+
+def _has_pattern(tokens: Tokens, entry: WithEntry) -> bool:
+    return any(
+        tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
+        for i in range(entry.open, entry.close)
+    )
 
 
 def _bodies(tokens: Tokens, i: int) -> dict[str, str]:

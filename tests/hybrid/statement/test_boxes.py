@@ -182,6 +182,24 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
+def test_layers_read_one_entry_of_with() -> None:
+    # Before: HQ200, the patterns of boxes did not see the entries before them.
+    some = "SELECT * FROM seen WHERE k < 5"
+
+    def over(source: str) -> str:
+        return f"visit AS ({VISIT}), theft AS ({THEFT}) {RING}".replace("FROM seen", f"FROM {source}")
+
+    expected = rows(hybrid.sql(f"WITH {over(f'({some}) AS few')}", seen=SEEN).arrow())
+    assert len(expected) > 30
+    assert rows(hybrid.sql(f"WITH few AS ({some}), {over('few')}", seen=SEEN).arrow()) == expected
+    more = f"WITH narrow AS ({some}), unread AS (SELECT 1), few AS (SELECT * FROM narrow), {over('few')}"
+    assert rows(hybrid.sql(more, seen=SEEN).arrow()) == expected
+    nested = more.replace("theft AS (", "theft AS (WITH one AS (SELECT 1) ")
+    assert rows(hybrid.sql(nested, seen=SEEN).arrow()) == expected
+    with pytest.raises(QueryError, match=r"HQ500(.|\n)*boxes over another input"):
+        hybrid.sql(f"WITH few AS ({some}), visit AS ({VISIT.replace('FROM seen', 'FROM few')}) {THEFT}", seen=SEEN)
+
+
 def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
     # Before: it gave no row before the stream ended, in backtests never.
     visit = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v PATTERN (X+ Y)

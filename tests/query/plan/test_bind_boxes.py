@@ -58,7 +58,7 @@ def test_a_pattern_of_boxes_that_reads_an_entry_of_with_says_what_to_do_instead(
             raise LookupError
         return EVENTS
 
-    late = "SELECT * FROM events WHERE i > 3"
+    late = "SELECT i, ts, s FROM events MATCH_RECOGNIZE (ORDER BY ts ALL ROWS PER MATCH PATTERN (A) DEFINE A AS i > 3)"
     text = over({"late": late, "visit": VISIT.replace("FROM events", "FROM late")}, OF_BOX)
     with pytest.raises(QueryError, match=r"FROM \(SELECT ...\) AS late in each layer"):
         bind(parse(text), resolve)
