@@ -10,7 +10,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.hierarchy.counts import KeyCodes
 from matching.state import as_array
-from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, Gap, Place
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, Gap, GapPlace
 
 
 class GapTest:
@@ -57,7 +57,7 @@ class GapTest:
             return np.zeros(rows.num_rows, np.bool_)
         bounds = [np.asarray(rows.column(name)) for name in self.gap.columns]
         key = self._keys(rows)
-        if self.gap.place is Place.END:
+        if self.gap.place is GapPlace.END:
             after, begin_us, _ = bounds
             far = max(int(self._first.max()), int(after.max(initial=0))) + 2
             # the first row that begins after the last element: of all that do, it ends earliest
@@ -70,7 +70,7 @@ class GapTest:
         # the last row that ends before the next element: of all that do, it begins latest
         place = np.searchsorted(self._key * far + self._last, key * far + until) - 1
         found = np.maximum(place, 0)
-        inside = self.gap.place is Place.INSIDE
+        inside = self.gap.place is GapPlace.INSIDE
         near = self._first[found] > other if inside else self._first_us[found] >= other - self.gap.within_us
         return (place >= 0) & (self._key[found] == key) & near
 

@@ -28,7 +28,7 @@ from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
-    Place,
+    GapPlace,
     decides_apart,
     gaps_apart,
     kind_of,
@@ -88,7 +88,7 @@ class Layer:
         self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
         upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        ends = [gap for gap in self._gaps if gap.gap.place is Place.END]
+        ends = [gap for gap in self._gaps if gap.gap.place is GapPlace.END]
         self._awaited = Awaited(ends) if ends else None
         names = [column.name for column in output_columns(upper)]
         measured = len(front_columns(plan)) + len(plan.measures)
@@ -219,7 +219,7 @@ class Layer:
         """Returns the matches whose gaps are free."""
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
-            if gap.gap.place is not Place.END:
+            if gap.gap.place is not GapPlace.END:
                 violated |= gap.violated(of_matches(matches))
         return only(matches, np.flatnonzero(~violated))
 

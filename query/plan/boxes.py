@@ -280,7 +280,7 @@ def skip_columns(plan: Plan) -> tuple[Measure, ...]:
     )
 
 
-class Place(Enum):
+class GapPlace(Enum):
     """The place of a negation: between two elements, or at an edge, where rows count that lie within WITHIN."""
 
     START = "before the first element"
@@ -299,7 +299,7 @@ class Gap:
     first one, and that at which the first element ends. within_us: WITHIN, 0 if there is none."""
 
     rows: Plan
-    place: Place
+    place: GapPlace
     columns: tuple[str, ...]
     within_us: int
 
@@ -325,12 +325,12 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     measures: list[Measure] = []
     within_us = _width(plan) or 0
     for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
-        place = Place.START if not before_it else Place.INSIDE if behind_it else Place.END
+        place = GapPlace.START if not before_it else GapPlace.INSIDE if behind_it else GapPlace.END
         until = (_FIRST, behind_it, Logical.FIRST)
         after = (_LAST, before_it, Logical.LAST)
-        read: dict[Place, tuple[tuple[Column, tuple[str, ...], Logical], ...]] = {
-            Place.START: (until, (_LAST_US, (), Logical.LAST)), Place.INSIDE: (until, after),
-            Place.END: (after, (_FIRST_US, (), Logical.FIRST), (_LAST_US, (), Logical.FIRST)),
+        read: dict[GapPlace, tuple[tuple[Column, tuple[str, ...], Logical], ...]] = {
+            GapPlace.START: (until, (_LAST_US, (), Logical.LAST)), GapPlace.INSIDE: (until, after),
+            GapPlace.END: (after, (_FIRST_US, (), Logical.FIRST), (_LAST_US, (), Logical.FIRST)),
         }  # fmt: skip
         final = plan.rows is not RowsPerMatch.ONE
         own_measures = [
