@@ -149,7 +149,7 @@ class Feed:
         from matching.hierarchy.matcher import HierarchyMatcher, modules_for
 
         if group.modules is None:
-            group.modules = modules_for(plan, self._make, self._join)
+            group.modules = modules_for(plan, self._make, self._join, lenient=True)
         return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
     def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:

@@ -92,7 +92,7 @@ def make_matcher(
         def make(layer: Plan, use: Purpose) -> Matcher:
             return make_matcher(layer, sources, lenient, None, builder, use)
 
-        return HierarchyMatcher(plan, make, sources, purpose, join=join)
+        return HierarchyMatcher(plan, make, sources, purpose, join=join, lenient=lenient)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher

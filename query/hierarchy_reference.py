@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from query.language.ast import Selection
+from query.language.ast import AfterMatchKind, Selection
+from query.moves import Rest, moves
 from query.plan.boxes import column_of, kind_of
+from query.plan.output import Outcome
 from query.plan.pattern import variables
 from query.plan.plan import Box, Plan, modules
-from query.reference import Moment, ReferenceMatch, RowSearch, find, match_rows, partition_key
+from query.reference import Came, Moment, ReferenceMatch, RowSearch, find, match_rows, partition_key
 from query.values import Evaluate, Label, PartitionRows, Row
 
 
@@ -39,10 +41,15 @@ Join = Callable[[Plan, Row], Sequence[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A match in its layers: its events with their variables, and its output row."""
+    """A match in its layers: its events with their variables, and its output rows: one, or under ALL ROWS PER MATCH one
+    for each event and each match of a box."""
 
     parts: tuple[tuple[str, ComplexEvent], ...]
-    row: Row
+    rows: Sequence[Row]
+
+    @property
+    def row(self) -> Row:
+        return self.rows[0] if self.rows else {}
 
     @property
     def first(self) -> int:
@@ -117,7 +124,7 @@ def _shown(
 ) -> list[Composed]:  # fmt: skip
     shown = match_rows(plan, [event.row for event in events], ts_us, found, evaluate)
     parts = [tuple((name, events[i]) for name, i in match.labels) for match in found]
-    return [Composed(part, row[0] if row else {}) for part, row in zip(parts, shown, strict=True)]
+    return [Composed(part, rows) for part, rows in zip(parts, shown, strict=True)]
 
 
 class _OverIntervals(RowSearch):
@@ -129,7 +136,8 @@ class _OverIntervals(RowSearch):
     ) -> None:  # fmt: skip
         # contiguity is a matter of the events of FROM: see `_follows`
         passes = plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
-        searched = replace(plan, selection=plan.selection if passes else Selection.SKIP_TILL_ANY)
+        all_matches = plan.after.kind is AfterMatchKind.NO_SKIP
+        searched = replace(plan, selection=Selection.SKIP_TILL_ANY) if all_matches and not passes else plan
         super().__init__(searched, [event.row for event in events], times, evaluate)
         self.strategy = plan.selection
         self.events = events
@@ -170,6 +178,67 @@ class _OverIntervals(RowSearch):
         start, end = self.event(partition, first).first, self.event(partition, last).last
         return self.base_us[end] - self.base_us[start] <= self.interval_us
 
+    # ---- AFTER MATCH
+
+    def _stretch(self, partition: PartitionRows, labels: tuple[Label, ...]) -> tuple[int, int]:
+        return self.event(partition, labels[0][1]).first, self.event(partition, labels[-1][1]).last
+
+    def _scan(self, partition: PartitionRows, start: int, number: int, covered: int) -> Iterator[Came]:
+        """Yields the preferred match of each start, in order of starts, which are events or matches of boxes: under
+        STRICT and PARTITION. After a match the next one begins at or after a place in the order of the events."""
+        begin = 0
+        for at in range(start, len(partition.index)):
+            if self.event(partition, at).first < begin:
+                continue
+            self.steps_left = self.steps_max
+            labels = self._preferred(partition, at, (), (self.plan.pattern,), (), number + 1)
+            if labels is None:
+                continue
+            number += 1
+            stuck = False
+            match self.plan.after.kind:
+                case AfterMatchKind.PAST_LAST_ROW:
+                    begin = self.event(partition, labels[-1][1]).last + 1
+                case AfterMatchKind.TO_FIRST | AfterMatchKind.TO_LAST as kind:
+                    named = [position for name, position in labels if name in self.plan.after.variables]
+                    to = at if not named else named[0] if kind is AfterMatchKind.TO_FIRST else named[-1]
+                    stuck = to == at
+                    begin = begin if stuck else self.event(partition, to).first
+            if stuck and not self.lenient:
+                raise self._would_not_move_on(labels)
+            moment = self._decided(partition, labels)
+            yield Came(Outcome.MATCH, at, labels, frozenset(), moment, (partition.index[at],), stuck=stuck)
+
+    def _preferred(
+        self, partition: PartitionRows, start: int, labels: tuple[Label, ...], rest: Rest,
+        gaps: tuple[tuple[str, ...], ...], number: int,
+    ) -> tuple[Label, ...] | None:  # fmt: skip
+        """Returns the preferred match that begins with some labels: by the choices of PATTERN, and of several events
+        or matches of boxes that may come next the first in order."""
+        for variable, behind, negated in moves(rest, frozenset()):
+            if variable is None:
+                if self._negations(partition, labels, (*gaps, negated), number)[0]:
+                    return labels
+                continue
+            places = range(labels[-1][1] + 1, len(partition.index)) if labels else (start,)
+            for position in places:
+                if self._holds(partition, variable, labels, position, number):
+                    longer = (*labels, (variable, position))
+                    found = self._preferred(partition, start, longer, behind, (*gaps, negated), number)
+                    if found is not None:
+                        return found
+        return None
+
+    def _decided(self, partition: PartitionRows, labels: Sequence[Label]) -> Moment:
+        """Returns the moment at which all is known that may follow the first row of a match: when WITHIN has passed
+        since its end."""
+        if self.interval_us is None:
+            return self.end
+        deadline = self.ts_us[partition.index[labels[0][1]]] + self.interval_us
+        return bisect_right(self.ts_us, deadline), 0, deadline
+
+    # ---- negations
+
     def _negations(
         self, partition: PartitionRows, labels: Sequence[Label], gaps: Sequence[tuple[str, ...]], number: int
     ) -> tuple[bool | None, Moment]:
@@ -182,9 +251,8 @@ class _OverIntervals(RowSearch):
                 near = 0 < i < len(labels) or self._fits(partition, *ends)
                 if inside and near and any(self._holds(partition, name, labels, g, number) for name in names):
                     return False, (0, 0, 0)
-        if gaps[-1] and self.interval_us is not None:  # decided when WITHIN has passed since the end of the first event
-            deadline = self.ts_us[partition.index[labels[0][1]]] + self.interval_us
-            return True, (bisect_right(self.ts_us, deadline), 0, deadline)
+        if gaps[-1] and self.interval_us is not None:
+            return True, self._decided(partition, labels)
         return True, (0, 0, 0)
 
 

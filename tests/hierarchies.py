@@ -55,11 +55,11 @@ def events_of(text: str) -> list[Event]:
 
 def statement(
     pattern: str, selection: str, define: str, within_us: int | None = None, *, key: bool = False,
-    measures: str = "count(*) AS n", after: str = "AFTER MATCH NO SKIP", source: str = "events",
+    measures: str = "count(*) AS n", after: str = "AFTER MATCH NO SKIP", source: str = "events", rows: str = "",
 ) -> str:  # fmt: skip
     """Returns a SELECT over one pattern."""
     clauses = [
-        "PARTITION BY k" * key, f"ORDER BY ts MEASURES {measures}", after, f"PATTERN ({pattern})",
+        "PARTITION BY k" * key, f"ORDER BY ts MEASURES {measures}", rows, after, f"PATTERN ({pattern})",
         "" if within_us is None else f"WITHIN INTERVAL {within_us} MICROSECOND",
         f"SELECTION {SELECTIONS[selection]} DEFINE {define}",
     ]  # fmt: skip
@@ -211,6 +211,9 @@ def hierarchies(draw: st.DrawFn, selections: Sequence[str] = tuple(SELECTIONS)) 
     key = draw(st.booleans())
     patterns = draw(named_patterns(key, selections))
     outermost = draw(patterns_over(tuple(patterns), key, selections, boxed=True))[0]
+    if draw(st.sampled_from([False, False, True])):
+        outermost = outermost.replace("ORDER BY ts MEASURES", "ORDER BY ts MEASURES CLASSIFIER() AS c, t0 AS began,")
+        outermost = re.sub(r" (AFTER MATCH|PATTERN \()", r" ALL ROWS PER MATCH \1", outermost, count=1)
     events = draw(event_lists(key))
     cuts = draw(st.lists(st.integers(1, len(events) - 1), unique=True, max_size=len(events)))
     return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
@@ -266,10 +269,13 @@ def patterns_over(
     if negated:
         parts.insert(draw(st.integers(0, len(parts))), "~N")
     within = draw(st.sampled_from([3, 6, 12] if negated else [None, None, 3, 6, 12]))
-    after = "AFTER MATCH NO SKIP" if boxes or draw(st.booleans()) else ""
-    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxes else 'ts'}) AS m"
-    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     selection = draw(st.sampled_from(list(selections)))
+    skips = ["", "AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW"]
+    after = draw(st.sampled_from(["AFTER MATCH NO SKIP", "AFTER MATCH NO SKIP", *skips]))
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxes else 'ts'}) AS m"
+    if draw(st.booleans()):
+        measures += ", MATCH_NUMBER() AS nth"
+    definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     text = statement(" ".join(parts), selection, definitions, within, key=key, measures=measures, after=after)
     return text, bool(boxes)
 

@@ -17,16 +17,22 @@ from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
+from matching.hierarchy.held import Awaited, bare, joined, of_matches
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
+from matching.hierarchy.skipping import Skipping
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
+from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
+    GapPlace,
+    decides_apart,
     gaps_apart,
     kind_of,
+    skip_columns,
     with_interval,
 )
 from query.plan.expression import (
@@ -42,8 +48,9 @@ from query.plan.expression import (
 )
 from query.plan.fingerprint import fingerprint
 from query.plan.lag import in_order_of_last_events
+from query.plan.output import front_columns, output_columns
 from query.plan.pattern import negated, variables
-from query.plan.plan import Plan
+from query.plan.plan import AfterMatch, Plan
 from query.plan.plan import modules as patterns
 
 #: Version of Layer.snapshot; restore refuses others.
@@ -63,10 +70,8 @@ class Layer:
     their variables: `V.X` is the X of the match that is V, `V[2].X` that of the second V.
 
     modules: the patterns of its boxes, which other layers may share. fingerprint: of the plan. since: complex events
-    that begin before this position are not for it. stuck: always 0, since all matches are returned.
+    that begin before this position are not for it. stuck: see matching.batch.Matcher.
     """
-
-    stuck = 0
 
     def __init__(
         self, plan: Plan, modules: Modules, sources: tuple[str, ...], purpose: Purpose, since: int = 0
@@ -80,9 +85,18 @@ class Layer:
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
-        upper, gaps = gaps_apart(plan, counted)
+        self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
+        upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._upper = modules.make(upper, purpose)
+        ends = [gap for gap in self._gaps if gap.gap.place is GapPlace.END]
+        self._awaited = Awaited(ends) if ends else None
+        names = [column.name for column in output_columns(upper)]
+        measured = len(front_columns(plan)) + len(plan.measures)
+        behind = [column.name for column in output_columns(plan)[measured:]]
+        #: the output columns among those of the plain pattern
+        self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
+        searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
+        self._upper = modules.make(upper, searched)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -90,22 +104,30 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
+        self._count = 0  # merged rows so far
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
 
     # ---- Matcher
 
+    @property
+    def stuck(self) -> int:
+        return 0 if self._skipping is None else self._skipping.stuck
+
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        return self._emit(self.merging.step(self._all.step, batch, None), None)
+        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
+        return self._emit(merged, None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
         merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
         if watermark_us is None:
-            return self._emit(merged, None, ended=True)
-        return self._emit(merged, None if lag_us is None else watermark_us - lag_us)
+            return self._emit(merged, None, None, ended=True)
+        reached_us = None if lag_us is None else watermark_us - lag_us
+        return self._emit(merged, reached_us, reached_us)
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
@@ -114,8 +136,12 @@ class Layer:
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         head = {
             "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
-            "emitted_us": self._emitted_us, "since": self._since,
+            "emitted_us": self._emitted_us, "since": self._since, "count": self._count,
         }  # fmt: skip
+        if self._awaited is not None:
+            arrays |= {f"awaited.{name}": array for name, array in self._awaited.snapshot().items()}
+        if self._skipping is not None:
+            arrays |= {f"skipping.{name}": array for name, array in self._skipping.snapshot().items()}
         return pack(head, arrays)
 
     def fits(self, state: bytes) -> bool:
@@ -133,12 +159,17 @@ class Layer:
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
         self._emitted_us, self._since = head["emitted_us"], head["since"]
+        self._count = head.get("count", 0)
         self.sources = tuple(head["sources"])
+        if self._awaited is not None:
+            self._awaited.restore(group("awaited", arrays))
+        if self._skipping is not None:
+            self._skipping.restore(group("skipping", arrays))
 
     # ---- rows
 
-    def _emit(self, merged: MergedRows | None, watermark_us: int | None, ended: bool = False) -> Matches:
-        """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
+    def _batch(self, merged: MergedRows | None) -> EventBatch:
+        """Returns merged rows as the events of the plain pattern."""
         if merged is None:
             columns, order = _nothing(self._arrow), np.zeros(0, ORDER)
         else:
@@ -146,12 +177,22 @@ class Layer:
         if self._since and len(order) and (before := order["first"] < self._since).any():
             after = np.flatnonzero(~before)
             columns, order = columns.take(pa.array(after)), order[after]
-        batch = EventBatch(
+        # of matches their place in the order, as they have no ingest sequence
+        seq = np.where(order["complex"] > 0, self._count + np.arange(len(order)), order["seq"])
+        self._count += len(order)
+        return EventBatch(
             columns, np.ascontiguousarray(order["last_us"]), np.ascontiguousarray(order["source"]),
-            np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), (COMPLEX, *self.sources),
+            np.ascontiguousarray(order["offset"]), seq, (COMPLEX, *self.sources),
         )  # fmt: skip
-        reached = [int(order["last_us"][-1])] if len(order) else []
-        reached += [watermark_us] if watermark_us is not None else []
+
+    def _emit(
+        self, merged: MergedRows | None, watermark_us: int | None, reached_us: int | None, ended: bool = False
+    ) -> Matches:
+        """Returns the matches of the next merged rows and of a watermark (None: none), or of the end. reached_us: no
+        merged row with a lower time can still come."""
+        batch = self._batch(merged)
+        reached = [int(batch.ts_us[-1])] if len(batch) else []
+        reached += [reached_us] if reached_us is not None else []
         if reached and (self._emitted_us is None or max(reached) > self._emitted_us):
             self._emitted_us = max(reached)
         for gap in self._gaps:
@@ -159,19 +200,28 @@ class Layer:
         found = [self._upper.push(batch)]
         if ended or watermark_us is not None:
             found.append(self._upper.advance(None if ended else watermark_us))
-        flat = [self._flat(self._free(matches)) for matches in found]
+        free = [self._free(matches) for matches in found]
+        flat = [self._flat(matches) for matches in free]
+        none, pairs = flat[0], list(zip(free, flat, strict=True))
+        if self._awaited is not None:
+            pairs = self._awaited.step(pairs, self._emitted_us, ended)
+        if self._skipping is None:
+            flat = [events for _, events in pairs]
+        else:
+            flat = self._skipping.step(pairs, self._emitted_us, ended)
+        flat = flat or [only(none, np.zeros(0, np.int64))]
         self._forget()
-        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else _joined(flat)
+        some = [matches for matches in flat if len(matches)]
+        out = flat[0] if not some else some[0] if len(some) == 1 else joined(some)
+        return replace(out, rows=out.rows.select(self._shown))
 
     def _free(self, matches: Matches) -> Matches:
-        """Returns the matches whose gaps are free, without the columns of gaps."""
-        if not self._gaps:
-            return matches
+        """Returns the matches whose gaps are free."""
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
-            violated |= gap.violated(matches.rows)
-        own = matches.rows.column_names[: -2 * len(self._gaps)]
-        return only(replace(matches, rows=matches.rows.select(own)), np.flatnonzero(~violated))
+            if gap.gap.place is not GapPlace.END:
+                violated |= gap.violated(of_matches(matches))
+        return only(matches, np.flatnonzero(~violated))
 
     def _forget(self) -> None:
         """Drops what no match to come can contain."""
@@ -187,7 +237,9 @@ class Layer:
 
     def _flat(self, matches: Matches) -> Matches:
         """Returns matches of merged rows as matches of events."""
-        if self.purpose is Purpose.ROWS or not len(matches):
+        if self.purpose is Purpose.ROWS:
+            return replace(matches, sources=self.sources) if self._skipping is None else bare(matches, self.sources)
+        if not len(matches):
             return replace(matches, sources=self.sources)
         members = self.merging.members
         complex_ = matches.event_source == 0
@@ -251,7 +303,7 @@ def _sieves(plan: Plan) -> dict[int, str]:
     """Returns, by KIND, an SQL condition that each row meets which can be in a match, or keep one from being one: all
     others need not be merged. There is none for a kind with a variable that takes any row, nor if the time of other
     rows tells when matches are decided."""
-    if not in_order_of_last_events(replace(plan, boxes=())):
+    if not in_order_of_last_events(replace(plan, boxes=(), after=AfterMatch(AfterMatchKind.NO_SKIP))):
         return {}
     found: dict[int, list[str] | None] = {}
     for define in plan.defines:
@@ -273,24 +325,3 @@ def _sieves(plan: Plan) -> dict[int, str]:
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _joined(parts: list[Matches]) -> Matches:
-    """Returns the matches of both parts."""
-    first, second = parts
-    names = tuple(dict.fromkeys([*first.variables, *second.variables]))
-    places = {name: i for i, name in enumerate(names)}
-    recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
-    ]
-
-    def both(name: str) -> np.ndarray:
-        return np.concatenate([getattr(first, name), getattr(second, name)])
-
-    return Matches(
-        pa.concat_tables([first.rows, second.rows]),
-        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
-        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
-        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
-        names, first.sources,
-    )  # fmt: skip

@@ -44,10 +44,13 @@ class Modules:
     make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. join: of boxes that
     are joined with history, None if there can be none. time: the column of ORDER BY. counted: see
     query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the number of events
-    so far. Its readers take the same steps, one after the other."""
+    so far. lenient: see matching.matcher.make_matcher. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: Keys, join: Join | None = None) -> None:
+    def __init__(
+        self, make: Make, time: Column, counted: Keys, join: Join | None = None, lenient: bool = False
+    ) -> None:
         self.make = make
+        self.lenient = lenient
         self._join = join
         self.time = time
         self.counted = counted

@@ -14,7 +14,7 @@ from query.errors import Diagnostic, ExpandedText, Insert, QueryError, Span
 from query.language.build import identifier_of
 from query.language.cut import WithEntry, enclosing, with_lists
 from query.language.lexer import TokenKind, Tokens, tokenize
-from query.language.read import names_pattern
+from query.language.read import names_box, names_pattern
 
 #: The columns of a named pattern's rows beside its own: the times of its first and last event.
 TIMES = ("t0", "t1")
@@ -101,10 +101,22 @@ def _expected(tokens: Tokens, i: int, what: str, hint: str = "") -> QueryError:
 
 
 def boxes(tokens: Tokens) -> Iterator[int]:
-    """Yields the tokens that name the pattern of a box."""
-    for i in range(len(tokens.items)):
-        if tokens.words(i, "AS", "PATTERN") and names_pattern(tokens, i + 1):
-            yield i + 2
+    """Yields the tokens that name the pattern of a box: `v AS PATTERN name`, and `PATTERN name v` in SEQ."""
+    for i, token in enumerate(tokens.items):
+        if token.word == "PATTERN" and names_pattern(tokens, i):
+            if tokens.words(i - 1, "AS") or (names_box(tokens, i) and _is_element(tokens, i)):
+                yield i + 1
+
+
+def _is_element(tokens: Tokens, i: int) -> bool:
+    """True if an element of SEQ may begin at token i."""
+    before = tokens.items[i - 1].word if i else ""
+    if before not in ("(", ",", "~", "∼"):
+        return False
+    around = enclosing(tokens, i)
+    if before == "(" and len(around) > 1 and tokens.items[around[-1] - 1].word in ("~", "∼"):
+        around = around[:-1]
+    return bool(around) and tokens.words(around[-1] - 1, "SEQ", "(")
 
 
 def written(tokens: Tokens, i: int) -> str:
@@ -117,6 +129,17 @@ def entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
     for open in (-1, *enclosing(tokens, i)):
         for listed in with_lists(tokens, open, i):
             yield from (e for e in listed.entries if e.close < i)
+
+
+def entry_around(text: str, place: int) -> str | None:
+    """Returns the name of the innermost entry of WITH around a place of a text, None outside of all."""
+    tokens = tokenize(text)
+    at = next((i for i, token in enumerate(tokens.items) if token.end > place), len(tokens.items))
+    found = None
+    for open in (-1, *enclosing(tokens, at)):
+        entries = [e for listed in with_lists(tokens, open, at) for e in listed.entries if e.open < at < e.close]
+        found = tokens.items[entries[0].name] if entries else found
+    return None if found is None else identifier_of(found.text, found.span).written
 
 
 def used_patterns(text: str, patterns: Mapping[str, str], inputs: Sequence[str] = ()) -> dict[str, str]:

@@ -21,7 +21,7 @@ from query.language.build import (
     trees_of,
     within_of,
 )
-from query.language.build_trends import Trend, listed_of, returned_of, trend_of
+from query.language.build_trends import Trend, TrendEvent, listed_of, returned_of, trend_of
 from query.language.clauses import Input
 from query.language.cut import (
     AlertCut,
@@ -121,8 +121,7 @@ def _modules(
         if entry is not None and _is_added(tokens, entry):
             entry = None  # the pattern itself, without the columns that FROM shows
         if entry is not None and not _is_read(tokens, entry):
-            span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            unread += [span] if span not in unread else []
+            unread = _with(unread, Span(tokens.items[entry.open].end, tokens.items[entry.close].start))
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
@@ -151,10 +150,16 @@ def _modules(
         entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
         for entry in entries.values():
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            has_pattern = any(t.word == "MATCH_RECOGNIZE" for t in tokens.items[entry.open : entry.close])
-            if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
-                unread.append(span)
+            if _has_pattern(tokens, entry) and not _is_read(tokens, entry) and not _is_added(tokens, entry):
+                unread = _with(unread, span)
     return tuple(found.values()), tuple(unread)
+
+
+def _with(spans: list[Span], span: Span) -> list[Span]:
+    """Returns spans with a further one, and of those that lie in others only these."""
+    if any(s.start <= span.start and span.end <= s.end for s in spans):
+        return spans
+    return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]
 
 
 def _is_added(tokens: Tokens, entry: WithEntry) -> bool:
@@ -176,9 +181,52 @@ def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.Pat
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
-    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text."""
+    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text; behind the entries
+    of the same list that it reads, unless these have patterns."""
     start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
-    return re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end]
+    text = list(re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end])
+    kept = _entries_read(tokens, entry)
+    if not kept:
+        return "".join(text)
+    listed = next(of for of in with_lists(tokens, -1, entry.open) if entry in of.entries)
+    stretches = [Span(tokens.items[listed.first].start, tokens.items[listed.first + listed.recursive].end)]
+    stretches += [Span(tokens.items[e.name].start, tokens.items[e.close].end) for e in kept]
+    stretches += [tokens.items[e.close + 1].span for e in kept[:-1]]  # commas
+    if tokens.words(entry.open + 1, "WITH"):
+        own = tokens.items[entry.open + 1].span
+        text[own.start : own.end] = " " * (own.end - own.start)
+        stretches.append(tokens.items[kept[-1].close + 1].span)
+    for span in stretches:
+        text[span.start : span.end] = tokens.text[span.start : span.end]
+    return "".join(text)
+
+
+def _entries_read(tokens: Tokens, entry: WithEntry) -> list[WithEntry]:
+    """Returns the entries of an outermost WITH list that one of its entries reads, directly or through others, in
+    order; none if one of them has a pattern."""
+    listed = next((of for of in with_lists(tokens, -1, len(tokens.items)) if entry in of.entries), None)
+    before = [] if listed is None else [e for e in listed.entries if e.close < entry.name]
+    found: list[WithEntry] = []
+    todo = [entry]
+    while todo:
+        inside = todo.pop()
+        named = {
+            written(tokens, i) for i in range(inside.open + 1, inside.close)
+            if tokens.items[i].kind in (TokenKind.WORD, TokenKind.QUOTED)
+            and tokens.items[i - 1].word in ("FROM", "JOIN", ",", "(")
+        }  # fmt: skip
+        new = [e for e in before if e.close < inside.name and e not in found and written(tokens, e.name) in named]
+        found += new
+        todo += new
+    has_pattern = any(_has_pattern(tokens, e) for e in found)
+    return [] if has_pattern else sorted(found, key=lambda e: e.name)
+
+
+def _has_pattern(tokens: Tokens, entry: WithEntry) -> bool:
+    return any(
+        tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
+        for i in range(entry.open, entry.close)
+    )
 
 
 def _bodies(tokens: Tokens, i: int) -> dict[str, str]:
@@ -311,7 +359,8 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
         names += [alias.written] if alias is not None else []
     else:
         input_span, head = keyword, "FROM "
-        merged = _types(text, [e.type for e in statement.events], piece, inputs, keyword)
+        of_events = [e.type for e in statement.events if isinstance(e, TrendEvent) or not e.box]
+        merged = _types(text, of_events, piece, inputs, keyword)
         names = [n.written for n in merged]
         input = _sql_name(names[0]) if len(names) == 1 else f"MERGE({', '.join(map(_sql_name, names))})"
         merged = merged if len(names) > 1 else ()
@@ -336,7 +385,7 @@ def _types(
     name."""
     spelt = {name.lower(): name for name in inputs}
     types = {type.written.lower(): type for type in events}
-    if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
+    if types and len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
         return tuple(replace(type, written=spelt[name]) for name, type in types.items())
     if len(inputs) == 1:
         return (ast.Identifier(inputs[0], inputs[0], True, keyword),)
@@ -357,6 +406,11 @@ def _sql_name(name: str) -> str:
 
 def _trend(tokens: Tokens, piece: SaseCut) -> Trend:
     """Returns a trend statement; variables are not looked up yet."""
+    if named := [i for i in boxes(tokens) if piece.keyword < i <= piece.last]:
+        span = tokens.items[named[0] - 1].span.to(tokens.items[named[0]].span)
+        hint = "name a strategy, return matches, and aggregate in the SELECT around them"
+        raise error_at(tokens.text, "HQ500", "a box in a statement about trends is not supported yet", span,
+                       "a pattern of its own", hint)
     check_clauses(tokens, piece)
     items, returned = tokens.items, None
     if piece.returned is not None:
@@ -376,8 +430,9 @@ def _flat(tokens: Tokens, piece: SaseCut) -> sase.Statement:
     for child in trees_of(tree):
         match str(child.data):
             case "one_event" | "many_events" | "no_event" as kind:
-                type, name = map(name_of, tokens_of(child))
-                events.append(sase.Event(type, name, kind == "many_events", kind == "no_event", span_of(child)))
+                *box, type, name = tokens_of(child)
+                plus, negated = kind == "many_events", kind == "no_event"
+                events.append(sase.Event(name_of(type), name_of(name), plus, negated, span_of(child), bool(box)))
             case "conditions":
                 strategy, *listed = trees_of(child)
                 body = next(map(span_of, tokens_of(child)), None)

@@ -15,6 +15,7 @@ from query.errors import Diagnostic, HybridWarning, QueryError, Span, in_pattern
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.named import entry_around
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
 from query.plan.bind_boxes import module_faults
@@ -41,6 +42,7 @@ from query.plan.statement import (
     check,
     factors_in,
     input_statement,
+    only_read,
     origins,
     picks_only,
     rewrite,
@@ -119,6 +121,7 @@ class _Query:
         self.shown: dict[str, Sequence[Field]] = {}
         self.aliases: dict[str, str] = {}
         self.silent: set[str] = set()
+        self.boxed = False  # it is the query of a pattern that boxes name
         self.fingerprints: dict[str, str] = {}
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
@@ -207,7 +210,9 @@ class _Query:
                 continue
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
-                alias = factors[inner[0]].alias
+                of = self.query.factors[inner[0]]
+                around = entry_around(self.query.text, of.span.start) if of.alias is None else None
+                alias = around or factors[inner[0]].alias
                 self.fault("HQ220", f"rows of {alias} may be returned any time after {time}", where, "no bound",
                            f"add WITHIN INTERVAL '...' to {alias}; if each match ends with its last event, use LAST "
                            "of the time; NEXT and $ always wait")
@@ -291,15 +296,29 @@ class _Query:
         query = module.query
         inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
         inner.volatile = inner.volatile and self.volatile
-        written = query.text.lstrip()
+        inner.boxed = True
+        # an entry of WITH has its place in this text
+        inside = len(query.text) <= len(self.query.text) and all(
+            here.isspace() or here == there for here, there in zip(query.text, self.query.text, strict=False)
+        )
         try:
             return inner.as_module(module.name)
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
-            if self.query.text[: len(query.text)].endswith(written):  # an entry of WITH has its place in this text
-                raise QueryError(error.diagnostics, self.query.text) from None
+            if inside:
+                raise QueryError([self.not_seen(d) for d in error.diagnostics], self.query.text) from None
             raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
+
+    def not_seen(self, fault: Diagnostic) -> Diagnostic:
+        """Returns the fault of a pattern in WITH; if it reads an entry that it does not see, with a hint what to do
+        instead."""
+        name = self.query.text[fault.span.start : fault.span.end].strip('"').lower()
+        entries = {name for factor in self.query.factors for scope in factor.scopes for name in scope.names}
+        if fault.code != "HQ200" or name not in entries:
+            return fault
+        each = f"write FROM (SELECT ...) AS {name} in each layer, or keep the rows by CREATE TABLE AS"
+        return replace(fault, hint=f"a pattern of boxes sees no entry of WITH with a pattern: {each}")
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
@@ -475,7 +494,8 @@ class _Query:
             return None
         alias = factor.input_alias.written if factor.input_alias else shortened(text)
         name = unquoted(bare[1]) if bare is not None else alias
-        return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
+        sql = only_read(statement.sql) if self.query.modules or self.boxed else statement.sql
+        return sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
     def schema(self, input_sql: str, span: Span, entry: bool = False) -> Schema | None:
         """Returns the columns of an input, None after a fault. entry: WITH has an entry of that name, which is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -24,10 +25,11 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
+from query.plan.lag import ends_at_once, prefers_one
 from query.plan.never_fails import never_fails
 from query.plan.output import output_columns
 from query.plan.pattern import Negation, RowPattern, Sequence, Variable, anchors, gaps, min_rows, rows_before, variables
-from query.plan.plan import Box, Define, Measure, Plan, Within, modules
+from query.plan.plan import AfterMatch, Box, Define, Measure, Plan, Within, modules
 from query.schema import Field, Schema
 
 #: Of a merged row: the box's pattern (0: an event of FROM), and the positions of its first and last event among those
@@ -238,20 +240,68 @@ def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) ->
     selection = plan.selection if passes else Selection.SKIP_TILL_ANY
     counted = all_counted_keys(plan) if counted is None else counted
     schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column, counted)
-    return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection)
+    after = _searched(plan)
+    return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection, after=after)
+
+
+def _searched(plan: Plan) -> AfterMatch:
+    """Returns AFTER MATCH of the plain pattern. Of matches from one start the first to come out is the only one that
+    may remain, unless others rule it out before those that end earlier come."""
+    if prefers_one(plan):
+        return AfterMatch(AfterMatchKind.NO_SKIP)
+    if plan.after.kind is AfterMatchKind.PAST_LAST_ROW:
+        return AfterMatch(AfterMatchKind.TO_NEXT_ROW if ends_at_once(plan) else AfterMatchKind.NO_SKIP)
+    return plan.after
+
+
+def decides_apart(plan: Plan) -> bool:
+    """True if some matches of the plain pattern are left out, or have another number, by AFTER MATCH."""
+    numbered = any(isinstance(m.expression, MatchNumber) for m in plan.measures)
+    return bool(skip_columns(plan)) or (numbered and bool(_gaps_apart(plan)))
+
+
+def skip_columns(plan: Plan) -> tuple[Measure, ...]:
+    """Returns further measures of a pattern with boxes, by which AFTER MATCH is decided: where the first row ends,
+    where the match begins and ends, and where the row of SKIP TO begins; none if its matches are those of the plain
+    pattern."""
+    if plan.after.kind is AfterMatchKind.NO_SKIP:
+        return ()
+    if plan.after.kind is AfterMatchKind.TO_NEXT_ROW and not prefers_one(plan) and not _gaps_apart(plan):
+        return ()
+    to = Logical.FIRST if plan.after.kind is AfterMatchKind.TO_FIRST else Logical.LAST
+    read: list[tuple[Column, tuple[str, ...], Logical]] = [
+        (_LAST, (), Logical.FIRST), (_FIRST, (), Logical.FIRST), (_LAST, (), Logical.LAST),
+        *([(_FIRST, plan.after.variables, to)] if plan.after.variables else []),
+    ]  # fmt: skip
+    final = plan.rows is not RowsPerMatch.ONE
+    return tuple(
+        Measure(f"#skip {i}", Navigation(column, variables, logical, 0, 0, final, column.type))
+        for i, (column, variables, logical) in enumerate(read)
+    )
+
+
+class GapPlace(Enum):
+    """The place of a negation: between two elements, or at an edge, where rows count that lie within WITHIN."""
+
+    START = "before the first element"
+    INSIDE = "between two elements"
+    END = "behind the last element"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A negation between two elements that is tested on matches without it: none of its rows lies wholly between the
-    last event before the gap and the first one behind it.
+    """A negation that is tested on matches without it: none of its rows lies wholly between the last event before the
+    gap and the first one behind it.
 
-    rows: a plain pattern of one merged row, whose output is the PARTITION BY columns and its interval. after,
-    until: output columns that hold the two events' positions."""
+    rows: a plain pattern of one merged row, whose output is the PARTITION BY columns and its interval. columns: output
+    columns of the matches. INSIDE: the positions of the event behind the gap and of that before it; START: the position
+    of the event behind it, and the time of the last one; END: the position of the event before it, the time of the
+    first one, and that at which the first element ends. within_us: WITHIN, 0 if there is none."""
 
     rows: Plan
-    after: str
-    until: str
+    place: GapPlace
+    columns: tuple[str, ...]
+    within_us: int
 
     def __str__(self) -> str:
         return f"~{self.rows.pattern}"
@@ -262,41 +312,64 @@ def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, 
     conditions over the match, and these. Its rows have the columns of the gaps behind all others.
 
     Negations do not affect which rows a run takes; so a match without them is one if its gaps are free."""
-    boxed = {box.variable for box in plan.boxes}
+    apart = _gaps_apart(plan)
     parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
-    read = (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures))
-    if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
-        return over_rows(plan, counted), ()
-    apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-    for name, (before, behind) in gaps(plan.pattern):
-        rows_before_it, rows_behind = variables(before), variables(behind)
-        alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
-        inside = min_rows(before) and min_rows(behind) and not set(rows_before_it) & set(rows_behind)
-        of_interval = name in boxed or boxed & set(rows_behind)
-        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
-        if alone and inside and of_interval and local:
-            apart[name] = rows_before_it, rows_behind
     if not apart:
         return over_rows(plan, counted), ()
     kept = Sequence(tuple(part for part in parts if not (isinstance(part, Negation) and part.name in apart)))
     pattern = kept.parts[0] if len(kept.parts) == 1 else kept
     defines = tuple(d for d in plan.defines if d.variable not in apart)
-    upper = over_rows(replace(plan, pattern=pattern, defines=defines), counted)
+    every = AfterMatch(AfterMatchKind.NO_SKIP)  # another match may take the place of one that is ruled out
+    upper = over_rows(replace(plan, pattern=pattern, defines=defines, after=every), counted)
     found: list[Gap] = []
     measures: list[Measure] = []
+    within_us = _width(plan) or 0
     for i, (name, (before_it, behind_it)) in enumerate(apart.items()):
-        after = Measure(f"#after {i}", Navigation(_LAST, before_it, Logical.LAST, 0, 0, False, _LAST.type))
-        until = Measure(f"#until {i}", Navigation(_FIRST, behind_it, Logical.FIRST, 0, 0, False, _FIRST.type))
+        place = GapPlace.START if not before_it else GapPlace.INSIDE if behind_it else GapPlace.END
+        until = (_FIRST, behind_it, Logical.FIRST)
+        after = (_LAST, before_it, Logical.LAST)
+        read: dict[GapPlace, tuple[tuple[Column, tuple[str, ...], Logical], ...]] = {
+            GapPlace.START: (until, (_LAST_US, (), Logical.LAST)), GapPlace.INSIDE: (until, after),
+            GapPlace.END: (after, (_FIRST_US, (), Logical.FIRST), (_LAST_US, (), Logical.FIRST)),
+        }  # fmt: skip
+        final = plan.rows is not RowsPerMatch.ONE
+        own_measures = [
+            Measure(f"#gap {i} {k}", Navigation(column, of, logical, 0, 0, final, column.type))
+            for k, (column, of, logical) in enumerate(read[place])
+        ]
         kind = _call("=", _KIND, Constant(kind_of(plan.boxes, name), "INTEGER"))
         own = plan.condition(name)
         condition = kind if own == TRUE else Call("and", (kind, own), "BOOLEAN")
         rows = replace(
             upper, pattern=Variable(name), defines=(Define(name, condition),), within=None, subsets=(),
-            measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US)), selection=Selection.SKIP_TILL_ANY,
+            measures=tuple(Measure(c.name, c) for c in (_FIRST, _LAST, _FIRST_US, _LAST_US)),
+            selection=Selection.SKIP_TILL_ANY, rows=RowsPerMatch.ONE,
         )  # fmt: skip
-        measures += [after, until]
-        found.append(Gap(rows, after.name, until.name))
+        measures += own_measures
+        found.append(Gap(rows, place, tuple(m.name for m in own_measures), within_us))
     return replace(upper, measures=(*upper.measures, *measures)), tuple(found)
+
+
+def _gaps_apart(plan: Plan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns the negated variables that are tested on matches without them, with those before and behind each."""
+    boxed = {box.variable for box in plan.boxes}
+    parts = plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)
+    measures = (m.expression for m in plan.measures if not isinstance(m.expression, MatchNumber))  # see decides_apart
+    read = (*(d.condition for d in plan.defines), *measures)
+    if any(isinstance(e, MatchNumber) for expression in read for e in walk(expression)):
+        return {}
+    apart: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for name, (before, behind) in gaps(plan.pattern):
+        rows_before_it, rows_behind = variables(before), variables(behind)
+        alone = sum(isinstance(part, Negation) and part.name == name for part in parts) == 1
+        apart_from_it = not set(rows_before_it) & set(rows_behind)
+        inside = (min_rows(before) or not rows_before_it) and (min_rows(behind) or not rows_behind) and apart_from_it
+        edge = not (rows_before_it and rows_behind)
+        of_interval = name in boxed or boxed & {*rows_behind, *(rows_before_it if edge else ())}
+        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
+        if alone and inside and of_interval and local:
+            apart[name] = rows_before_it, rows_behind
+    return apart
 
 
 def _after_the_row_before(plan: Plan, begin: set[str], boxed: bool, begins: bool) -> Iterator[Expression]:

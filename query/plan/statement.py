@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
+from query.language.cut import with_lists
 from query.language.duck import DuckFault, Node
 from query.language.lexer import TokenKind, tokenize
 from query.language.pieces import ComposedSql, SqlPiece
@@ -66,6 +67,25 @@ def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span,
     pieces += [ours("SELECT * FROM "), *rewrite(text, cuts, factor.input_span).pieces]
     pieces += [ours(")")] * (len(lists) - 1)
     return ComposedSql(tuple(pieces))
+
+
+def only_read(sql: str) -> str:
+    """Returns the SELECT of an input without the entries of its first WITH list that it does not read: so that layers
+    of a hierarchy that read the same have the same text."""
+    tokens = tokenize(sql)
+    listed = next((of for of in with_lists(tokens, -1, len(tokens.items)) if of.first == 0 and not of.recursive), None)
+    if listed is None:
+        return sql
+    entries = {tokens.items[e.name].text.strip('"').lower(): e for e in listed.entries}
+    read: set[str] = set()
+    todo = [range(listed.entries[-1].close + 1, len(tokens.items))]
+    while todo:
+        names = {tokens.items[i].text.strip('"').lower() for i in todo.pop()} & entries.keys()
+        todo += [range(entries[name].open, entries[name].close) for name in names - read]
+        read |= names
+    kept = [sql[tokens.items[e.name].start : tokens.items[e.close].end] for name, e in entries.items() if name in read]
+    behind = sql[tokens.items[listed.entries[-1].close].end :].strip()
+    return f"WITH {', '.join(kept)} {behind}" if kept else behind
 
 
 def tables_of(statement: ComposedSql) -> set[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hierarchies import composed, events_of, leaves, matched, over, plan_of, shown, statement
+from tests.hierarchies import composed, events_of, leaves, matched, output, over, plan_of, shown, statement
 
 TYPES = {name: f"{name} AS s = '{name.lower()}'" for name in "ABDEMPXY"}
 V = "V AS PATTERN visit"
+PAST_LAST_ROW, TO_NEXT_ROW = "AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW"
 
 
 def visit(within_us: int | None = None, *, key: bool = False) -> dict[str, str]:
@@ -62,6 +63,43 @@ EXAMPLES = {
     "a box is an instant in its own layer only": (
         over({"one": statement("A", "ANY", of("A"))}, statement("A B", "ANY", "A AS PATTERN one, B AS s = 'a'")),
         "a1@0 a2@0", "{a1} a2"),
+    "SKIP PAST LAST ROW: no event is in two matches or between the ends of two, the first complete stays": (
+        over(visit(), statement("V B", "ANY", f"{V}, {of('B')}", after=PAST_LAST_ROW)),
+        "x1@1 y1@2 b1@3 x2@4 b2@5 y2@6 b3@7 b4@8", "{x1 y1} b1 ; {x2 y2} b3"),
+    "SKIP PAST LAST ROW: a box that begins inside the match before is no start": (
+        over({"long": statement("X M Y", "ANY", of("XMY")), **visit()},
+             statement("V | L", "NEXT", f"{V}, L AS PATTERN long", after=PAST_LAST_ROW)),
+        "x1@1 x2@2 m1@3 y1@4 x3@5 y2@6", "{x1 m1 y1} ; {x3 y2}"),
+    "SKIP TO NEXT ROW: one match of each start, and boxes that begin at one event are two starts": (
+        over({"each": statement("X Y", "ANY", of("XY"))}, statement("V B", "ANY", f"V AS PATTERN each, {of('B')}",
+             after=TO_NEXT_ROW)),
+        "x1@1 y1@2 y2@3 b1@4 b2@5", "{x1 y1} b1 ; {x1 y2} b1"),
+    "PARTITION: the preferred match of a start, then behind its last event": (
+        over(visit(), statement("V+", "PARTITION", V, after=PAST_LAST_ROW)),
+        "x1@1 y1@2 x2@3 y2@4 b1@5 x3@6 y3@7", "{x1 y1} {x2 y2} ; {x3 y3}"),
+    "PARTITION: as everywhere this is what is meant without AFTER MATCH": (
+        over(visit(), statement("V+", "PARTITION", V, after="")),
+        "x1@1 y1@2 x2@3 y2@4 b1@5 x3@6 y3@7", "{x1 y1} {x2 y2} ; {x3 y3}"),
+    "PARTITION: a match of each start": (
+        over(visit(), statement("V+", "PARTITION", V, after=TO_NEXT_ROW)),
+        "x1@1 y1@2 x2@3 y2@4 x3@5 y3@6", "{x1 y1} {x2 y2} {x3 y3} ; {x2 y2} {x3 y3} ; {x3 y3}"),
+    "PARTITION: of boxes that may come next the first in order, even if the match ends later": (
+        over({"each": statement("X Y", "ANY", of("XY"), 3), "tail": statement("E P", "ANY", of("EP"))},
+             statement("A V W", "PARTITION", f"{of('A')}, V AS PATTERN each, W AS PATTERN tail", after=PAST_LAST_ROW)),
+        "a1@0 x1@1 y1@2 e1@3 y2@4 e2@5 p1@6 p2@7", "a1 {x1 y1} {e1 p1}"),
+    "PARTITION: SKIP TO a variable goes on with what begins there": (
+        over(visit(), statement("V B V", "PARTITION", f"{V}, {of('B')}", after="AFTER MATCH SKIP TO LAST V")),
+        "x1@1 y1@2 b1@3 x2@4 y2@5 b2@6 x3@7 y3@8", "{x1 y1} b1 {x2 y2} ; {x2 y2} b2 {x3 y3}"),
+    "PARTITION: the left alternative is preferred": (
+        over(visit(), statement("A (B | V)", "PARTITION", f"A AS s = 'b', {V}, B AS s = 'x'", after=PAST_LAST_ROW)),
+        "b1@1 x1@2 y1@3 b2@4 a1@5", "b1 x1"),
+    "PARTITION: keys skip apart": (
+        over(visit(key=True), statement("V+", "PARTITION", V, key=True, after=PAST_LAST_ROW)),
+        "x1@1{p} x2@2{q} y1@3{p} y2@4{q} x3@5{p} y3@6{p} x4@7{q} y4@8{q}", "{x1 y1} {x3 y3} ; {x2 y2} {x4 y4}"),
+    "a box of a pattern with boxes that skips": (
+        over({**visit(), "pair": statement("V W", "NEXT", f"{V}, W AS PATTERN visit", after=PAST_LAST_ROW)},
+             statement("P Q", "NEXT", "P AS PATTERN pair, Q AS PATTERN pair", 100)),
+        "x1@1 y1@2 x2@3 y2@4 x3@5 y3@6 x4@7 y4@8", "{{x1 y1} {x2 y2}} {{x3 y3} {x4 y4}}"),
 }  # fmt: skip
 
 
@@ -107,6 +145,20 @@ def test_worked_examples(name: str) -> None:
     assert shown(found, given) == expected
     for cuts in ((), range(1, len(given))):
         assert leaves(matched(plan, given, cuts)) == [tuple(match.leaves()) for match in found]
+
+
+def test_all_rows_are_those_that_the_pattern_reads() -> None:
+    shown_rows = "CLASSIFIER() AS c, count(*) AS n, t0 AS began, t1 AS ended, V.n AS inside, FINAL LAST(t1) AS last"
+    text = over(visit(), statement("A V+", "PARTITION", f"{of('A')}, {V}", measures=shown_rows,
+                                   rows="ALL ROWS PER MATCH", after=PAST_LAST_ROW))  # fmt: skip
+    plan, given = plan_of(text), events_of("a1@0 x1@1 y1@2 x2@3 y2@4")
+    (match,) = composed(plan, given)
+    assert [tuple(row.values()) for row in match.rows] == [
+        (0, "A", 1, 0, 0, None, 4, "a", None, 0),
+        (2, "V", 2, 1, 2, 2, 4, None, None, None),
+        (4, "V", 3, 3, 4, 2, 4, None, None, None),
+    ]
+    assert output(matched(plan, given)) == [tuple(row.values()) for row in match.rows]
 
 
 def test_paths_name_the_layers_of_an_event() -> None:

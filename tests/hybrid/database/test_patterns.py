@@ -169,6 +169,22 @@ def test_a_sase_statement_is_a_pattern():
         assert answer(db, "SELECT a, e, t1 FROM pair ORDER BY a")[0] == {"a": 0, "e": 2, "t1": minute(2)}
 
 
+def test_a_sase_statement_has_boxes_of_named_patterns():
+    with opened(None, EVENTS) as db:
+        db.sql("""CREATE PATTERN pair AS FROM t TYPE BY s PATTERN SEQ(a x, e y)
+                  WHERE skip_till_next_match(x, y) { [k] } WITHIN 1 hour RETURN x.x AS a""")
+        db.sql("""CREATE PATTERN two AS FROM t TYPE BY s PATTERN SEQ(PATTERN pair+ p[])
+                  WHERE skip_till_next_match(p[]) { [k] and count(p[]) = 2 } WITHIN 1 hour
+                  RETURN p[1].a, p[p.LEN].a AS b""")
+        sql = """SELECT a, b FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES P.a AS a, Q.a AS b
+            PATTERN (P Q) SELECTION SKIP TILL NEXT MATCH DEFINE P AS PATTERN pair, Q AS PATTERN pair) ORDER BY ALL"""
+        found = answer(db, "SELECT a, b FROM two ORDER BY ALL")
+        assert found == answer(db, sql)
+        assert {"a": 0, "b": 4} in found
+        with pytest.raises(DataError, match="used by pattern two"):
+            db.drop_pattern("pair")
+
+
 def test_history_joins_find_patterns_of_boxes():
     text = """SELECT pl.x, h.m FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES B.ts AS at, B.x AS x
         PATTERN (B) DEFINE B AS s = 'b' AND x > 3) AS pl
@@ -197,6 +213,14 @@ def test_live_as_in_a_backtest():
 
 
 # ---- errors
+
+
+def test_an_error_about_rows_of_a_pattern_names_the_pattern():
+    # Before: "rows of t", the stream that the pattern reads.
+    with opened() as db:
+        db.create_pattern("visits", VISIT.replace("WITHIN INTERVAL '1 hour' ", ""))
+        with pytest.raises(QueryError, match=r"HQ220.*rows of visits may be returned"):
+            db.watch("SELECT * FROM visits MATCH_RECOGNIZE (ORDER BY t1 PATTERN (A B))")
 
 
 def test_an_error_points_at_the_text_of_its_author():

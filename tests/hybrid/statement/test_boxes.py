@@ -96,6 +96,71 @@ def test_a_restart_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> No
     assert sorted(live) == expected
 
 
+CLAUSES = [
+    ("PATTERN (T ~N U) WITHIN INTERVAL 5 MINUTE SELECTION SKIP TILL ANY MATCH", "AFTER MATCH SKIP PAST LAST ROW"),
+    ("PATTERN (T U) WITHIN INTERVAL 5 MINUTE SELECTION SKIP TILL NEXT MATCH", "AFTER MATCH SKIP TO NEXT ROW"),
+    ("PATTERN (T U*) WITHIN INTERVAL 5 MINUTE SELECTION PARTITION", ""),
+    ("PATTERN (T U) WITHIN INTERVAL 5 MINUTE SELECTION PARTITION", "AFTER MATCH SKIP TO LAST U"),
+    ("PATTERN (T ~N U) WITHIN INTERVAL 5 MINUTE SELECTION SKIP TILL NEXT MATCH", "ALL ROWS PER MATCH"),
+    ("PATTERN (T U ~N) WITHIN INTERVAL 1 MINUTE SELECTION SKIP TILL NEXT MATCH", ""),
+    ("PATTERN (~N T U) WITHIN INTERVAL 1 MINUTE SELECTION SKIP TILL NEXT MATCH", "AFTER MATCH SKIP PAST LAST ROW"),
+    ("PATTERN (T U* ~N) WITHIN INTERVAL 1 MINUTE SELECTION PARTITION", "ALL ROWS PER MATCH"),
+    ("PATTERN (T U*) WITHIN INTERVAL 5 MINUTE SELECTION PARTITION", "ALL ROWS PER MATCH AFTER MATCH SKIP TO NEXT ROW"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "after"), CLAUSES)
+def test_clauses_mean_one_thing_on_every_path(tmp_path: Path, pattern: str, after: str) -> None:
+    """Live with restarts, over the archive and in a backtest, as in the table; and as by the reference."""
+    visit = VISIT.replace("x' AND", "x'")
+    theft = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.v AS v, V.t0 AS came
+        AFTER MATCH SKIP TO NEXT ROW PATTERN (V | E) WITHIN INTERVAL 20 SECOND SELECTION SKIP TILL ANY MATCH
+        DEFINE V AS PATTERN visit, E AS s = 'e')"""
+    outer = f"""SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+        MEASURES FIRST(t0) AS began, LAST(t1) AS ended, T.v AS first, count(*) AS n, MATCH_NUMBER() AS nth
+        {after} {pattern} DEFINE T AS PATTERN theft, U AS PATTERN theft, N AS PATTERN visit ON N.v = 1)"""
+    if "~N" not in pattern:
+        outer = outer.replace(", N AS PATTERN visit ON N.v = 1", "")
+    text = f"WITH visit AS ({visit}), theft AS ({theft}) {outer}"
+    expected = rows(hybrid.sql(text, seen=SEEN).arrow())
+    assert len(expected) > 40
+    live: list[str] = []
+    for run in range(3):
+        with hybrid.connect(tmp_path / "db") as db:
+            if not run:
+                db.create_stream("seen", COLUMNS, time="ts", key="k")
+            alerts = db.watch(text, name="rings")
+            for start in range(1000 * run, 1000 * (run + 1), 100):
+                db.push("seen", SEEN.slice(start, 100))
+            before_end = len(live) + len(found := rows(alerts.fetch()))
+            live += found
+            if run == 2:
+                assert before_end > len(expected) // 2  # matches come out before the stream ends
+                db.advance("seen", None)
+                live += rows(alerts.fetch())
+                assert rows(db.sql(text).arrow()) == expected
+                assert rows(db.backtest(text, BEGIN, BEGIN + dt.timedelta(days=1)).arrow()) == expected
+    assert sorted(live) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        found_, same = compare_with_reference(text, {"seen": SEEN.slice(0, 400)})
+    assert same
+    assert found_ > 5
+
+
+def test_a_live_query_goes_on_after_a_skip_that_would_not_move_on(db: Database) -> None:
+    text = f"""WITH visit AS ({VISIT}) SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+        MEASURES V.t0 AS came AFTER MATCH SKIP TO V PATTERN (V E?) WITHIN INTERVAL 1 MINUTE SELECTION PARTITION
+        DEFINE V AS PATTERN visit, E AS s = 'e')"""
+    with pytest.raises(QueryError, match="HQ601"):
+        hybrid.sql(text, seen=SEEN)
+    alerts = db.watch(text)
+    with pytest.warns(HybridWarning, match="would not move on"):
+        db.push("seen", SEEN)
+    assert len(alerts.fetch()) > 100
+    assert alerts.stats()["skips_stuck"] > 100
+
+
 def test_history_is_searched_for_boxes(db: Database) -> None:
     """For each alarm the thefts of the five minutes before it, by the same key: those of a table cut to that range."""
     db.push("seen", SEEN)
@@ -115,6 +180,24 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
                          for t in thefts.to_pylist()]
     assert len(expected) > 20
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_layers_read_one_entry_of_with() -> None:
+    # Before: HQ200, the patterns of boxes did not see the entries before them.
+    some = "SELECT * FROM seen WHERE k < 5"
+
+    def over(source: str) -> str:
+        return f"visit AS ({VISIT}), theft AS ({THEFT}) {RING}".replace("FROM seen", f"FROM {source}")
+
+    expected = rows(hybrid.sql(f"WITH {over(f'({some}) AS few')}", seen=SEEN).arrow())
+    assert len(expected) > 30
+    assert rows(hybrid.sql(f"WITH few AS ({some}), {over('few')}", seen=SEEN).arrow()) == expected
+    more = f"WITH narrow AS ({some}), unread AS (SELECT 1), few AS (SELECT * FROM narrow), {over('few')}"
+    assert rows(hybrid.sql(more, seen=SEEN).arrow()) == expected
+    nested = more.replace("theft AS (", "theft AS (WITH one AS (SELECT 1) ")
+    assert rows(hybrid.sql(nested, seen=SEEN).arrow()) == expected
+    with pytest.raises(QueryError, match=r"HQ500(.|\n)*boxes over another input"):
+        hybrid.sql(f"WITH few AS ({some}), visit AS ({VISIT.replace('FROM seen', 'FROM few')}) {THEFT}", seen=SEEN)
 
 
 def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
