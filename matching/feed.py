@@ -14,7 +14,7 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher
 from matching.drive import pushed
-from matching.members import Group, Member
+from matching.members import Group, Member, share_out
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
     from matching.rows import Rows
     from matching.shedding import Shedder
+    from matching.spilled import Spilled
     from matching.together import CountedQuery, Together
     from matching.workload.sharing_mode import SharingMode
 
@@ -432,8 +433,7 @@ class Feed:
 
     def take_trouble(self) -> list[str]:
         """Returns the spilling failures since the last call."""
-        groups = [g.rows.spilled for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        return [trouble for spilled in groups for trouble in spilled.take_trouble()]
+        return [trouble for _, spilled in self._may_leave() for trouble in spilled.take_trouble()]
 
     @property
     def advanced_us(self) -> int | None:
@@ -470,12 +470,15 @@ class Feed:
         self._advance(watermark_us)
 
     def _share_out(self) -> None:
-        """Divides the memory limit among the rows of each PARTITION BY."""
-        rows = [g.rows for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        used = [r.used_bytes for r in rows] if len(rows) > 1 else [1] * len(rows)
-        for r, mine in zip(rows, used, strict=True):
-            assert r.spilled is not None
-            r.spilled.limit_bytes = self.limit_bytes * mine // max(1, sum(used))
+        """Divides the memory limit among the rows of each PARTITION BY, and of each layer."""
+        share_out(self.limit_bytes, self._may_leave())
+
+    def _may_leave(self) -> list[tuple[Rows, Spilled]]:
+        """Returns the rows, each once, that may leave memory."""
+        if self._spill is None:
+            return []
+        rows = {id(r): r for g in self._groups for m in g.members for r in m.rows}
+        return [(r, r.spilled) for r in rows.values() if r.spilled is not None]
 
     def _give(
         self, batch: EventBatch, came: EventBatch | None, watermark_us: int | None, ended: bool = False

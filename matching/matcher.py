@@ -76,7 +76,7 @@ def make_matcher(
         from matching.hierarchy.matcher import HierarchyMatcher
 
         def make(layer: Plan, use: Purpose) -> Matcher:
-            return make_matcher(layer, sources, lenient, None, builder, use)
+            return make_matcher(layer, sources, lenient, None, builder, use, spill)
 
         return HierarchyMatcher(plan, make, sources, purpose)
     chosen = choose_engine(plan, purpose)

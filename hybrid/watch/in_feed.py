@@ -328,7 +328,7 @@ class InFeed:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else (self.member.spill,)
+        return () if self.member is None else self.member.spills
 
     def take_trouble(self) -> list[str]:
         return []

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Int64Array, Matches
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
@@ -79,7 +79,7 @@ class Layer:
         counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
-        self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
+        self.modules = [modules.of(with_interval(box.plan, counted), below, box.name) for box in boxes]
         upper, gaps = gaps_apart(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
         self._upper = modules.make(upper, purpose)
@@ -92,6 +92,11 @@ class Layer:
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
+
+    @property
+    def own(self) -> list[Matcher]:
+        """Returns the matchers of its merged rows."""
+        return [self._upper, *(gap.matcher for gap in self._gaps)]
 
     # ---- Matcher
 

@@ -8,6 +8,9 @@ by their strategy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
@@ -66,6 +69,20 @@ class HierarchyMatcher:
             found.modules.update(map(id, layer.modules))
             layers += [module.matcher for module in layer.modules if isinstance(module.matcher, Layer)]
         return found
+
+    @cached_property
+    def searches(self) -> Sequence[tuple[str, Matcher]]:
+        """Returns the matchers of all its layers that search in rows, each once, with the name of the pattern (empty:
+        the outermost)."""
+        found: dict[int, tuple[str, Matcher]] = {}
+        left: list[tuple[str, Matcher]] = [("", self.layer)]
+        for name, matcher in left:
+            if isinstance(matcher, Layer):
+                left += [(name, one) for one in matcher.own]
+                left += [(module.name, module.matcher) for module in matcher.modules]
+            else:
+                found.setdefault(id(matcher), (name, matcher))
+        return list(found.values())
 
     def snapshot(self) -> bytes:
         """Returns the state of all layers; without that of modules that it shares with other queries."""

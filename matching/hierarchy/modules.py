@@ -51,11 +51,12 @@ class Modules:
         self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
 
-    def of(self, plan: Plan, purpose: Purpose) -> Module:
-        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
+    def of(self, plan: Plan, purpose: Purpose, name: str) -> Module:
+        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on.
+        name: of its box."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, plan, self.make(plan, purpose))
+            self._known[key] = Module(key, name, plan, self.make(plan, purpose))
         return self._known[key]
 
     def merging(
