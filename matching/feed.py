@@ -21,7 +21,9 @@ from matching.spill import Spill
 from matching.state import as_array, pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
+from query.plan.boxes import independent_of_before
 from query.plan.expression import MatchNumber, walk
+from query.plan.lag import in_order_of_last_events
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -202,6 +204,16 @@ class Feed:
                     member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
                     return member
+            elif old in group.members:
+                return group.layered_successor(old, plan)
+        return None
+
+    def add_anew(self, old: Member, plan: Plan) -> Member | None:
+        """Adds a query in the place of `old`, which is removed next. It begins with an empty state, but for patterns of
+        boxes that both have: they go on. Returns None, without any change, if there are none."""
+        for group in self._groups:
+            if old in group.members and old.shedder is None and not group.together:
+                return group.layered_anew(old, plan, self._make)
         return None
 
     def in_mode(self, old: Member, plan: Plan, purpose: Purpose, mode: SharingMode | None) -> Member | None:
@@ -448,8 +460,7 @@ class Feed:
                 self._scattered |= group.together
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
-                if group.modules is not None:
-                    group.modules.keep_only(group.used(group.members))
+                group.tidy()
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:
@@ -543,6 +554,10 @@ def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
 
     if watermark_us is not None and plan.trends is not None:
         return watermark_us - plan.trends.within_us  # events of open windows
+    if plan.boxes:
+        width_us = None if plan.within is None else plan.within.interval_us
+        free = independent_of_before(plan) and in_order_of_last_events(plan)
+        return watermark_us - width_us if free and watermark_us is not None and width_us is not None else None
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
     numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
     if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):

@@ -13,6 +13,7 @@ from matching.drive import parts
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
+from query.plan.plan import Plan
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.hierarchy.modules import Modules, Used
@@ -201,6 +202,42 @@ class Group:
 
         found = [m.matcher.used() for m in members if isinstance(m.matcher, HierarchyMatcher)]
         return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
+
+    def layered_successor(self, old: Member, plan: Plan) -> Member | None:
+        """Replaces a member with boxes by a query of another plan, with its state. Returns None, without any change,
+        unless the two differ only in measures of the outermost pattern and in their output."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if not isinstance(old.matcher, HierarchyMatcher):
+            return None
+        new = old.matcher.successor(plan)
+        member = old if new is None else Member(new, old.shedder)
+        self.members[self.members.index(old)] = member
+        self.tidy()
+        return None if new is None else member
+
+    def layered_anew(self, old: Member, plan: Plan, make: Callable[[Plan, Purpose], Matcher]) -> Member | None:
+        """Adds a query that begins now, but for the patterns of boxes that `old` has too: they go on. Returns None,
+        without any change, if there are none. make: see matching.hierarchy.modules.Modules."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        matcher = old.matcher
+        new = matcher.begun_anew(plan, make) if isinstance(matcher, HierarchyMatcher) else None
+        if new is None:
+            self.tidy()
+            return None
+        self.modules = new.modules
+        member = Member(new)
+        self.members.append(member)
+        return member
+
+    def tidy(self) -> None:
+        """Drops the patterns of boxes that no member reads any more."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        layered = [m.matcher for m in self.members if isinstance(m.matcher, HierarchyMatcher)]
+        for modules in {id(matcher.modules): matcher.modules for matcher in layered}.values():
+            modules.keep_only(self.used(self.members))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:

@@ -20,6 +20,7 @@ from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
+from matching.matcher import KernelMatcher
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
@@ -75,14 +76,14 @@ class Layer:
         self.sources = sources
         self.purpose = purpose
         self._all = modules
-        self._since = since
+        self.since = since
         counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self.modules = [modules.of(with_interval(box.plan, counted), below, box.name) for box in boxes]
         upper, gaps = gaps_apart(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._upper = modules.make(upper, purpose)
+        self._upper: Matcher = modules.make(upper, purpose)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -97,6 +98,21 @@ class Layer:
     def own(self) -> list[Matcher]:
         """Returns the matchers of its merged rows."""
         return [self._upper, *(gap.matcher for gap in self._gaps)]
+
+    def successor(self, plan: Plan, purpose: Purpose) -> Layer | None:
+        """Returns a layer of another plan that continues with the whole state of this one, which is unusable then.
+        Returns None if they do not search for the same, in the same merged rows, or if new measures read columns that
+        are not kept; what reads the modules is to be tidied up then (Modules.keep_only)."""
+        if not isinstance(self._upper, KernelMatcher) or _merged_rows_of(plan) != _merged_rows_of(self.plan):
+            return None
+        new = Layer(plan, self._all, self.sources, purpose, self.since)
+        upper, apart = gaps_apart(plan, self._all.counted)
+        same = new.merging is self.merging and list(apart) == [gap.gap for gap in self._gaps]
+        kernel = self._upper.successor(upper, _not_kept, purpose) if same else None
+        if kernel is None:
+            return None
+        new._upper, new._gaps, new._emitted_us = kernel, self._gaps, self._emitted_us
+        return new
 
     # ---- Matcher
 
@@ -119,7 +135,7 @@ class Layer:
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         head = {
             "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
-            "emitted_us": self._emitted_us, "since": self._since,
+            "emitted_us": self._emitted_us, "since": self.since,
         }  # fmt: skip
         return pack(head, arrays)
 
@@ -137,7 +153,7 @@ class Layer:
         self._upper.restore(arrays["upper"].tobytes())
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
-        self._emitted_us, self._since = head["emitted_us"], head["since"]
+        self._emitted_us, self.since = head["emitted_us"], head["since"]
         self.sources = tuple(head["sources"])
 
     # ---- rows
@@ -148,7 +164,7 @@ class Layer:
             columns, order = _nothing(self._arrow), np.zeros(0, ORDER)
         else:
             columns, order = merged.rows.select(self._arrow.names), merged.order
-        if self._since and len(order) and (before := order["first"] < self._since).any():
+        if self.since and len(order) and (before := order["first"] < self.since).any():
             after = np.flatnonzero(~before)
             columns, order = columns.take(pa.array(after)), order[after]
         batch = EventBatch(
@@ -274,6 +290,18 @@ def _sieves(plan: Plan) -> dict[int, str]:
         if so_far is not None:
             so_far.append(f"({' AND '.join(met)})")
     return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
+
+
+def _merged_rows_of(plan: Plan) -> tuple[object, ...]:
+    """Returns what the merged rows of a pattern depend on, but for the columns that it reads."""
+    boxes = [(box.variable, box.name, fingerprint(box.plan), box.columns) for box in plan.boxes]
+    return plan.schema, plan.partition_by, plan.order_by, plan.settings, boxes
+
+
+def _not_kept(low_us: int, high_us: int) -> EventBatch:
+    """Returns no rows: merged rows are not read again."""
+    none = np.zeros(0, np.int64)
+    return EventBatch(_nothing(pa.schema([])), none, none.astype(np.int32), none, none)
 
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:

@@ -326,9 +326,12 @@ def test_a_live_query_keeps_the_text_it_began_with(tmp_path):
         assert alerts["lunches"].fetch().to_pylist() == [{"m": 2}]
         assert alerts["visits"].fetch().to_pylist() == [{"n": 2}]
         assert alerts["visits"].patterns == {"visit": VISIT}
-        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit"):
+        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit") as caught:
             db.watch("SELECT n FROM visit", name="visits")
-        now = db.replace(alerts["visits"], "SELECT n FROM visit")
+        assert caught.value.hint == "db.replace('visits', text) installs the query with the new text"
+        with pytest.raises(DataError, match="no query has the name visit\nhint: did you mean visits"):
+            db.replace("visit", "SELECT n FROM visit")
+        now = db.replace("visits", "SELECT n FROM visit")
         assert now is db.watch("SELECT n FROM visit", name="visits")
         db.push("t", rows("aab", 130), offset=5)
         assert now.fetch().to_pylist() == []

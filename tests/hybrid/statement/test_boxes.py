@@ -118,6 +118,50 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
+def test_a_new_version_goes_on_in_the_middle(db: Database) -> None:
+    """With other measures it has the state of the old one; else events are read again."""
+    # Before: the whole state was found anew from all events since the old one began, with whatever change.
+    old, half = db.watch(TEXT), SEEN.num_rows // 2 + 7
+    texts = (TEXT.replace(", U.gone AS gone", ""), TEXT.replace("5 MINUTE", "4 MINUTE"), TEXT.replace("n < 4", "n < 3"),
+             TEXT.replace("v > 3", "v > 5"))  # fmt: skip
+    queries = {text: db.watch(TEXT) for text in texts}
+    whole = {text: db.watch(text) for text in texts}
+    db.push("seen", SEEN.slice(0, half))
+    before = {text: rows(alerts.fetch()) for text, alerts in whole.items()}
+    queries = {text: db.replace(alerts, text) for text, alerts in queries.items()}
+    db.push("seen", SEEN.slice(half))
+    db.advance("seen", None)
+    for text, alerts in queries.items():
+        expected = rows(whole[text].fetch())
+        assert len(expected) > 20
+        assert rows(alerts.fetch()) == expected
+        assert before[text]
+    assert rows(old.fetch()) == rows(hybrid.sql(TEXT, seen=SEEN).arrow())
+
+
+def test_patterns_of_boxes_go_on_when_events_are_gone() -> None:
+    """The visit of a new kind of theft began before it."""
+    kinds = ["x", *("z" * 14), "y", "p"]
+    seen = pa.table({"ts": [BEGIN + dt.timedelta(seconds=i) for i in range(len(kinds))], "s": kinds,
+                     "k": [1] * len(kinds), "v": [5] * len(kinds)})  # fmt: skip
+    text = f"WITH visit AS ({VISIT}) {THEFT}"
+    changed = text.replace("V ~P E", "V P").replace("E.ts AS gone", "P.ts AS gone").replace(", E AS s = 'e'", "")
+    found = []
+    for new in (changed, changed.replace("v > 3", "v > 2")):
+        with hybrid.connect() as db:
+            db.create_stream("seen", COLUMNS, time="ts", key="k", retention="5s")
+            alerts = db.watch(text)
+            for i in range(15):
+                db.push("seen", seen.slice(i, 1))
+            with pytest.raises(hybrid.DataError, match="no longer kept"):
+                db.replace(alerts, new)
+            with pytest.warns(HybridWarning, match="empty state"):
+                alerts = db.replace(alerts, new, fresh=True)
+            db.push("seen", seen.slice(15))
+            found.append(alerts.fetch().num_rows)
+    assert found == [1, 0]
+
+
 def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
     # Before: it gave no row before the stream ended, in backtests never.
     visit = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v PATTERN (X+ Y)
