@@ -6,7 +6,9 @@ what intervals mean (query.plan.boxes.over_rows).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,6 @@ from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
-from matching.matcher import KernelMatcher
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
@@ -56,6 +57,15 @@ COMPLEX = "#pattern"
 SIEVED_MIN = 1 << 14
 #: Most paths of events in one answer: Matches has indices of 16 bits.
 PATHS_MAX = 2**15 - 1
+
+
+@runtime_checkable
+class Replaceable(Protocol):
+    """A matcher whose state another plan may take over; see matching.matcher.KernelMatcher.successor."""
+
+    def successor(
+        self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose
+    ) -> Matcher | None: ...  # fmt: skip
 
 
 class Layer:
@@ -103,7 +113,7 @@ class Layer:
         """Returns a layer of another plan that continues with the whole state of this one, which is unusable then.
         Returns None if they do not search for the same, in the same merged rows, or if new measures read columns that
         are not kept; what reads the modules is to be tidied up then (Modules.keep_only)."""
-        if not isinstance(self._upper, KernelMatcher) or _merged_rows_of(plan) != _merged_rows_of(self.plan):
+        if not isinstance(self._upper, Replaceable) or _merged_rows_of(plan) != _merged_rows_of(self.plan):
             return None
         new = Layer(plan, self._all, self.sources, purpose, self.since)
         upper, apart = gaps_apart(plan, self._all.counted)

@@ -121,7 +121,7 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
         check()
     record_property("examples", str(dict(seen)))
     assert seen["went on and found"] > 10
-    assert seen["replayed and found"] + seen["replayed in part and found"] > 10
+    assert seen["replayed and found"] + seen["replayed in part and found"] > 5
 
 
 def nothing(low_us: int, high_us: int) -> EventBatch:
