@@ -184,6 +184,18 @@ def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
         db.backtest(text, BEGIN, BEGIN + dt.timedelta(days=1))
 
 
+def test_an_error_in_the_condition_of_a_box_shows_it_as_written(db: Database) -> None:
+    # Before: in: ((#kind = 1) AND ((1 // (visit.n - 2)) > 0)).
+    text = f"WITH visit AS ({VISIT}) {THEFT.replace('ON n < 4', 'ON 1 // (n - 2) > 0 AND v > 1')}"
+    shown = r"CASE in: \(\(1 // \(visit.n - 2\)\) > 0\)"
+    with pytest.raises(hybrid.DataError, match=shown):
+        hybrid.sql(text, seen=SEEN)
+    alerts = db.watch(text)
+    db.push("seen", SEEN)
+    with pytest.raises(hybrid.DataError, match=shown):
+        alerts.fetch()
+
+
 def test_an_entry_that_nothing_reads_does_not_hide_the_evidence() -> None:
     # Before: the rows of evidence had the number -1, for the statement had two patterns.
     unread = THEFT.replace("MEASURES V.v AS v", "MEASURES V.n AS m")
