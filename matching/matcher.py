@@ -467,6 +467,15 @@ class KernelMatcher:
             return "PREV does not see the rows before the query began"
         return self.chosen.resident
 
+    def least_offset(self, source: int) -> int | None:
+        """Returns the least offset of the rows from one source that partial matches need; None if they need none. 0 if
+        some partial matches are on disk."""
+        if self.rows.spilled is not None and self.rows.spilled.out_count:
+            return 0
+        store, needed = self.store, self.rows.needed(self)
+        mine = store.offset[: store.count][needed & (store.source[: store.count] == source)]
+        return int(mine.min()) if len(mine) else None
+
     @property
     def spill(self) -> SpillStats:
         """Returns the number of partial matches in memory and on disk."""

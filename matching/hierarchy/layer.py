@@ -19,7 +19,7 @@ from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
-from matching.hierarchy.members import distinct
+from matching.hierarchy.members import DROPPED_MIN, distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
@@ -60,12 +60,15 @@ PATHS_MAX = 2**15 - 1
 
 
 @runtime_checkable
-class Replaceable(Protocol):
-    """A matcher whose state another plan may take over; see matching.matcher.KernelMatcher.successor."""
+class RowKeeper(Protocol):
+    """A matcher whose state another plan may take over, and that tells which rows it needs; see
+    matching.matcher.KernelMatcher."""
 
     def successor(
         self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose
     ) -> Matcher | None: ...  # fmt: skip
+
+    def least_offset(self, source: int) -> int | None: ...
 
 
 class Layer:
@@ -102,6 +105,7 @@ class Layer:
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
+        self._forget_at = DROPPED_MIN  # number of events of matches at which those are looked for that nothing needs
         self._fingerprint = fingerprint(plan)
 
     @property
@@ -113,7 +117,7 @@ class Layer:
         """Returns a layer of another plan that continues with the whole state of this one, which is unusable then.
         Returns None if they do not search for the same, in the same merged rows, or if new measures read columns that
         are not kept; what reads the modules is to be tidied up then (Modules.keep_only)."""
-        if not isinstance(self._upper, Replaceable) or _merged_rows_of(plan) != _merged_rows_of(self.plan):
+        if not isinstance(self._upper, RowKeeper) or _merged_rows_of(plan) != _merged_rows_of(self.plan):
             return None
         new = Layer(plan, self._all, self.sources, purpose, self.since)
         upper, apart = gaps_apart(plan, self._all.counted)
@@ -207,7 +211,14 @@ class Layer:
     def _forget(self) -> None:
         """Drops what no match to come can contain."""
         within_us = None if self.plan.within is None else self.plan.within.interval_us
-        if within_us is None or self._emitted_us is None:
+        if self._emitted_us is None:
+            return
+        if within_us is None:
+            members = self.merging.members
+            if isinstance(self._upper, RowKeeper) and members.events >= self._forget_at:
+                until_us = members.until_us(self._upper.least_offset(0))
+                self.merging.forget(id(self), self._emitted_us if until_us is None else min(until_us, self._emitted_us))
+                self._forget_at = max(DROPPED_MIN, 2 * members.events)
             return
         begin_us = self._emitted_us - within_us
         self.merging.forget(id(self), begin_us)

@@ -184,6 +184,21 @@ def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
         db.backtest(text, BEGIN, BEGIN + dt.timedelta(days=1))
 
 
+def test_a_live_pattern_that_keeps_everything_says_so(db: Database) -> None:
+    # Before: nothing was said under PARTITION and STRICT, although a match may come at any time that begins behind.
+    theft = THEFT.replace("V ~P E", "V E").replace("P AS s = 'p', ", "")
+    text = f"WITH visit AS ({VISIT}) {theft}".replace("WITHIN INTERVAL 60 SECOND SELECTION SKIP TILL NEXT MATCH", "{}")
+    for selection in ("PARTITION", "STRICT"):
+        unbounded = text.format(f"SELECTION {selection}")
+        with pytest.warns(HybridWarning, match="kept for ever: a match of a box may begin with the next event"):
+            db.watch(unbounded).close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            single = unbounded.replace("V E", "V").replace(", E.ts AS gone", "").replace(", E AS s = 'e'", "")
+            db.watch(single).close()
+            db.watch(text.format(f"WITHIN INTERVAL 9 SECOND SELECTION {selection}")).close()
+
+
 def test_an_error_in_the_condition_of_a_box_shows_it_as_written(db: Database) -> None:
     # Before: in: ((#kind = 1) AND ((1 // (visit.n - 2)) > 0)).
     text = f"WITH visit AS ({VISIT}) {THEFT.replace('ON n < 4', 'ON 1 // (n - 2) > 0 AND v > 1')}"
