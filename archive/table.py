@@ -304,8 +304,8 @@ class Table:
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
             if not old:
                 return before
-            edge = [Transaction(_EXPIRED, max(time_us, self.expired_us))] if time_us > 0 else []
-            after = self._maintain(before, [_removed(path, data_change=True) for path in old], edge)
+            edge = Transaction(_EXPIRED, max(time_us, self.expired_us))
+            after = self._maintain(before, [_removed(path, data_change=True) for path in old], [edge])
             if after is not None:
                 return after
         raise self._not_written("other writers were always faster")
@@ -328,7 +328,8 @@ class Table:
     def expired_us(self) -> int:
         """Events before this time were removed; the int64 minimum if none is known. As of the last call that read the
         log."""
-        return self._delta.transaction_version(_EXPIRED) or ARROW_INT64.min
+        edge_us = self._delta.transaction_version(_EXPIRED)
+        return ARROW_INT64.min if edge_us is None else edge_us
 
     def set_aside(
         self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None

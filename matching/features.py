@@ -30,6 +30,7 @@ from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
+from query.plan.boxes import as_written
 from query.plan.expression import (
     Call,
     Column,
@@ -481,7 +482,7 @@ def query(
 
 def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
     """Returns the function that makes the error of these expressions from DuckDB's message."""
-    shown = ", ".join(show(e) for e in expressions)
+    shown = ", ".join(map(as_written, expressions))
     return lambda reason: DataError(
         f"a condition or measure cannot be computed for these rows: {reason}",
         f"guard it with TRY(...), TRY_CAST or CASE in: {shown}",

@@ -14,14 +14,16 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher
 from matching.drive import pushed
-from matching.members import Group, Member
+from matching.members import Group, Member, share_out
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
 from matching.state import as_array, pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
+from query.plan.boxes import independent_of_before
 from query.plan.expression import MatchNumber, walk
+from query.plan.lag import in_order_of_last_events
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.hierarchy.modules import Join
     from matching.rows import Rows
     from matching.shedding import Shedder
+    from matching.spilled import Spilled
     from matching.together import CountedQuery, Together
     from matching.workload.sharing_mode import SharingMode
 
@@ -216,6 +219,16 @@ class Feed:
                     member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
                     return member
+            elif old in group.members:
+                return group.layered_successor(old, plan)
+        return None
+
+    def add_anew(self, old: Member, plan: Plan) -> Member | None:
+        """Adds a query in the place of `old`, which is removed next. It begins with an empty state, but for patterns of
+        boxes that both have: they go on. Returns None, without any change, if there are none."""
+        for group in self._groups:
+            if old in group.members and old.shedder is None and not group.together:
+                return group.layered_anew(old, plan, self._make)
         return None
 
     def in_mode(self, old: Member, plan: Plan, purpose: Purpose, mode: SharingMode | None) -> Member | None:
@@ -447,8 +460,7 @@ class Feed:
 
     def take_trouble(self) -> list[str]:
         """Returns the spilling failures since the last call."""
-        groups = [g.rows.spilled for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        return [trouble for spilled in groups for trouble in spilled.take_trouble()]
+        return [trouble for _, spilled in self._may_leave() for trouble in spilled.take_trouble()]
 
     @property
     def advanced_us(self) -> int | None:
@@ -463,8 +475,7 @@ class Feed:
                 self._scattered |= group.together
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
-                if group.modules is not None:
-                    group.modules.keep_only(group.used(group.members))
+                group.tidy()
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:
@@ -485,12 +496,15 @@ class Feed:
         self._advance(watermark_us)
 
     def _share_out(self) -> None:
-        """Divides the memory limit among the rows of each PARTITION BY."""
-        rows = [g.rows for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        used = [r.used_bytes for r in rows] if len(rows) > 1 else [1] * len(rows)
-        for r, mine in zip(rows, used, strict=True):
-            assert r.spilled is not None
-            r.spilled.limit_bytes = self.limit_bytes * mine // max(1, sum(used))
+        """Divides the memory limit among the rows of each PARTITION BY, and of each layer."""
+        share_out(self.limit_bytes, self._may_leave())
+
+    def _may_leave(self) -> list[tuple[Rows, Spilled]]:
+        """Returns the rows, each once, that may leave memory."""
+        if self._spill is None:
+            return []
+        rows = {id(r): r for g in self._groups for m in g.members for r in m.rows}
+        return [(r, r.spilled) for r in rows.values() if r.spilled is not None]
 
     def _give(
         self, batch: EventBatch, came: EventBatch | None, watermark_us: int | None, ended: bool = False
@@ -555,6 +569,10 @@ def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
 
     if watermark_us is not None and plan.trends is not None:
         return watermark_us - plan.trends.within_us  # events of open windows
+    if plan.boxes:
+        width_us = None if plan.within is None else plan.within.interval_us
+        free = independent_of_before(plan) and in_order_of_last_events(plan)
+        return watermark_us - width_us if free and watermark_us is not None and width_us is not None else None
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
     numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
     if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):

@@ -90,7 +90,7 @@ def make_matcher(
         from matching.hierarchy.matcher import HierarchyMatcher
 
         def make(layer: Plan, use: Purpose) -> Matcher:
-            return make_matcher(layer, sources, lenient, None, builder, use)
+            return make_matcher(layer, sources, lenient, None, builder, use, spill)
 
         return HierarchyMatcher(plan, make, sources, purpose, join=join, lenient=lenient)
     chosen = choose_engine(plan, purpose)
@@ -501,6 +501,15 @@ class KernelMatcher:
         if self.floor and self.needs.reach:
             return "PREV does not see the rows before the query began"
         return self.chosen.resident
+
+    def least_offset(self, source: int) -> int | None:
+        """Returns the least offset of the rows from one source that partial matches need; None if they need none. 0 if
+        some partial matches are on disk."""
+        if self.rows.spilled is not None and self.rows.spilled.out_count:
+            return 0
+        store, needed = self.store, self.rows.needed(self)
+        mine = store.offset[: store.count][needed & (store.source[: store.count] == source)]
+        return int(mine.min()) if len(mine) else None
 
     @property
     def spill(self) -> SpillStats:

@@ -271,6 +271,12 @@ class HybridWarning(UserWarning):
     state."""
 
 
+def check_text(text: object, what: str = "a query") -> None:
+    """Raises DataError for an argument that is no text."""
+    if not isinstance(text, str):
+        raise DataError(f"{what} is a text, not {type(text).__name__} ({text!r:.60})")
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Returns a hint with the closest known name, or else with the first 12 known names."""
     import difflib

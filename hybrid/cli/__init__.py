@@ -15,7 +15,7 @@ import typer
 
 from hybrid.cli import archive, pattern, run
 from hybrid.cli.given import existing, open_tables, query_text
-from hybrid.cli.output import Formats, RowFormat, say, write
+from hybrid.cli.output import FileFormats, RowFormat, say, write
 
 if TYPE_CHECKING:
     from hybrid.rows.evidence_tree import EvidenceTree
@@ -65,7 +65,10 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file as a table; repeatable."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write to this file, not to stdout. Its suffix is the default of -f."),
+]
 Directory = Annotated[
     str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix; its streams are tables.")
 ]
@@ -123,7 +126,7 @@ def sql_command(
     text: Text,
     table: Tables = None,
     directory: Directory = None,
-    format: Formats = RowFormat.table,
+    format: FileFormats = None,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     tree: Annotated[
@@ -251,7 +254,7 @@ def backtest(
     end: Annotated[
         str | None, typer.Option("--to", help="End: events before this time. Default: all; the stream ends.")
     ] = None,
-    format: Formats = RowFormat.table,
+    format: FileFormats = None,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     diff: Annotated[
@@ -331,7 +334,9 @@ def simulate(
     seed: Seed = 1,
     events: Annotated[int, typer.Option(help="Number of ticks (stock only).", min=0)] = 10_000,
     symbols: Annotated[int, typer.Option(help="Number of symbols (stock only).", min=1)] = 100,
-    format: Formats = RowFormat.csv,
+    format: Annotated[
+        RowFormat | None, typer.Option("--format", "-f", help="Format of rows.", show_default="csv")
+    ] = None,
     output: Output = None,
 ) -> None:
     """Writes simulated events, ordered by time."""
@@ -351,7 +356,7 @@ def simulate(
         from simulator.security import security
 
         table = security(seed).events("logins")
-    write(table, format, output)
+    write(table, format, output, RowFormat.csv)
 
 
 @app.command()

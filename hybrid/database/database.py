@@ -503,7 +503,7 @@ class Database:
 
     def replace(
         self,
-        alerts: Alerts,
+        alerts: Alerts | str,
         text: str,
         *,
         fresh: bool = False,
@@ -511,14 +511,16 @@ class Database:
         tables: Mapping[str, Any] | None = None,
         sharing: str | None = None,
     ) -> Alerts:
-        """Replaces a running query with a new version over the same streams, without losing matches in progress.
+        """Replaces a running query, given by its alerts or its name, with a new version over the same streams, without
+        losing matches in progress.
 
         The new version has the state of a run since the old one began; matches from before now are not emitted again.
         If only measures, their display or the outer SELECT differ, the partial matches are taken over. Otherwise the
         events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
-        longer kept, raises DataError, or with `fresh` warns and starts with an empty state. The alerts of the old
-        version keep its rows and receive those that wait for history. sharing: as in `watch`; None: as before. Raises
-        QueryError, DataError; the old version then goes on.
+        longer kept, raises DataError, or with `fresh` warns and starts with an empty state, but for the patterns of
+        boxes that did not change: their matches in progress go on. The alerts of the old version keep its rows and
+        receive those that wait for history. sharing: as in `watch`; None: as before. Raises QueryError, DataError; the
+        old version then goes on.
         """
         if sharing is not None:
             check_sharing(sharing, text)

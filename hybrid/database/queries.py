@@ -32,7 +32,7 @@ from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.waits import waits
 from matching.purpose import Purpose
 from matching.workload.sharing_mode import SharingMode
-from query.errors import DataError
+from query.errors import DataError, nearest
 from query.plan.plan import QueryPlan
 
 #: Declares the target stream of a query's rows: name, rows, keys, retention.
@@ -188,11 +188,12 @@ class Queries:
             if not older:
                 return known
             message = f"query {asked.name} runs with an earlier text of pattern {', '.join(older)}"
-            raise DataError(message, "db.replace installs the query with the new text")
+            raise DataError(message, f"db.replace({asked.name!r}, text) installs the query with the new text")
         if known is not None:
             raise DataError(
                 f"another query runs under the name {asked.name}",
-                "db.replace installs a new version, db.watching()[name].close() ends the query",
+                f"db.replace({asked.name!r}, text) installs a new version, "
+                f"db.watching()[{asked.name!r}].close() ends the query",
             )
         return None
 
@@ -222,12 +223,16 @@ class Queries:
     # ---- replace, shed, stop
 
     def replace(
-        self, alerts: Alerts, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool,
+        self, alerts: Alerts | str, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool,
         sharing: str | None = None,
     ) -> tuple[LiveQuery, LiveQuery, bool]:  # fmt: skip
-        """Starts the new version of a query. Returns the old one, the new one, and whether the new one has the state of
-        a run since the old one began. Call `retire` next. See Database.replace."""
+        """Starts the new version of a query, given by its alerts or its name. Returns the old one, the new one, and
+        whether the new one has the state of a run since the old one began. Call `retire` next. See Database.replace."""
         self._opened.check()
+        if isinstance(alerts, str):
+            if alerts not in self._flow.named:
+                raise DataError(f"no query has the name {alerts}", nearest(alerts, list(self._flow.named)))
+            alerts = self._flow.named[alerts].alerts
         old = self._flow.running(alerts)
         if old is None:
             raise DataError("this query is not running", "start the new version with db.watch")

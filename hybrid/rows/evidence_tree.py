@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from itertools import groupby
+from typing import SupportsIndex
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,6 +62,7 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
 
     evidence: as of `Result.evidence()`. side: `pl`, or `pa` for what was found in the history. Raises DataError if the
     row has no evidence."""
+    check_row(row)
     mine = pc.and_(pc.equal(evidence.column("row"), row), pc.equal(evidence.column("side"), side))
     lines = evidence.filter(mine).to_pylist()
     if not lines:
@@ -69,6 +71,12 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
         line["path"] = (line["variable"] or "row").split(".")
     time = next((name for name, value in lines[0].items() if name not in FIXED and value == lines[0]["event_time"]), "")
     return _match(f"row {row}", lines, 0, {*FIXED, "path", time})
+
+
+def check_row(row: object) -> None:
+    """Raises DataError for what is no number of a row."""
+    if isinstance(row, bool) or not isinstance(row, SupportsIndex) or row.__index__() < 0:
+        raise DataError(f"{row!r} is no number of a row", "rows count from 0: tree(0) is the evidence of the first one")
 
 
 def _match(name: str, lines: Sequence[dict[str, object]], depth: int, hidden: set[str]) -> EvidenceTree:

@@ -38,7 +38,7 @@ from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.drive import parts
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning, Span, nearest
+from query.errors import DataError, HybridWarning, Span, check_text, nearest
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import NO_SESSION, Session, describe_on
@@ -90,6 +90,7 @@ class Relations:
         patterns: Mapping[str, str] | None = None,
     ) -> None:
         """patterns: the named patterns that the statement uses, by name in lower case."""
+        check_text(text)
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
         self.large = large

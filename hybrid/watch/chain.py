@@ -35,8 +35,9 @@ from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import Drive
+from matching.members import rows_searched, share_out, spills_of
 from matching.ordering import Ordering
-from matching.spill import BY_REFERENCE, SpillStats
+from matching.spill import SpillStats
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.plan.expression import Column
@@ -45,7 +46,8 @@ from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Schema
 
 if TYPE_CHECKING:
-    from matching.matcher import KernelMatcher
+    from matching.rows import Rows
+    from matching.spilled import Spilled
 
 
 #: Minimum number of a pattern's rows that are kept as evidence for the matches over them.
@@ -232,36 +234,24 @@ class _Pattern:
         # rows of a pattern arrive in order and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False
+        #: Memory limit of its partial matches, if they may leave memory; divided among its layers with each push.
+        self.limit_bytes = next((spilled.limit_bytes for _, spilled in self._may_leave()), 0)
 
     @property
-    def _kernel(self) -> KernelMatcher | None:
-        from matching.matcher import KernelMatcher  # loads the kernels
+    def spill(self) -> Sequence[SpillStats]:
+        """Returns the number of partial matches in memory and on disk, of each of its layers."""
+        return spills_of(self.drive.matcher)
 
-        return self.drive.matcher if isinstance(self.drive.matcher, KernelMatcher) else None
-
-    @property
-    def spill(self) -> SpillStats:
-        """Returns the number of partial matches in memory and on disk."""
-        return BY_REFERENCE if self._kernel is None else self._kernel.spill
-
-    @property
-    def limit_bytes(self) -> int:
-        """Returns the memory limit of its partial matches."""
-        spilled = None if self._kernel is None else self._kernel.rows.spilled
-        return 0 if spilled is None else spilled.limit_bytes
-
-    @limit_bytes.setter
-    def limit_bytes(self, limit_bytes: int) -> None:
-        if self._kernel is not None and self._kernel.rows.spilled is not None:
-            self._kernel.rows.spilled.limit_bytes = limit_bytes
+    def _may_leave(self) -> list[tuple[Rows, Spilled]]:
+        return [(rows, rows.spilled) for rows in rows_searched(self.drive.matcher) if rows.spilled is not None]
 
     def take_trouble(self) -> list[str]:
         """See matching.feed.Feed."""
-        spilled = None if self._kernel is None else self._kernel.rows.spilled
-        return [] if spilled is None else spilled.take_trouble()
+        return [trouble for _, spilled in self._may_leave() for trouble in spilled.take_trouble()]
 
     def push(self, stream: str, batch: EventBatch | None, reached: Frontier) -> list[Matches]:
         found: list[Matches] = []
+        share_out(self.limit_bytes, self._may_leave())
         for k, source in enumerate(self.inputs):
             events = source.take(stream, batch, reached)
             if events is not None and len(events):

@@ -12,7 +12,7 @@ from typing import Any
 
 from archive.place import Place
 from hybrid.rows.times import duration_us, positive_us, show_duration
-from query.errors import DataError, HybridWarning, first_line, nearest
+from query.errors import DataError, HybridWarning, check_text, first_line, nearest
 from query.language.duck import canonical_type
 from query.schema import Field, Schema
 
@@ -37,6 +37,8 @@ def declared(
     if name.startswith("_"):
         raise DataError(f"{name} cannot name a stream", "names that begin with an underscore are reserved")
     check_length(name, "stream")
+    if not isinstance(columns, Mapping):
+        raise DataError(f"the columns of stream {name} are types by name, not {columns!r:.60}", '{"ts": "TIMESTAMP"}')
     fields = []
     seen: set[str] = set()
     for column, type in columns.items():
@@ -50,6 +52,7 @@ def declared(
     schema = Schema(name, tuple(fields))
 
     def known(what: str, column: str) -> str:
+        check_text(column, f"{what} of stream {name}")
         field = schema.field(column)
         if field is None:
             raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))

@@ -171,7 +171,7 @@ class InChain:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return [pattern.spill for pattern in self.chain.patterns]
+        return [stats for pattern in self.chain.patterns for stats in pattern.spill]
 
     def take_trouble(self) -> list[str]:
         return [trouble for pattern in self.chain.patterns for trouble in pattern.take_trouble()]

@@ -218,7 +218,8 @@ class InFeed:
             raise cannot_go_on()
         if member is not None:
             self.begun, self._accepted_before = old.begun, accepted_before
-        self._take_place(member or feed.add(
+        anew = feed.add_anew(old.member, plan) if member is None and isinstance(old, InFeed) and old.member else None
+        self._take_place(member or anew or feed.add(
             plan, self._since_seq, self._new_shedder(), self._purpose, self._sharing
         ))
         assert self.member is not None
@@ -349,7 +350,7 @@ class InFeed:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else (self.member.spill,)
+        return () if self.member is None else self.member.spills
 
     def take_trouble(self) -> list[str]:
         return []

@@ -63,6 +63,10 @@ def endless(plan: Plan) -> str | None:
         if _single(plan.pattern):
             return None
         return f"SELECTION {plan.selection.value} may skip rows forever; WITHIN would end it"
+    if plan.boxes:
+        if _single(plan.pattern):
+            return None
+        return "a match of a box may begin with the next event, whenever it ends; WITHIN would end it"
     tested = {d.variable for d in plan.defines if d.condition != Constant(True, "BOOLEAN")}
     loop = _taking_all(plan.pattern, tested)
     return None if loop is None else f"{loop} takes every row forever; a condition on it or WITHIN would end it"

@@ -19,11 +19,11 @@ class GapTest:
     Kept are only rows that begin later than all rows of the partition that end before them: of two rows inside a gap
     the other one is not needed, nor at an edge, where it is further away."""
 
-    __slots__ = ("_codes", "_first", "_first_us", "_key", "_last", "_last_us", "_matcher", "gap")
+    __slots__ = ("_codes", "_first", "_first_us", "_key", "_last", "_last_us", "gap", "matcher")
 
     def __init__(self, gap: Gap, matcher: Matcher) -> None:
         self.gap = gap
-        self._matcher = matcher
+        self.matcher = matcher
         self._codes = KeyCodes()
         self._key: Int64Array = np.zeros(0, np.int64)
         self._first: Int64Array = np.zeros(0, np.int64)
@@ -33,7 +33,7 @@ class GapTest:
 
     def push(self, batch: EventBatch) -> None:
         """Takes the next merged rows."""
-        rows = self._matcher.push(batch).rows
+        rows = self.matcher.push(batch).rows
         if not rows.num_rows:
             return
         key = np.concatenate([self._key, self._keys(rows)])
@@ -89,14 +89,14 @@ class GapTest:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Returns its state."""
         return {
-            "matcher": as_array(self._matcher.snapshot()), "codes": self._codes.snapshot(),
+            "matcher": as_array(self.matcher.snapshot()), "codes": self._codes.snapshot(),
             "key": self._key, "first": self._first, "last": self._last, "first_us": self._first_us,
             "last_us": self._last_us,
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Restores a snapshot."""
-        self._matcher.restore(state["matcher"].tobytes())
+        self.matcher.restore(state["matcher"].tobytes())
         self._codes.restore(state["codes"])
         self._key, self._first = state["key"], state["first"]
         self._last, self._first_us, self._last_us = state["last"], state["first_us"], state["last_us"]

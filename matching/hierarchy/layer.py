@@ -6,21 +6,23 @@ what intervals mean (query.plan.boxes.over_rows).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Int64Array, Matches
+from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.features import leaf_sql
 from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.held import Awaited, bare, joined, of_matches
-from matching.hierarchy.members import distinct
+from matching.hierarchy.members import DROPPED_MIN, distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
-from matching.hierarchy.modules import Modules
+from matching.hierarchy.modules import Keys, Modules
 from matching.hierarchy.skipping import Skipping
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
@@ -28,6 +30,7 @@ from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
+    Gap,
     GapPlace,
     decides_apart,
     gaps_apart,
@@ -64,6 +67,18 @@ SIEVED_MIN = 1 << 14
 PATHS_MAX = 2**15 - 1
 
 
+@runtime_checkable
+class RowKeeper(Protocol):
+    """A matcher whose state another plan may take over, and that tells which rows it needs; see
+    matching.matcher.KernelMatcher."""
+
+    def successor(
+        self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose
+    ) -> Matcher | None: ...  # fmt: skip
+
+    def least_offset(self, source: int) -> int | None: ...
+
+
 class Layer:
     """Matcher of one pattern with boxes in a hierarchy; its events have the columns of an interval
     (matching.hierarchy.modules.Modules.begin). Its matches have all events of all layers as evidence, with the path of
@@ -80,13 +95,13 @@ class Layer:
         self.sources = sources
         self.purpose = purpose
         self._all = modules
-        self._since = since
+        self.since = since
         counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
-        self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
+        self.modules = [modules.of(with_interval(box.plan, counted), below, box.name) for box in boxes]
         self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
-        upper, gaps = gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
+        upper, gaps = _plain(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
         ends = [gap for gap in self._gaps if gap.gap.place is GapPlace.END]
         self._awaited = Awaited(ends) if ends else None
@@ -96,7 +111,7 @@ class Layer:
         #: the output columns among those of the plain pattern
         self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
         searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
-        self._upper = modules.make(upper, searched)
+        self._upper: Matcher = modules.make(upper, searched)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
@@ -106,7 +121,31 @@ class Layer:
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._count = 0  # merged rows so far
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
+        self._forget_at = DROPPED_MIN  # number of events of matches at which those are looked for that nothing needs
         self._fingerprint = fingerprint(plan)
+
+    @property
+    def own(self) -> list[Matcher]:
+        """Returns the matchers of its merged rows."""
+        return [self._upper, *(gap.matcher for gap in self._gaps)]
+
+    def successor(self, plan: Plan, purpose: Purpose) -> Layer | None:
+        """Returns a layer of another plan that continues with the whole state of this one, which is unusable then.
+        Returns None if they do not search for the same, in the same merged rows, or if new measures read columns that
+        are not kept; what reads the modules is to be tidied up then (Modules.keep_only)."""
+        decides_later = self._awaited is not None or self._skipping is not None
+        same = not decides_later and _merged_rows_of(plan) == _merged_rows_of(self.plan)
+        if not same or not isinstance(self._upper, RowKeeper):
+            return None
+        new = Layer(plan, self._all, self.sources, purpose, self.since)
+        upper, apart = _plain(plan, self._all.counted)
+        same = new.merging is self.merging and list(apart) == [gap.gap for gap in self._gaps]
+        kernel = self._upper.successor(upper, _not_kept, purpose) if same else None
+        if kernel is None:
+            return None
+        new._upper, new._gaps, new._emitted_us = kernel, self._gaps, self._emitted_us
+        new._count = self._count
+        return new
 
     # ---- Matcher
 
@@ -136,7 +175,7 @@ class Layer:
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         head = {
             "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
-            "emitted_us": self._emitted_us, "since": self._since, "count": self._count,
+            "emitted_us": self._emitted_us, "since": self.since, "count": self._count,
         }  # fmt: skip
         if self._awaited is not None:
             arrays |= {f"awaited.{name}": array for name, array in self._awaited.snapshot().items()}
@@ -158,7 +197,7 @@ class Layer:
         self._upper.restore(arrays["upper"].tobytes())
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
-        self._emitted_us, self._since = head["emitted_us"], head["since"]
+        self._emitted_us, self.since = head["emitted_us"], head["since"]
         self._count = head.get("count", 0)
         self.sources = tuple(head["sources"])
         if self._awaited is not None:
@@ -174,7 +213,7 @@ class Layer:
             columns, order = _nothing(self._arrow), np.zeros(0, ORDER)
         else:
             columns, order = merged.rows.select(self._arrow.names), merged.order
-        if self._since and len(order) and (before := order["first"] < self._since).any():
+        if self.since and len(order) and (before := order["first"] < self.since).any():
             after = np.flatnonzero(~before)
             columns, order = columns.take(pa.array(after)), order[after]
         # of matches their place in the order, as they have no ingest sequence
@@ -226,7 +265,14 @@ class Layer:
     def _forget(self) -> None:
         """Drops what no match to come can contain."""
         within_us = None if self.plan.within is None else self.plan.within.interval_us
-        if within_us is None or self._emitted_us is None:
+        if self._emitted_us is None:
+            return
+        if within_us is None:
+            members = self.merging.members
+            if isinstance(self._upper, RowKeeper) and members.events >= self._forget_at:
+                until_us = members.until_us(self._upper.least_offset(0))
+                self.merging.forget(id(self), self._emitted_us if until_us is None else min(until_us, self._emitted_us))
+                self._forget_at = max(DROPPED_MIN, 2 * members.events)
             return
         begin_us = self._emitted_us - within_us
         self.merging.forget(id(self), begin_us)
@@ -321,6 +367,23 @@ def _sieves(plan: Plan) -> dict[int, str]:
         if so_far is not None:
             so_far.append(f"({' AND '.join(met)})")
     return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
+
+
+def _plain(plan: Plan, counted: Keys) -> tuple[Plan, tuple[Gap, ...]]:
+    """Returns the plain pattern over merged rows, with what AFTER MATCH needs, and its gaps."""
+    return gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
+
+
+def _merged_rows_of(plan: Plan) -> tuple[object, ...]:
+    """Returns what the merged rows of a pattern depend on, but for the columns that it reads."""
+    boxes = [(box.variable, box.name, fingerprint(box.plan), box.columns) for box in plan.boxes]
+    return plan.schema, plan.partition_by, plan.order_by, plan.settings, boxes
+
+
+def _not_kept(low_us: int, high_us: int) -> EventBatch:
+    """Returns no rows: merged rows are not read again."""
+    none = np.zeros(0, np.int64)
+    return EventBatch(_nothing(pa.schema([])), none, none.astype(np.int32), none, none)
 
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:

@@ -8,6 +8,9 @@ by their strategy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
+
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
@@ -30,6 +33,9 @@ class HierarchyMatcher:
     from now on in the same batches (see `may_join`). join: see Modules. lenient: see matching.matcher.make_matcher.
     """
 
+    #: The matchers of all layers that search in rows, each once, with the name of the pattern (empty: the outermost).
+    searches: Sequence[tuple[str, Matcher]]
+
     def __init__(
         self, plan: Plan, make: Make, sources: tuple[str, ...] = ("default",), purpose: Purpose = Purpose.MATCHES,
         modules: Modules | None = None, join: Join | None = None, lenient: bool = False,
@@ -39,13 +45,27 @@ class HierarchyMatcher:
         self._shares = modules is not None
         self.modules = modules_for(plan, make, join, lenient) if modules is None else modules
         self._step = self.modules.step
-        self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.position)
+        self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.first)
+        self.searches = _searches(self.layer)
         self._fingerprint = fingerprint(plan)
 
     @property
     def stuck(self) -> int:
         """See matching.batch.Matcher."""
         return self.layer.stuck
+
+    def begun_anew(self, plan: Plan, make: Make) -> HierarchyMatcher | None:
+        """Returns a matcher of another plan that begins now, but for patterns of boxes that both have: they go on, with
+        the matches that began before. Returns None if there are none."""
+        modules = self.modules
+        if not plan.boxes or all_counted_keys(plan) != modules.counted or plan.order_by[0].column != modules.time:
+            return None
+        modules.since, before = self.layer.since, {id(module) for module in modules}
+        try:
+            new = HierarchyMatcher(plan, make, self.layer.sources, self.layer.purpose, modules)
+        finally:
+            modules.since = None
+        return new if new.used().modules & before else None
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
@@ -69,6 +89,19 @@ class HierarchyMatcher:
             found.modules.update(map(id, layer.modules))
             layers += [module.matcher for module in layer.modules if isinstance(module.matcher, Layer)]
         return found
+
+    def successor(self, plan: Plan) -> HierarchyMatcher | None:
+        """Returns a matcher of another plan that continues with the whole state of this one, which is unusable then.
+        Returns None, without any change, unless the outermost patterns differ only in measures, and the patterns of
+        boxes not at all. What only this matcher read is to be tidied up, see Modules.keep_only."""
+        if not plan.boxes or all_counted_keys(plan) != self.modules.counted:
+            return None
+        layer = self.layer.successor(bounded(plan), self.layer.purpose)
+        if layer is None:
+            return None
+        new = copy(self)
+        new.plan, new.layer, new.searches, new._fingerprint = plan, layer, _searches(layer), fingerprint(plan)
+        return new
 
     def snapshot(self) -> bytes:
         """Returns the state of all layers; without that of modules that it shares with other queries."""
@@ -98,12 +131,24 @@ class HierarchyMatcher:
         self._step = head["step"]
 
 
+def _searches(outermost: Layer) -> Sequence[tuple[str, Matcher]]:
+    found: dict[int, tuple[str, Matcher]] = {}
+    left: list[tuple[str, Matcher]] = [("", outermost)]
+    for name, matcher in left:
+        if isinstance(matcher, Layer):
+            left += [(name, one) for one in matcher.own]
+            left += [(module.name, module.matcher) for module in matcher.modules]
+        else:
+            found.setdefault(id(matcher), (name, matcher))
+    return list(found.values())
+
+
 def modules_for(plan: Plan, make: Make, join: Join | None = None, lenient: bool = False) -> Modules:
     """Returns the modules of a query and of those that join it, still without any. lenient: see
     matching.matcher.make_matcher."""
 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
-        return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
+        return Layer(layer, modules, ("default",), use, modules.first) if layer.boxes else make(layer, use)
 
     modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan), join, lenient)
     return modules

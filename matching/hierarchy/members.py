@@ -36,6 +36,11 @@ class Members:
         return len(self._until_us)
 
     @property
+    def events(self) -> int:
+        """Returns the number of events of all complex events."""
+        return len(self.path)
+
+    @property
     def next(self) -> int:
         """Returns the number of the next complex event."""
         return self._first + len(self)
@@ -62,6 +67,12 @@ class Members:
     def of(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Returns the indices of the events of complex events, one after the other, and the bounds between these."""
         return ranges(self._bounds, numbers - self._first)
+
+    def until_us(self, number: int | None) -> int | None:
+        """Returns the time of the last event of a complex event, or of the first one kept if that is later; None if
+        there is none."""
+        at = 0 if number is None else max(0, number - self._first)
+        return None if number is None or at >= len(self) else int(self._until_us[at])
 
     def drop_before(self, time_us: int) -> None:
         """Drops complex events at the front whose last event is earlier."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matching.batch import EventBatch, Matcher, Matches
+from query.errors import QueryError
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
 
 
 class Module:
-    """A pattern of boxes and its matcher. key: of the pattern. searched: number of events that it was searched in."""
+    """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. searched:
+    number of events that it was searched in."""
 
-    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "searched")
+    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "name", "searched")
 
-    def __init__(self, key: str, plan: Plan, matcher: Matcher) -> None:
+    def __init__(self, key: str, name: str, plan: Plan, matcher: Matcher) -> None:
         self.key = key
+        self.name = name
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
         self.searched = 0
@@ -31,6 +36,11 @@ class Module:
             self.searched += 0 if batch is None else len(batch)
             try:
                 self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
+            except QueryError as error:
+                where = f"in pattern {self.name}: "
+                faults = [replace(fault, message=where + fault.message) for fault in error.diagnostics]
+                self._failure = QueryError(faults, error.text)
+                raise self._failure from None
             except Exception as error:
                 self._failure = error
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -54,17 +55,25 @@ class Modules:
         self._join = join
         self.time = time
         self.counted = counted
+        #: See `first`; None: the next event.
+        self.since: int | None = None
         self.step = self.position = 0
         self._counts = [Counts(keys) for keys in counted]
         self._known: dict[str, Module] = {}
         self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
 
-    def of(self, plan: Plan, purpose: Purpose) -> Module:
-        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
+    @property
+    def first(self) -> int:
+        """Returns the position of the first event of matches that are for a layer which is added."""
+        return self.position if self.since is None else self.since
+
+    def of(self, plan: Plan, purpose: Purpose, name: str) -> Module:
+        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on.
+        name: of its box."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, plan, self._matcher(plan, purpose))
+            self._known[key] = Module(key, name, plan, self._matcher(plan, purpose))
         return self._known[key]
 
     def _matcher(self, plan: Plan, purpose: Purpose) -> Matcher:
@@ -83,15 +92,17 @@ class Modules:
         keys = [c.name for c in plan.partition_by]
         kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
         name = json.dumps([kinds, keys, with_events, plan.settings])
-        n = 0
-        while (found := self._merged.get(f"{n} {name}")) is not None and not found.takes(reader):
-            n += 1
+        of_name = (one for key, one in self._merged.items() if key.partition(" ")[2] == name)
+        found = next((one for one in of_name if one.takes(reader)), None)
         if found is None:
             time = plan.order_by[0].column.name
             found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
-            self._merged[f"{n} {name}"] = found
+            self._merged[self._free_name(name)] = found
         found.join(of, reader)
         return found
+
+    def _free_name(self, name: str) -> str:
+        return next(numbered for n in count() if (numbered := f"{n} {name}") not in self._merged)
 
     def begin(self, step: int, batch: EventBatch | None) -> EventBatch | None:
         """Begins a step, unless another reader has, and returns its events with the columns of an interval, which
@@ -104,7 +115,10 @@ class Modules:
     def keep_only(self, used: Used) -> None:
         """Drops what no layer reads any more."""
         self._known = {key: module for key, module in self._known.items() if id(module) in used.modules}
-        self._merged = {name: merging for name, merging in self._merged.items() if id(merging) in used.merged}
+        merged, self._merged = self._merged, {}
+        for name, merging in merged.items():
+            if id(merging) in used.merged:
+                self._merged[self._free_name(name.partition(" ")[2])] = merging
         for merging in self._merged.values():
             merging.keep_only(used.layers)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from query.errors import Diagnostic, ExpandedText, Insert, QueryError, Span
+from query.errors import Diagnostic, ExpandedText, Insert, QueryError, Span, check_text
 from query.language.build import identifier_of
 from query.language.cut import WithEntry, enclosing, with_lists
 from query.language.lexer import TokenKind, Tokens, tokenize
@@ -49,6 +49,7 @@ class DropPattern:
 def pattern_statement(text: str) -> CreatePattern | DropPattern | None:
     """Returns the statement about a named pattern that a text is, or None if it is another one. Raises QueryError for
     an incomplete one."""
+    check_text(text)
     head = text.lstrip()[:6].upper()
     if head not in ("CREATE", "DROP P") and not head.startswith(("--", "/*", "DROP")):
         return None

@@ -11,7 +11,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.expression import Column, Expression, MatchNumber, Navigation, walk
 from query.plan.output import output_columns
 from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
-from query.plan.plan import Box, Order, Plan
+from query.plan.plan import Box, Order, Plan, modules
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 
@@ -42,7 +42,14 @@ class BoxBinder:
             module = self.modules[name]
             self.keys(module, partition, define.box.span)
             found.append(replace(module, variable=define.variable.name))
-        self.clauses(order, pattern, next(d.box.span for d in self.match.defines if d.box is not None))
+        first = next(d.box.span for d in self.match.defines if d.box is not None)
+        columns = [(schema.name or "the input", schema.names)]
+        columns += [(box.name, tuple(c.name for c in output_columns(box.plan))) for box in modules(tuple(found))]
+        for owner, names in columns:
+            if hidden := [name for name in names if name.startswith("#")]:
+                message = f"{owner} has a column {hidden[0]}: under a pattern with boxes no name may begin with #"
+                self.fault("HQ500", message, first, hint="give it another name: AS name")
+        self.clauses(order, pattern, first)
         return () if len(self.faults) > before else tuple(found)
 
     def keys(self, module: Box, partition: Sequence[Column], span: Span) -> None:

@@ -21,7 +21,9 @@ from query.plan.expression import (
     Logical,
     MatchNumber,
     Navigation,
+    conjuncts,
     is_row_local,
+    show,
     walk,
 )
 from query.plan.fingerprint import fingerprint
@@ -39,6 +41,16 @@ KIND, FIRST, LAST = Field("#kind", "INTEGER"), Field("#first", "BIGINT"), Field(
 FIRST_US, LAST_US = Field("#first_us", "BIGINT"), Field("#last_us", "BIGINT")
 #: The columns t0 and t1 of a variable.
 TIMES = ("t0", "t1")
+
+
+def as_written(condition: Expression) -> str:
+    """Returns a condition on merged rows without what composition adds to it, as it is shown to users."""
+    added = {KIND.name, FIRST.name, LAST.name, FIRST_US.name, LAST_US.name}
+    parts = [p for p in conjuncts(condition) if not any(isinstance(e, Column) and e.name in added for e in walk(p))]
+    shown = " AND ".join(map(show, parts or [condition]))
+    for name in TIMES:
+        shown = shown.replace(f"#{name}", name)
+    return shown
 
 
 def kind_of(boxes: tuple[Box, ...], variable: str) -> int:

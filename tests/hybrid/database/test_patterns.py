@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import hybrid
 from hybrid import DataError, QueryError
-from hybrid.database.pattern_file import PATTERNS
+from hybrid.database.pattern_file import PATTERNS, _sum
 from tests.archive.store import s3_server
 from tests.hybrid.cli.test_cli import run
 
@@ -295,7 +296,8 @@ def test_a_pattern_is_not_made_of_itself():
 
 def test_names_that_cannot_be_patterns():
     with with_patterns() as db:
-        names = {"T": "is a stream", "_v": "cannot name", "a-b": "cannot name", "v" * 201: "201 bytes"}
+        names = {"T": "is a stream", "_v": "cannot name", "a-b": "cannot name", "v" * 201: "201 bytes",
+                 "select": "is a word of SQL", "Order": "is a word of SQL", None: "cannot name"}  # fmt: skip
         for name, reason in names.items():
             with pytest.raises(DataError, match=reason):
                 db.create_pattern(name, VISIT)
@@ -350,9 +352,12 @@ def test_a_live_query_keeps_the_text_it_began_with(tmp_path):
         assert alerts["lunches"].fetch().to_pylist() == [{"m": 2}]
         assert alerts["visits"].fetch().to_pylist() == [{"n": 2}]
         assert alerts["visits"].patterns == {"visit": VISIT}
-        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit"):
+        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit") as caught:
             db.watch("SELECT n FROM visit", name="visits")
-        now = db.replace(alerts["visits"], "SELECT n FROM visit")
+        assert caught.value.hint == "db.replace('visits', text) installs the query with the new text"
+        with pytest.raises(DataError, match="no query has the name visit\nhint: did you mean visits"):
+            db.replace("visit", "SELECT n FROM visit")
+        now = db.replace("visits", "SELECT n FROM visit")
         assert now is db.watch("SELECT n FROM visit", name="visits")
         db.push("t", rows("aab", 130), offset=5)
         assert now.fetch().to_pylist() == []
@@ -434,6 +439,28 @@ def test_patterns_in_a_store(tmp_path):
             db.drop_pattern("lunch")
         with hybrid.connect("s3://bucket/db", storage_options=server.options, read_only=True) as db:
             assert db.patterns() == {"visit": VISIT}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "it is not a file of named patterns"),
+        ('{"version": 1}', "it is not a file of named patterns"),
+        ({"version": 1, "patterns": {"visit": 5}}, "its patterns are not texts by name"),
+        ({"version": 1, "patterns": ["visit"]}, "its patterns are not texts by name"),
+        ({"version": 1, "patterns": {"visit": VISIT, "Visit": VISIT}}, "two of its patterns have one name"),
+    ],
+)
+def test_a_file_of_patterns_that_is_spoilt(tmp_path, content, reason):
+    # Before: "is damaged: 'sum'", "list indices must be integers", or a TypeError with the first use.
+    if isinstance(content, dict):
+        content = json.dumps({**content, "sum": _sum(content)})
+    with opened(tmp_path / "db"):
+        pass
+    (tmp_path / "db" / PATTERNS).write_text(content)
+    with pytest.raises(DataError, match=f"{PATTERNS} is damaged: {reason}"):
+        hybrid.connect(tmp_path / "db", maintenance=False)
 
 
 # ---- the command line
