@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+
 from matching.batch import EventBatch, Matcher, Matches
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
@@ -30,8 +33,41 @@ class Module:
             self._step = step
             self.searched += 0 if batch is None else len(batch)
             try:
-                self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
+                self._found = self._decided(batch, watermark_us)
             except Exception as error:
                 self._failure = error
                 raise
         return self._found
+
+    def _decided(self, batch: EventBatch | None, watermark_us: int | None) -> Matches:
+        if batch is None:
+            return self.matcher.advance(watermark_us)
+        found = self.matcher.push(batch)
+        if self.lag_us and len(batch):
+            # merged rows wait for the lag behind the last event only, so what is decided by its time has to be there:
+            # matches of keys without a further event, too
+            found = joined(found, self.matcher.advance(int(batch.ts_us[-1])))
+        return found
+
+
+def joined(first: Matches, second: Matches) -> Matches:
+    """Returns the matches of both, which are of one plan."""
+    if not len(first) or not len(second):
+        return first if len(first) else second
+    names = tuple(dict.fromkeys([*first.variables, *second.variables]))
+    places = {name: i for i, name in enumerate(names)}
+    recoded = [
+        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable]
+        for part in (first, second)
+    ]
+
+    def both(name: str) -> np.ndarray:
+        return np.concatenate([getattr(first, name), getattr(second, name)])
+
+    return Matches(
+        pa.concat_tables([first.rows, second.rows]),
+        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
+        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
+        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
+        names, first.sources,
+    )  # fmt: skip
