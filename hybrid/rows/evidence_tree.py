@@ -32,8 +32,8 @@ class EvidenceTree:
         return self.text()
 
     def text(self, most: int | None = None) -> str:
-        """Returns the tree as text. most: of events of one variable in a row, so many are shown, and of others the
-        number; None: all."""
+        """Returns the tree as text. most: of events of one variable in a row, so many are shown, and the others
+        counted, if there are two or more; None: all."""
         return "\n".join(self._lines("", "", most))
 
     def __repr__(self) -> str:
@@ -58,7 +58,8 @@ class EvidenceTree:
         yield own + self._head()
         for _, alike in groupby(self.parts, lambda part: (part.name, part.event is None)):
             row = list(alike)
-            left_out = 0 if most is None or row[0].event is None else max(len(row) - most, 0)
+            left_out = 0 if most is None or row[0].event is None else len(row) - most
+            left_out = left_out if left_out > 1 else 0  # the line for it takes as much room as the event
             for i, part in enumerate(row):
                 last = part is self.parts[-1]
                 if left_out and i == len(row) - 1:

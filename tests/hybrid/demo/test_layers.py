@@ -16,7 +16,9 @@ from hybrid.database.database import Database
 from hybrid.demo import delays, flights, thieves
 from hybrid.demo.pictures import draw_delays, draw_ring
 from hybrid.demo.thieves import PATTERNS, ThievesResult, open_shops, tuples
+from hybrid.rows.result import text_table
 from simulator.thieves import RING_KINDS
+from tests.docs.documents import ROOT
 from tests.hybrid.ends import killed
 from tests.independent import delays_check, rings_check
 
@@ -151,6 +153,9 @@ def test_delays_are_those_of_loops_over_the_flights(year: delays.DelaysResult) -
     expected = {"growth": growth, "wave": waves, "bad_day": days}
     assert {name: sorted(tuples(rows)) for name, rows in year.rows.items()} == expected
     assert (len(growth), len(waves), len(days), year.departures) == (2_153, 219, 8, 328_521)
+    guide = (ROOT / "docs" / "hierarchies.md").read_text(encoding="utf-8")
+    assert f"```text\n{text_table(year.rows['bad_day'], 20)}\n```" in guide
+    assert "8 of a year of 328,521 departures, with 2,153 growing delays and 219 waves" in guide
 
 
 @needs_flights
