@@ -77,6 +77,9 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
     row has no evidence."""
     mine = pc.and_(pc.equal(evidence.column("row"), row), pc.equal(evidence.column("side"), side))
     lines = evidence.filter(mine).to_pylist()
+    if not lines and pc.max(evidence.column("row")).as_py() == -1:
+        message = "output rows of this statement do not come from one match each"
+        raise DataError(message, "evidence() has the events of all its matches")
     if not lines:
         raise DataError(f"row {row} has no evidence on the side {side}", "rows count from 0; the sides are pl and pa")
     for line in lines:
