@@ -24,6 +24,15 @@ def test_the_patterns_are_those_of_the_demos() -> None:
     assert shown == [*LAYERS.values(), TOGETHER_QUERY, *delays.LAYERS.values()]
 
 
+def test_the_picture_is_of_the_ring_that_the_demo_shows() -> None:
+    planted = thieves(1)
+    begin = min(case["t0"] for case in planted.scenario.cases.to_pylist() if case["kind"] == "ring")
+    (ring,) = (row for row in planted.truths["ring"].to_pylist() if row["t0"] == begin)
+    picture = (ROOT / "docs" / "thieves.svg").read_text(encoding="utf-8")
+    assert all(f">{ring[nth]}</text>" in picture for nth in ("first", "second", "third"))
+    assert f"at the {ring['shelf']} shelf</text>" in picture
+
+
 def test_the_numbers_are_those_of_the_simulator() -> None:
     planted = thieves(1)
     counts = {name: table.num_rows for name, table in planted.truths.items()}
