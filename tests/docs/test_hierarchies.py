@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+import pytest
+
 from hybrid.demo import delays
 from simulator.thieves import LAYERS, TOGETHER_QUERY, thieves
 from tests.docs.documents import ROOT, blocks
@@ -24,6 +26,7 @@ def test_the_patterns_are_those_of_the_demos() -> None:
     assert shown == [*LAYERS.values(), TOGETHER_QUERY, *delays.LAYERS.values()]
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_the_ring_that_the_demo_shows() -> None:
     planted = thieves(1)
     begin = min(case["t0"] for case in planted.scenario.cases.to_pylist() if case["kind"] == "ring")
@@ -33,6 +36,7 @@ def test_the_picture_is_of_the_ring_that_the_demo_shows() -> None:
     assert f"at the {ring['shelf']} shelf</text>" in picture
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_simulator() -> None:
     planted = thieves(1)
     counts = {name: table.num_rows for name, table in planted.truths.items()}

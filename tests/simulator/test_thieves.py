@@ -8,6 +8,7 @@ import pytest
 from simulator.thieves import RING_KINDS, SINGLE_KINDS, Thieves, thieves
 from tests.independent import rings_check
 
+pytestmark = pytest.mark.slow
 
 def microseconds(table: pa.Table) -> list[tuple]:
     columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
