@@ -23,7 +23,7 @@ def rows_behind(heading: str) -> dict[str, list[int]]:
 
 def test_the_patterns_are_those_of_the_demos() -> None:
     shown = [block.text for block in blocks("sql") if block.path == DOCUMENT]
-    assert shown == [*LAYERS.values(), TOGETHER_QUERY, *delays.LAYERS.values()]
+    assert shown == [*LAYERS.values(), TOGETHER_QUERY, delays.GROWTH, *delays.LAYERS.values()]
 
 
 @pytest.mark.slow
