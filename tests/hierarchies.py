@@ -209,22 +209,26 @@ class Hierarchy:
 @st.composite
 def hierarchies(draw: st.DrawFn, selections: Sequence[str] = tuple(SELECTIONS)) -> Hierarchy:
     key = draw(st.booleans())
-    patterns = draw(named_patterns(key, selections))
+    keyed = 0 if key else draw(st.sampled_from([0, 0, 1, 2]))
+    patterns = draw(named_patterns(key, selections, keyed))
     outermost = draw(patterns_over(tuple(patterns), key, selections, boxed=True))[0]
     if draw(st.sampled_from([False, False, True])):
         outermost = outermost.replace("ORDER BY ts MEASURES", "ORDER BY ts MEASURES CLASSIFIER() AS c, t0 AS began,")
         outermost = re.sub(r" (AFTER MATCH|PATTERN \()", r" ALL ROWS PER MATCH \1", outermost, count=1)
-    events = draw(event_lists(key))
+    events = draw(event_lists(key or keyed > 0))
     cuts = draw(st.lists(st.integers(1, len(events) - 1), unique=True, max_size=len(events)))
     return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
 
 
 @st.composite
-def named_patterns(draw: st.DrawFn, key: bool, selections: Sequence[str] = tuple(SELECTIONS)) -> dict[str, str]:
-    """Draws up to three patterns by name, of which later ones may have boxes of earlier ones."""
+def named_patterns(
+    draw: st.DrawFn, key: bool, selections: Sequence[str] = tuple(SELECTIONS), keyed: int = 0
+) -> dict[str, str]:
+    """Draws up to three patterns by name, of which later ones may have boxes of earlier ones. keyed: so many of the
+    first have a key, also if `key` is False."""
     patterns: dict[str, str] = {}
     for i in range(draw(st.integers(1, 3))):
-        patterns[f"p{i}"] = draw(patterns_over(tuple(patterns), key, selections))[0]
+        patterns[f"p{i}"] = draw(patterns_over(tuple(patterns), key or i < keyed, selections))[0]
     return patterns
 
 

@@ -48,6 +48,7 @@ class ScenarioName(StrEnum):
     rfid = "rfid"
     highway = "highway"
     security = "security"
+    thieves = "thieves"
 
 
 class Demo(StrEnum):
@@ -58,6 +59,8 @@ class Demo(StrEnum):
     highway = "highway"
     security = "security"
     flights = "flights"
+    thieves = "thieves"
+    delays = "delays"
 
 
 Text = Annotated[str, typer.Argument(help="The query, or a file with it.")]
@@ -320,6 +323,11 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 
         fields = tuple(Field(n, t) for n, t in flights.COLUMNS.items())
         return flights.QUERY, {"departures": Schema("departures", fields, "ts", ("tailnum",))}
+    if name == "thieves":
+        from hybrid.demo import thieves
+        from simulator.thieves import FIELDS as VISITS
+
+        return thieves.STATEMENT, {"readings": Schema("readings", VISITS, "ts", ("person",))}
     return None
 
 
@@ -329,7 +337,7 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 @app.command()
 def simulate(
     what: Annotated[
-        ScenarioName, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, or logins.")
+        ScenarioName, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, logins, or thieves.")
     ],
     seed: Seed = 1,
     events: Annotated[int, typer.Option(help="Number of ticks (stock only).", min=0)] = 10_000,
@@ -352,6 +360,10 @@ def simulate(
         from simulator.highway import highway
 
         table = highway(seed).events("tolls")
+    elif what is ScenarioName.thieves:
+        from simulator.thieves import thieves
+
+        table = thieves(seed).scenario.events("readings")
     else:
         from simulator.security import security
 
@@ -368,10 +380,11 @@ def demo(
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="File for the plot of one match (in demo-output/).")] = None,
     interleaving: Annotated[
-        int, typer.Option(help="Number of another arrival order of the same events (rfid, highway, security).", min=0)
+        int, typer.Option(help="Number of another arrival order of the same events (simulated ones).", min=0)
     ] = 0,
 ) -> None:
-    """Runs a demo: prints its matches with evidence, and saves a plot of one match."""
+    """Runs a demo: prints its matches with evidence, and saves a plot of one match. thieves and delays have several
+    layers of patterns."""
     from hybrid.cli import demos
 
     if directory is not None and _is_taken(directory):
@@ -380,6 +393,10 @@ def demo(
         code = demos.stock(directory, picture or PICTURES / "stock.png")
     elif which is Demo.flights:
         code = demos.flights(directory, picture or PICTURES / "flights.png")
+    elif which is Demo.thieves:
+        code = demos.thieves(seed, directory, picture or PICTURES / "thieves.png", interleaving)
+    elif which is Demo.delays:
+        code = demos.delays(directory, picture or PICTURES / "delays.png")
     else:
         code = demos.planted(which.value, seed, directory, picture or PICTURES / f"{which.value}.png", interleaving)
     raise typer.Exit(code)

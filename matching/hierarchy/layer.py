@@ -120,6 +120,7 @@ class Layer:
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._count = 0  # merged rows so far
+        self._taken = 0  # the last step of which it has the merged rows
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._forget_at = DROPPED_MIN  # number of events of matches at which those are looked for that nothing needs
         self._fingerprint = fingerprint(plan)
@@ -156,13 +157,17 @@ class Layer:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        self._taken = self._all.step
+        merged, lag_us = self.merging.step(self._taken, batch, None), self.merging.lag_us
         reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
         return self._emit(merged, None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:
-        """See matching.batch.Matcher."""
-        merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
+        """See matching.batch.Matcher. In the step of a push: by the time of its last event."""
+        merged, lag_us = None, self.merging.lag_us
+        if self._taken != self._all.step:
+            self._taken = self._all.step
+            merged = self.merging.step(self._taken, None, watermark_us)
         if watermark_us is None:
             return self._emit(merged, None, None, ended=True)
         reached_us = None if lag_us is None else watermark_us - lag_us

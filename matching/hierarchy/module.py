@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.held import joined
 from query.errors import QueryError
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
@@ -35,7 +36,7 @@ class Module:
             self._step = step
             self.searched += 0 if batch is None else len(batch)
             try:
-                self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
+                self._found = self._decided(batch, watermark_us)
             except QueryError as error:
                 where = f"in pattern {self.name}: "
                 faults = [replace(fault, message=where + fault.message) for fault in error.diagnostics]
@@ -45,3 +46,14 @@ class Module:
                 self._failure = error
                 raise
         return self._found
+
+    def _decided(self, batch: EventBatch | None, watermark_us: int | None) -> Matches:
+        if batch is None:
+            return self.matcher.advance(watermark_us)
+        found = self.matcher.push(batch)
+        if self.lag_us and len(batch):
+            # merged rows wait for the lag behind the last event only, so what is decided by its time has to be there:
+            # matches of keys without a further event, too
+            some = [part for part in (found, self.matcher.advance(int(batch.ts_us[-1]))) if len(part)]
+            found = some[0] if len(some) == 1 else joined(some) if some else found
+        return found

@@ -325,8 +325,12 @@ class _Query:
         plan = self.bind()
         whole = Span(len(self.query.text) - len(self.query.text.lstrip()), len(self.query.text))
         if len(plan.factors) != 1 or plan.kind is not StatementKind.SELECT or plan.alert is not None:
-            self.fault("HQ222", "a named pattern is a SELECT from one MATCH_RECOGNIZE", whole,
-                       "another statement", "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")
+            several = len(plan.factors) > 1
+            self.fault("HQ222", f"a box takes matches of one MATCH_RECOGNIZE over events, and {name} has "
+                       f"{len(plan.factors)}" if several else "a named pattern is a SELECT from one MATCH_RECOGNIZE",
+                       whole, "rows of patterns" if several else "another statement",
+                       "the rows of a pattern become the events of a stream by db.watch(text, into=\"name\")"
+                       if several else "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")
             self.raise_faults()
         (factor,), (syntax,) = plan.factors, self.query.factors
         columns: list[tuple[str, str]] = []

@@ -407,6 +407,10 @@ class MatchBinder:
                 continue
             condition = bind_expression(define.condition, replace(scope, candidate=name), self.faults)
             if condition is None:
+                word = define.condition.text.strip()
+                if word.isidentifier() and self.faults and self.faults[-1].span == define.condition.span:
+                    matches = f"{define.variable.written} AS PATTERN {word} takes matches of a pattern"
+                    self.faults[-1] = replace(self.faults[-1], hint=f"{self.faults[-1].hint}; {matches}")
                 continue
             if condition.type == duck.NULL_TYPE:
                 condition = Constant(None, "BOOLEAN", condition.span)

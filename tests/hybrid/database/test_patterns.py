@@ -485,3 +485,17 @@ def test_the_command_line(tmp_path):
     assert (done.returncode, "pattern visit is used by pattern lunch" in done.stderr) == (1, True)
     assert run("pattern", "drop", "lunch", *where).returncode == 0
     assert "did you mean visit?" in run("pattern", "show", "visitt", *where).stderr
+
+
+def test_a_pattern_over_rows_is_no_box_and_says_so() -> None:
+    # Before: "a named pattern is a SELECT from one MATCH_RECOGNIZE", which it is, as written.
+    with with_patterns(None, EVENTS) as db:
+        db.create_pattern("two", "SELECT k, m FROM visit MATCH_RECOGNIZE (PARTITION BY k ORDER BY t1 "
+                                 "MEASURES B.n AS m PATTERN (A B))")  # fmt: skip
+        assert len(answer(db, "SELECT * FROM two")) == 1
+        with pytest.raises(DataError, match=r"do not come from one match each(.|\n)*evidence\(\)"):
+            db.sql("SELECT * FROM two").tree()  # before: row 0 has no evidence
+        said = r"in pattern two: a box takes matches .* over events, and two has 2(.|\n)*into="
+        with pytest.raises(QueryError, match=said):
+            db.sql("SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.m AS m PATTERN (V E) "
+                   "SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN two, E AS s = 'e')")  # fmt: skip

@@ -124,3 +124,29 @@ def test_live_rows_have_the_same_tree() -> None:
     assert len(alerts.fetch()) == 1
     assert str(alerts.tree()) == SHOWN
     assert str(db.sql(TEXT).tree()) == SHOWN
+
+
+@pytest.mark.parametrize(("most", "shown"), [
+    (None, ["A", "B 1", "B 2", "B 3", "B 4", "C"]), (4, ["A", "B 1", "B 2", "B 3", "B 4", "C"]),
+    (2, ["A", "B 1", "B  ... 2 more", "B 4", "C"]), (1, ["A", "B  ... 3 more", "B 4", "C"]),
+])  # fmt: skip
+def test_events_of_one_variable_in_a_row_are_counted(most: int | None, shown: list[str]) -> None:
+    rows = [{"ts": datetime(2024, 3, 1, 9, 0, i), "v": v} for i, v in enumerate([9, 1, 2, 3, 4, 0])]
+    tree = hybrid.sql(
+        "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A B+ C) "
+        "DEFINE A AS v = 9, B AS v > 0, C AS v = 0)", t=rows,
+    ).tree()  # fmt: skip
+    lines = tree.text(most).splitlines()[1:]
+    assert all(line.startswith("├─ ") for line in lines[:-1])
+    assert lines[-1] == "└─ C  2024-03-01 09:00:05  v 0"
+    names = [line[3:] if "more" in line else f"{line[3]} {line[-1]}".replace("A 9", "A").replace("C 0", "C")
+             for line in lines]  # fmt: skip
+    assert names == shown
+
+
+def test_events_at_the_end_are_counted_too() -> None:
+    rows = [{"ts": datetime(2024, 3, 1, 9, 0, i), "v": i} for i in range(5)]
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+))"
+    assert hybrid.sql(text, t=rows).tree().text(2).splitlines()[1:] == [
+        "├─ A  2024-03-01 09:00:00  v 0", "├─ A  ... 3 more", "└─ A  2024-03-01 09:00:04  v 4",
+    ]  # fmt: skip
