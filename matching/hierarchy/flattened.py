@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import parts
@@ -54,7 +55,6 @@ class FlattenedMatcher:
         self._within_us = plan.within.interval_us
         self._make_one, self._make_layers = make_one, make_layers
         self._fingerprint = fingerprint(plan)
-        self._columns = list(plan.columns)
         self._bare = way.chosen.purpose.bare
         self._order = _Order(way)
         self._kept = _Kept(plan)
@@ -171,7 +171,7 @@ class FlattenedMatcher:
 
 def _is_large(column: pa.Array) -> bool:
     """True if an integer is beyond what conditions can certainly compute with."""
-    bounds = pa.compute.min_max(column).as_py()
+    bounds = pc.min_max(column).as_py()
     low, high = bounds["min"], bounds["max"]
     return low is not None and (low < -INTEGER_MAX or high > INTEGER_MAX)
 

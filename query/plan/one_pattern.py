@@ -55,10 +55,9 @@ class Crossing:
 class OnePattern:
     """A plain pattern whose matches all have the same variables.
 
-    plan: it. names: the variable of each event of a match. paths: of the variables of
-    these events, in the pattern with boxes. layers: number of searches in its place. order: which of the events tell
-    the order of matches with the same last event, the first one first. integers: columns of which values beyond
-    INTEGER_MAX could make a condition fail."""
+    plan: it. names: the variable of each event of a match. paths: of these variables in the pattern with boxes. layers:
+    number of searches in its place. order: which of the events tell the order of matches with the same last event, the
+    first one first. integers: columns of which values beyond INTEGER_MAX could make a condition fail."""
 
     plan: Plan
     names: tuple[str, ...]
