@@ -26,6 +26,7 @@ from matching.program.lanes import (
     lane_of,
     lower,
 )
+from matching.program.opcodes import OF_ONE_ROW
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
@@ -76,9 +77,15 @@ def _leaf(expression: Expression) -> Leaf | None:
 def lowered(expression: Expression) -> Lowered | None:
     """The expression in lanes over stored columns, or None if DuckDB has to compute it."""
     try:
-        return lower(expression, _leaf)
+        found = lower(expression, _leaf)
     except NoLane:
         return None
+    return None if _of_one_row(found) else found
+
+
+def _of_one_row(node: Lowered) -> bool:
+    """True if an operation of it has no exact form for arrays."""
+    return isinstance(node, Op) and (node.name in OF_ONE_ROW or any(map(_of_one_row, node.arguments)))
 
 
 def columns_read(expressions: Sequence[Expression]) -> tuple[str, ...]:
@@ -271,7 +278,7 @@ def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ..
     def one(node: Lowered) -> Lowered:
         if not isinstance(node, Op):
             return node
-        node = Op(node.name, tuple(map(one, node.arguments)), node.lane)
+        node = Op(node.name, tuple(map(one, node.arguments)), node.lane, node.constant)
         if node in known:
             repeated.add(id(known[node]))
         return known.setdefault(node, node)

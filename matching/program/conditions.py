@@ -27,9 +27,11 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    conjuncts,
     is_row_local,
     walk,
 )
+from query.plan.row_parts import by_rows
 
 
 class ConditionCode:
@@ -55,8 +57,13 @@ class ConditionCode:
     def code(self, condition: Expression) -> tuple[tuple[int, int, int], ...]:
         """Returns the instructions (opcode, a, b) of a condition. Raises NoLane for a value that is not kept."""
         out: list[tuple[int, int, int]] = []
-        self.emit(lower(condition, self.leaf), out)
+        self.emit(lower(self._known(condition), self.leaf), out)
         return tuple(out)
+
+    def _known(self, condition: Expression) -> Expression:
+        """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
+        parts = tuple(part if _lowers(part) else by_rows(part, _lowers) for part in conjuncts(condition))
+        return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
 
     def text(self, value: str) -> int:
         """Returns the code of a VARCHAR constant."""
@@ -215,6 +222,15 @@ class ConditionCode:
                 for argument in arguments:
                     self.emit(argument, out)
                 emit(OpCode[name.upper()], *map(self._constant, constants_of(lowered)))
+
+
+def _lowers(expression: Expression) -> bool:
+    """True if a part of a condition has a form as it is."""
+    try:
+        lower(expression, ConditionCode().leaf)
+    except NoLane:
+        return False
+    return True
 
 
 def _has_lane(expression: Expression) -> bool:

@@ -294,7 +294,7 @@ class Program:
                 return f" f{a}"
             case ("register",):
                 return f" r{a}"
-            case ("value" | "factor" | "divisor",):
+            case ("value" | "factor" | "which" | "divisor",):
                 return f" {self.constants[a]}"
             case ("target",):
                 return f" {a}"
