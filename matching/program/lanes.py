@@ -461,7 +461,12 @@ def _time_apart(a: Lowered, b: Lowered, unit_us: int, bounds: bool) -> Lowered:
     return apart if bounds else Op("idiv", (apart, Literal(unit_us, lane)), lane)
 
 
-def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
+def sqrt(value: Lowered) -> Lowered:
+    """The square root of a double."""
+    return Op("function", (value,), FLOAT, _FUNCTIONS["sqrt"])
+
+
+def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) -> Lowered:
     """Returns the expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 
     Raises NoLane if the exact meaning is not expressible. Long: a case for each operation."""

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from matching.program.conditions import ConditionCode
-from matching.program.lanes import Lane, Leaf, NoLane, kept_lane, lower
+from matching.program.lanes import Lane, Leaf, Lowered, NoLane, kept_lane, lower
 from matching.program.opcodes import OpCode
 from matching.program.program import NoKernel, Program, TextCodes, assemble
 from query.automaton.trends import TrendAutomaton, trend_automaton
@@ -315,7 +315,7 @@ def _pair(condition: Expression, reads: ConditionCode, code: list[tuple[tuple[in
     return ((Computed(code.index(tuple(instructions)), before),),)
 
 
-def _leaf(e: Expression, reads: ConditionCode) -> Leaf | None:
+def _leaf(e: Expression, reads: ConditionCode) -> Lowered | None:
     """Returns what only one of the two events is read for as a value of it, where it has a lane; a register is one of
     the event right before."""
     if isinstance(e, Constant):
