@@ -117,6 +117,8 @@ def _computed(codes: list[OpCode]) -> list[str]:
     names = _names(first.takes, "top", "top + ONE") | {"c": "program.constant[a]"}
     if "divisor" in first.operands:
         names["c"] = "program.constant_f[a]"
+    if "ranks" in first.operands:
+        names["c"] = "program.ranks"
     lines = ["top -= ONE"] if two else []
     if two and not first.null and not first.valid:
         lines.append("ok[top] = ok[top] and ok[top + ONE]")

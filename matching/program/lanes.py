@@ -243,6 +243,11 @@ def _same(a: Lowered, b: Lowered) -> tuple[Lowered, Lowered, str]:
     return _to_scale(a, scale), _to_scale(b, scale), ""
 
 
+def _ranked(text: Lowered) -> Lowered:
+    """The place of a text among all that are known."""
+    return text if _is_null(text) else Op("rank", (text,), Lane(False))
+
+
 def _fit(value: Lowered, lane: Lane) -> Lowered:
     """The value converted to the lane of its result type."""
     if _is_null(value):
@@ -394,9 +399,10 @@ def _function(
             if (a.type, b.type, type) != ("TIMESTAMP", "TIMESTAMP", "BIGINT") or part.lower() not in _PART_US:
                 return None
             return _time_apart(down(a), down(b), _PART_US[part.lower()], name in ("date_diff", "datediff"))
-        case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if a.type == "INTERVAL":
-            x = down(a)
-            return Op("to_float", (x,), FLOAT, 1e6) if type == "DOUBLE" else None
+        case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
+            x, second = down(a), Literal(10**6, Lane(False))
+            whole, rest = Op("idiv", (x, second), Lane(False)), Op("mod", (x, second), Lane(False))
+            return Op("fadd", (Op("to_float", (whole,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
         case "&" | "|", (a, b):
             x, y = down(a), down(b)
             whole = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
@@ -427,6 +433,11 @@ def _function(
         case _, (a, b) if name in _FUNCTIONS_OF_TWO and type == "DOUBLE":
             return Op("function_of_two", (_to_float(down(a)), _to_float(down(b))), lane, _FUNCTIONS_OF_TWO[name])
     return None
+
+
+def _is_time_apart(e: Expression) -> bool:
+    """True for the difference of two times, whose days and rest have one sign."""
+    return isinstance(e, Call) and e.function == "-" and all(a.type == "TIMESTAMP" for a in e.arguments)
 
 
 def _is_number(type: str) -> bool:
@@ -493,7 +504,9 @@ def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) 
                 a, b = _alike((a, b))
             x, y, prefix = _same(down(a), down(b))
             if Unit.CODE in (x.lane.unit, y.lane.unit) and name not in ("=", "<>"):
-                raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
+                if "VARCHAR" not in (x.lane.coded, y.lane.coded):
+                    raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
+                x, y = _ranked(x), _ranked(y)
             return Op(prefix + _COMPARE[name], (x, y), BOOLEAN)
         case Opaque(sql, (a, *others), "BOOLEAN") if (equal := _equality(sql, len(others))) and a.type in CODED:
             return down(Call(equal, (a, others[0] if others else a), "BOOLEAN"))

@@ -31,9 +31,9 @@ PRIMITIVES = (
 #: A truth is an integer, 0 or 1. Of a value of any kind only xv is read.
 Kind = Literal["integer", "float", "truth", "any"]
 #: What a and b of an instruction are: the index of a feature, of a register, or of a constant (a value to push, the
-#: `low` and `high` of the result's type, the `factor`, a function's number (`which`) or, a float, the `divisor` c), or
-#: the instruction jumped to.
-Operand = Literal["feature", "register", "value", "low", "high", "factor", "which", "divisor", "target"]
+#: `low` and `high` of the result's type, the `factor`, a function's number (`which`) or, a float, the `divisor` c), the
+#: `ranks` c of the texts known so far, by code, or the instruction jumped to.
+Operand = Literal["feature", "register", "value", "low", "high", "factor", "which", "divisor", "ranks", "target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,7 @@ class OpCode(IntEnum):
     FSMALLER = Compute(("float", "float"), "float", "float_smaller(x, y, xv, yv)", valid="xv | yv")
     BIT_AND = Compute(_TWO, "integer", "x & y")
     BIT_OR = Compute(_TWO, "integer", "x | y")
+    RANK = Compute(_ONE, "integer", "c[x]", operands=("ranks",))  # by which texts are ordered
     REFUSE = Compute(("truth",), "truth", "x == True", "x == True")
     DISTINCT = Compute(_TWO, "truth", "x != y", null="xv != yv")
     FDISTINCT = Compute(("float", "float"), "truth", "float_equal(x, y) == False", null="xv != yv")
@@ -164,8 +165,9 @@ class OpCode(IntEnum):
 
 #: By number.
 OPCODES = tuple(OpCode)
-#: The operations, as they are called in trees, that numpy does not compute as the C library and DuckDB do.
-OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded"})
+#: The operations, as they are called in trees, that numpy does not compute as the C library and DuckDB do; and those
+#: that read what only a kernel has.
+OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded", "rank"})
 
 
 def constants_of(op: Op) -> tuple[int | float, ...]:

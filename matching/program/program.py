@@ -200,6 +200,11 @@ class Program:
         return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
 
     @property
+    def ranks_texts(self) -> bool:
+        """True if a condition asks for the order of texts."""
+        return any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+
+    @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(

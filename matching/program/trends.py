@@ -309,6 +309,8 @@ def _pair(condition: Expression, reads: ConditionCode, code: list[tuple[tuple[in
         reads.emit(lower(condition, lambda e: _leaf(e, reads)), instructions)
     except NoLane as why:
         raise NoKernel(f"the condition {show(condition)} between two events of a trend ({why})") from None
+    if any(op == OpCode.RANK for op, _, _ in instructions):
+        raise NoKernel(f"the condition {show(condition)} between two events of a trend (order of VARCHAR)")
     before = tuple(dict.fromkeys(a for op, a, _ in instructions if op == OpCode.REGISTER))
     if tuple(instructions) not in code:
         code.append(tuple(instructions))
