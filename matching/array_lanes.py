@@ -106,6 +106,11 @@ def _rounded_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return whole + np.sign(rest) * (size >= y - size)
 
 
+def _stretched(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    beyond = _mul_overflows(x, y)
+    return x * y if beyond is False else np.where(beyond, np.where(x > 0, INT64_MAX, INT64_MIN), x * y)
+
+
 def _nearest(x: np.ndarray) -> np.ndarray:
     return np.rint(x).astype(np.int64)
 
@@ -121,7 +126,7 @@ ARRAY_FUNCTIONS: dict[str, Any] = {
     "add_overflows": _add_overflows, "sub_overflows": _sub_overflows, "mul_overflows": _mul_overflows,
     "larger": _larger, "smaller": _smaller, "float_larger": _float_larger, "float_smaller": _float_smaller,
     "lower_quotient": _lower_quotient, "upper_quotient": _upper_quotient, "rounded_quotient": _rounded_quotient,
-    "nearest": _nearest, "function_of": _left_to_duckdb, "function_of_two": _left_to_duckdb,
+    "nearest": _nearest, "stretched": _stretched, "function_of": _left_to_duckdb, "function_of_two": _left_to_duckdb,
     "rounded": _left_to_duckdb, "quotient": _quotient, "remainder": lambda x, y: x - _quotient(x, y) * y,
     "to_float": lambda x, c: x.astype(np.float64) if c == 1 else x.astype(np.float64) / c,
 }  # fmt: skip

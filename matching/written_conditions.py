@@ -19,8 +19,8 @@ IMPORTS = """import numpy as np
 
 from matching.kernels.floats import float_equal, float_larger, float_less, float_smaller, to_float
 from matching.kernels.integers import (
-    add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, sub_overflows,
-    upper_quotient,
+    add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, stretched,
+    sub_overflows, upper_quotient,
 )
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.libm import function_of, function_of_two, nearest, rounded"""

@@ -69,6 +69,14 @@ def remainder(x, y):
 
 
 @inlined
+def stretched(x, y):
+    """Returns the product with a positive y, or what is nearest to it."""
+    if _product_overflows(x, y):
+        return MANY if x > 0 else -MANY - 1
+    return x * y
+
+
+@inlined
 def rounded_quotient(x, y):
     """Returns the quotient of a positive y, rounded to the nearest integer, halves away from 0."""
     whole = _quotient(x, y)

@@ -240,7 +240,16 @@ def _same(a: Lowered, b: Lowered) -> tuple[Lowered, Lowered, str]:
     if a.lane.floating or b.lane.floating:
         return _to_float(a), _to_float(b), "f"
     scale = max(a.lane.scale, b.lane.scale)
-    return _to_scale(a, scale), _to_scale(b, scale), ""
+    return _stretched(a, scale), _stretched(b, scale), ""
+
+
+def _stretched(value: Lowered, scale: int) -> Lowered:
+    """A value to be compared with one of that scale; where it has no 64 bits then, it is beyond all others."""
+    factor = 10 ** (scale - value.lane.scale)
+    largest = max(value.lane.high, -value.lane.low) * factor
+    if factor == 1 or isinstance(value, Literal) or largest <= INT64_MAX or factor > INT64_MAX:
+        return _to_scale(value, scale)
+    return Op("stretch", (value,), Lane(False, scale))
 
 
 def _ranked(text: Lowered) -> Lowered:
@@ -405,8 +414,8 @@ def _function(
             return Op("fadd", (Op("to_float", (whole,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
         case "&" | "|", (a, b):
             x, y = down(a), down(b)
-            whole = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
-            if not all(whole) or x.lane.boolean or y.lane.boolean or {a.type, b.type, type} & {"HUGEINT"}:
+            whole_numbers = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
+            if not all(whole_numbers) or x.lane.boolean or y.lane.boolean or {a.type, b.type, type} & {"HUGEINT"}:
                 return None
             return Op("bit_and" if name == "&" else "bit_or", (x, y), lane_of(type))
     numbers = [a for a in given if _is_number(a.type)]

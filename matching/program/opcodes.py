@@ -23,9 +23,9 @@ from matching.program.lanes import Op
 #: Functions that texts may call: the scalar form is in matching.kernels.integers, .floats or .libm, that of arrays in
 #: matching.array_lanes. Two more names are numbers: INT64_MIN, and c.
 PRIMITIVES = (
-    "add_overflows", "sub_overflows", "mul_overflows", "quotient", "remainder", "rounded_quotient", "lower_quotient",
-    "upper_quotient", "larger", "smaller", "to_float", "float_less", "float_equal", "float_larger", "float_smaller",
-    "function_of", "function_of_two", "rounded", "nearest",
+    "add_overflows", "sub_overflows", "mul_overflows", "stretched", "quotient", "remainder", "rounded_quotient",
+    "lower_quotient", "upper_quotient", "larger", "smaller", "to_float", "float_less", "float_equal", "float_larger",
+    "float_smaller", "function_of", "function_of_two", "rounded", "nearest",
 )  # fmt: skip
 
 #: A truth is an integer, 0 or 1. Of a value of any kind only xv is read.
@@ -133,6 +133,7 @@ class OpCode(IntEnum):
     RESCALE = Compute(_ONE, "integer", "x * c", "mul_overflows(x, c)", operands=("factor",))  # c: 10**more
     AVG = Compute(_TWO, "float", _OF_COUNT, operands=("divisor",))  # c: 10**scale
     FAVG = Compute(("float", "integer"), "float", _OF_COUNT, operands=("divisor",))
+    STRETCH = Compute(_ONE, "integer", "stretched(x, c)", operands=("factor",))  # c: 10**more
     SHRINK = Compute(_ONE, "integer", "rounded_quotient(x, c)", operands=("factor",))  # c: 10**less
     FLOOR = Compute(_ONE, "integer", "lower_quotient(x, c)", operands=("factor",))
     CEIL = Compute(_ONE, "integer", "upper_quotient(x, c)", operands=("factor",))

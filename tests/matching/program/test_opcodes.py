@@ -108,6 +108,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "AND": lambda x, y: min(x, y), "OR": lambda x, y: max(x, y), "NOT": lambda x: 1 - x,
     "IS_NULL": lambda x: 0, "DISTINCT": lambda x, y: x != y, "FDISTINCT": lambda x, y: rank(x) != rank(y),
     "AVG": lambda x, y, c: divided(float(x), y * c), "FAVG": lambda x, y, c: divided(x, y * c),
+    "STRETCH": lambda x, c: max(min(x * c, INT64_MAX), INT64_MIN),
     "SHRINK": rounded_away, "FLOOR": lambda x, c: x // c, "CEIL": lambda x, c: -(-x // c), "TRUNC": truncated,
     "FIT": lambda x: x, "TO_INTEGER": lambda x: round(x) if abs(x) < 2.0**63 else FAILS,
     "FUNCTION": lambda x, c: getattr(library(), libm.FUNCTIONS[c])(x),
