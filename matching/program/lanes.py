@@ -5,6 +5,8 @@ microseconds, dates in days) or float64. BIGINT never passes through float64. In
 range of their DuckDB type, so that overflow is an error and never a wrong number. Texts and other values that are only
 told apart are codes of a dictionary (code lanes). What has no lane raises NoLane and is computed another way (DuckDB
 for row-local expressions, the reference otherwise).
+
+Long: each operator and each function of DuckDB that has a form has a case.
 """
 
 from __future__ import annotations
