@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
-from matching.engines.buffered_runs import group
+from matching.engines.buffered_runs import BufferedRuns, group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
 from matching.engines.engine import (
     NONE_BAD,
@@ -78,7 +78,7 @@ def make_matcher(
     spill: partial matches may leave memory, if they can (see KernelMatcher.spill). layers: a pattern with boxes runs as
     layers, even if one pattern is cheaper (matching.hierarchy.choice). join: of boxes joined with history
     (matching.hierarchy.modules.Modules)."""
-    if plan.boxes and not layers:
+    if plan.boxes and not layers and spill is None:  # one pattern keeps what is in progress in memory
 
         def make_layers() -> Matcher:
             return make_matcher(plan, sources, lenient, None, builder, purpose, spill, layers=True, join=join)
@@ -403,6 +403,8 @@ class KernelMatcher:
             if failing is not None:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
+            if self.program.ranks_texts:
+                cast(BufferedRuns, self.engine).rank(self.codes.ranks())
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None
