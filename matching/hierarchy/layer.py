@@ -42,7 +42,7 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import in_order_of_last_events
+from query.plan.lag import in_order_of_last_events, last_event_lag_us
 from query.plan.pattern import negated, variables
 from query.plan.plan import Plan
 from query.plan.plan import modules as patterns
@@ -91,7 +91,7 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
-        self._taken = 0  # the last step of which it has the merged rows
+        self._lag_us = last_event_lag_us(plan)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
 
@@ -100,15 +100,14 @@ class Layer:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        self._taken = self._all.step
-        return self._emit(self.merging.step(self._taken, batch, None), None)
+        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        # layers above wait for this one as long as for its time, which goes on with events of other keys, too
+        reached = self._lag_us and lag_us is not None and len(batch)
+        return self._emit(merged, int(batch.ts_us[-1]) - lag_us if reached and lag_us is not None else None)
 
     def advance(self, watermark_us: int | None) -> Matches:
-        """See matching.batch.Matcher. In the step of a push: by the time of its last event."""
-        merged, lag_us = None, self.merging.lag_us
-        if self._taken != self._all.step:
-            self._taken = self._all.step
-            merged = self.merging.step(self._taken, None, watermark_us)
+        """See matching.batch.Matcher."""
+        merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
         if watermark_us is None:
             return self._emit(merged, None, ended=True)
         return self._emit(merged, None if lag_us is None else watermark_us - lag_us)
@@ -167,7 +166,7 @@ class Layer:
             found.append(self._upper.advance(None if ended else watermark_us))
         flat = [self._flat(self._free(matches)) for matches in found]
         self._forget()
-        return flat[0] if len(flat) == 1 else joined(*flat)
+        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else joined(flat)
 
     def _free(self, matches: Matches) -> Matches:
         """Returns the matches whose gaps are free, without the columns of gaps."""

@@ -13,12 +13,13 @@ from query.plan.plan import Plan
 class Module:
     """A pattern of boxes and its matcher. key: of the pattern. searched: number of events that it was searched in."""
 
-    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "searched")
+    __slots__ = ("_advances", "_failure", "_found", "_step", "key", "lag_us", "matcher", "searched")
 
     def __init__(self, key: str, plan: Plan, matcher: Matcher) -> None:
         self.key = key
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
+        self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self.searched = 0
         self._step = 0
         self._found: Matches | None = None
@@ -33,32 +34,27 @@ class Module:
             self._step = step
             self.searched += 0 if batch is None else len(batch)
             try:
-                self._found = self._decided(batch, watermark_us)
+                self._found = self._push(batch) if batch is not None else self.matcher.advance(watermark_us)
             except Exception as error:
                 self._failure = error
                 raise
         return self._found
 
-    def _decided(self, batch: EventBatch | None, watermark_us: int | None) -> Matches:
-        if batch is None:
-            return self.matcher.advance(watermark_us)
+    def _push(self, batch: EventBatch) -> Matches:
         found = self.matcher.push(batch)
-        if self.lag_us and len(batch):
-            # merged rows wait for the lag behind the last event only, so what is decided by its time has to be there:
-            # matches of keys without a further event, too
-            found = joined(found, self.matcher.advance(int(batch.ts_us[-1])))
+        if self._advances and len(batch):  # merged rows go on with time: also matches of keys without further events
+            more = self.matcher.advance(int(batch.ts_us[-1]))
+            found = joined([found, more]) if len(more) else found
         return found
 
 
-def joined(first: Matches, second: Matches) -> Matches:
-    """Returns the matches of both, which are of one plan."""
-    if not len(first) or not len(second):
-        return first if len(first) else second
+def joined(parts: list[Matches]) -> Matches:
+    """Returns the matches of both parts."""
+    first, second = parts
     names = tuple(dict.fromkeys([*first.variables, *second.variables]))
     places = {name: i for i, name in enumerate(names)}
     recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable]
-        for part in (first, second)
+        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
     ]
 
     def both(name: str) -> np.ndarray:
