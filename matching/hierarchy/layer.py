@@ -50,7 +50,7 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import in_order_of_last_events
+from query.plan.lag import in_order_of_last_events, last_event_lag_us
 from query.plan.output import front_columns, output_columns
 from query.plan.pattern import negated, variables
 from query.plan.plan import AfterMatch, Plan
@@ -120,7 +120,7 @@ class Layer:
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._count = 0  # merged rows so far
-        self._taken = 0  # the last step of which it has the merged rows
+        self._lag_us = last_event_lag_us(plan)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._forget_at = DROPPED_MIN  # number of events of matches at which those are looked for that nothing needs
         self._fingerprint = fingerprint(plan)
@@ -157,17 +157,14 @@ class Layer:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        self._taken = self._all.step
-        merged, lag_us = self.merging.step(self._taken, batch, None), self.merging.lag_us
+        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
         reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
-        return self._emit(merged, None, reached_us)
+        # layers above wait for this one as long as for its time, which goes on with events of other keys, too
+        return self._emit(merged, reached_us if self._lag_us else None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:
-        """See matching.batch.Matcher. In the step of a push: by the time of its last event."""
-        merged, lag_us = None, self.merging.lag_us
-        if self._taken != self._all.step:
-            self._taken = self._all.step
-            merged = self.merging.step(self._taken, None, watermark_us)
+        """See matching.batch.Matcher."""
+        merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
         if watermark_us is None:
             return self._emit(merged, None, None, ended=True)
         reached_us = None if lag_us is None else watermark_us - lag_us

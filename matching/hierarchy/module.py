@@ -15,13 +15,14 @@ class Module:
     """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. searched:
     number of events that it was searched in."""
 
-    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "name", "searched")
+    __slots__ = ("_advances", "_failure", "_found", "_step", "key", "lag_us", "matcher", "name", "searched")
 
     def __init__(self, key: str, name: str, plan: Plan, matcher: Matcher) -> None:
         self.key = key
         self.name = name
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
+        self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self.searched = 0
         self._step = 0
         self._found: Matches | None = None
@@ -36,7 +37,7 @@ class Module:
             self._step = step
             self.searched += 0 if batch is None else len(batch)
             try:
-                self._found = self._decided(batch, watermark_us)
+                self._found = self._push(batch) if batch is not None else self.matcher.advance(watermark_us)
             except QueryError as error:
                 where = f"in pattern {self.name}: "
                 faults = [replace(fault, message=where + fault.message) for fault in error.diagnostics]
@@ -47,13 +48,9 @@ class Module:
                 raise
         return self._found
 
-    def _decided(self, batch: EventBatch | None, watermark_us: int | None) -> Matches:
-        if batch is None:
-            return self.matcher.advance(watermark_us)
+    def _push(self, batch: EventBatch) -> Matches:
         found = self.matcher.push(batch)
-        if self.lag_us and len(batch):
-            # merged rows wait for the lag behind the last event only, so what is decided by its time has to be there:
-            # matches of keys without a further event, too
-            some = [part for part in (found, self.matcher.advance(int(batch.ts_us[-1]))) if len(part)]
-            found = some[0] if len(some) == 1 else joined(some) if some else found
+        if self._advances and len(batch):  # merged rows go on with time: also matches of keys without further events
+            more = self.matcher.advance(int(batch.ts_us[-1]))
+            found = joined([found, more]) if len(more) else found
         return found

@@ -267,7 +267,7 @@ def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
 
 def test_a_live_pattern_that_keeps_everything_says_so(db: Database) -> None:
     # Before: nothing was said under PARTITION and STRICT, although a match may come at any time that begins behind.
-    theft = THEFT.replace("V ~P E", "V E").replace("P AS s = 'p', ", "")
+    theft = THEFT.replace("PATTERN (V ~P E", "AFTER MATCH NO SKIP PATTERN (V E").replace("P AS s = 'p', ", "")
     text = f"WITH visit AS ({VISIT}) {theft}".replace("WITHIN INTERVAL 60 SECOND SELECTION SKIP TILL NEXT MATCH", "{}")
     for selection in ("PARTITION", "STRICT"):
         unbounded = text.format(f"SELECTION {selection}")
