@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from os import PathLike
@@ -53,7 +52,7 @@ from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, fresh_rows, next_offsets
 from archive.table_snapshot import ARROW_INT64, STATISTICS_SLACK_US, TableSnapshot
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError, HybridWarning, first_line
+from query.errors import DataError, first_line, warn
 from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
@@ -145,7 +144,7 @@ class Table:
         directory = place_of(where)
         try:
             for fault in head.check(directory):
-                warnings.warn(f"{fault}: hybrid archive repair rewrites it", HybridWarning, stacklevel=2)
+                warn(f"{fault}: hybrid archive repair rewrites it")
             delta = DeltaTable(directory.delta_uri, version, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()

@@ -5,7 +5,6 @@ Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -50,7 +49,7 @@ from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
 from matching.window_parts import part_of
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
 from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
@@ -97,11 +96,7 @@ def make_matcher(
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
-        warnings.warn(
-            f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory",
-            HybridWarning,
-            stacklevel=2,
-        )
+        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory")
         if plan.trends is not None:
             from matching.trends_by_reference import ReferenceTrends
 
@@ -450,11 +445,7 @@ class KernelMatcher:
         if not self.lenient:
             raise error
         if not self.stuck:
-            warnings.warn(
-                f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases",
-                HybridWarning,
-                stacklevel=3,
-            )
+            warn(f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases")
         self.stuck = self.engine.stuck
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time as clock
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -54,7 +53,7 @@ from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, nearest
+from query.errors import DataError, nearest, warn
 from query.language.named import pattern_statement
 from query.schema import Schema
 
@@ -160,7 +159,7 @@ class Database:
         }  # fmt: skip
         given = {key: value for key, value in values.items() if value is not None}
         for message in self._parts.create_stream(schema, pace, given):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
         """Changes settings of a stream: `lateness`, `retention`, `idle`, `heartbeat`, `max_ahead`, as in create_stream
@@ -202,7 +201,7 @@ class Database:
             taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
             trouble += said + self._parts.warned_beside() + self._checkpoints.take_if_due()
             for message in trouble:
-                warnings.warn(message, HybridWarning, stacklevel=2)
+                warn(message)
             return taken
 
     def skip(self, stream: str, source: str, offset: int) -> None:
@@ -272,7 +271,7 @@ class Database:
                 state.kept.reach(t_us)
             trouble = self._flow.reach(state, t_us)
             for message in trouble:
-                warnings.warn(message, HybridWarning, stacklevel=2)
+                warn(message)
 
     def rewind(self, stream: str, to: Any = None) -> Rewound:
         """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
@@ -296,7 +295,7 @@ class Database:
                 self.checkpoint()
             finished(state)
         for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return done
 
     def expect(self, stream: str, sources: Sequence[str]) -> None:
@@ -316,7 +315,7 @@ class Database:
             state = self._opened.fed_stream(stream)
             trouble = streams.leave(self._flow, state, source)
         for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
 
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
         """Applies the clock: `idle` and `heartbeat` of streams, load shedding of queries, and a checkpoint that is due.
@@ -432,7 +431,7 @@ class Database:
                 raise
             kept_in = self._memory.notes(query.events.spill)
         for message in dict.fromkeys([*why_late(query), *kept_in]):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return query.alerts
 
     def watching(self) -> dict[str, Alerts]:
@@ -531,10 +530,10 @@ class Database:
                 self._checkpoints.keep_names()
             self._queries.retire(old)
         for message in why_late(query):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         if not whole:
             message = "events since the old version began are no longer kept: the new one starts with an empty state"
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return query.alerts
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.drive import parts
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning, Span, check_text, nearest
+from query.errors import DataError, Span, check_text, nearest, warn
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import NO_SESSION, Session, describe_on
@@ -377,12 +376,8 @@ class Relations:
         positioned = self.has_positions(text)
         ordered = OrderedInput.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
-            warnings.warn(
-                f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
-                "returns them in undefined order; add columns to ORDER BY to distinguish them",
-                HybridWarning,
-                stacklevel=2,
-            )
+            warn(f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
+                "returns them in undefined order; add columns to ORDER BY to distinguish them")
         return ordered
 
     def _position_of(self, text: str, in_max: float = IN_MAX) -> bool:

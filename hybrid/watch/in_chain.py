@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import Spill, SpillStats
-from query.errors import HybridWarning
+from query.errors import warn
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
@@ -104,12 +103,8 @@ class InChain:
         if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
             self._warned = True
             slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
-            warnings.warn(
-                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
-                f"{show_us(slowest.watermark_us)}: db.advance raises it without events",
-                HybridWarning,
-                stacklevel=2,
-            )
+            warn(f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
+                f"{show_us(slowest.watermark_us)}: db.advance raises it without events")
         return found
 
     def columns(self, stream: str) -> Collection[str] | None:

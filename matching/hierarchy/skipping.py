@@ -6,7 +6,6 @@ and what overlaps is left out afterwards."""
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -23,7 +22,7 @@ from matching.limits import not_moving_on
 from matching.state import as_array
 from query.automaton.compile import compile_plan
 from query.automaton.nfa import Automaton
-from query.errors import HybridWarning
+from query.errors import warn
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import skip_columns
 from query.plan.expression import MatchNumber
@@ -220,7 +219,7 @@ class Skipping:
                 if not self.stuck:
                     said = not_moving_on(self.plan.after).diagnostics[0].message
                     text = f"{said}; the scan continues one row after its start, here and in later cases"
-                    warnings.warn(text, HybridWarning, stacklevel=2)
+                    warn(text)
                 self.stuck += 1
             else:
                 self._begin[key] = to

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from query.errors import Diagnostic, HybridWarning, QueryError, Span, in_pattern, nearest, own_text
+from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
@@ -158,7 +157,7 @@ class _Query:
                 alert = self.alert(self.query.alert, select_sql, columns, len(bound) - 1, bound[-1])
                 self.raise_faults()
         for message in self.warnings:
-            warnings.warn(message, HybridWarning, stacklevel=4)
+            warn(message)
         return QueryPlan(self.query.text, select_sql, bound, self.query.kind, alert)
 
     def live_statement(self) -> None:
