@@ -98,6 +98,6 @@ def test_what_no_row_can_pass_is_not_in_the_automaton() -> None:
 def test_what_may_be_left_out_is_bounded_by_its_edges() -> None:
     # Before: hours, and all memory, for some thousand nodes with an edge from each to each later one.
     for pattern in (Repeat(Repeat(option(A), 70, 70, True), 70, 70, True), Repeat(option(A), 1600, 1600, True)):
-        with pytest.raises(QueryError, match="HQ600(.|\n)*more than 300,000 edges"):
+        with pytest.raises(QueryError, match=r"HQ600(.|\n)*more than 300,000 edges"):
             compile_plan(plan_of(sequence(pattern, B)))
     assert len(compile_plan(plan_of(sequence(Repeat(option(A), 200, 200, True), B))).states) == 202
