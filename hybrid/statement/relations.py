@@ -428,7 +428,7 @@ class Relations:
                 time = member.schema.column(member.schema.time or "")
                 order_by = (Order(Column(time.name, time.type)),)
                 readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
-        reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
+        reader = MergedReader(Merged(factor.schema, factor.members), readers)
         return resorted(reader.batches(), factor.plan.order_by), reader, False
 
     def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:

@@ -177,7 +177,7 @@ class _Pattern:
         self.factor = factor
         self.inputs = inputs
         self.streams = tuple(dict.fromkeys(name for i in inputs for name in i.streams))
-        self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
+        self.merged = Merged(factor.schema, factor.members) if factor.members else None
         # rows of a pattern arrive in order and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False

@@ -19,6 +19,7 @@ from matching.hierarchy.counts import places_within
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.members import distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
+from matching.hierarchy.module import joined
 from matching.hierarchy.modules import Modules
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
@@ -41,7 +42,7 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import in_order_of_last_events
+from query.plan.lag import in_order_of_last_events, last_event_lag_us
 from query.plan.pattern import negated, variables
 from query.plan.plan import Plan
 from query.plan.plan import modules as patterns
@@ -90,6 +91,7 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
+        self._lag_us = last_event_lag_us(plan)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         self._fingerprint = fingerprint(plan)
 
@@ -98,7 +100,10 @@ class Layer:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        return self._emit(self.merging.step(self._all.step, batch, None), None)
+        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        # layers above wait for this one as long as for its time, which goes on with events that it does not read, too
+        reached = self._lag_us and lag_us is not None and len(batch)
+        return self._emit(merged, int(batch.ts_us[-1]) - lag_us if reached and lag_us is not None else None)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
@@ -161,7 +166,7 @@ class Layer:
             found.append(self._upper.advance(None if ended else watermark_us))
         flat = [self._flat(self._free(matches)) for matches in found]
         self._forget()
-        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else _joined(flat)
+        return flat[0] if len(flat) == 1 or not len(flat[1]) else flat[1] if not len(flat[0]) else joined(flat)
 
     def _free(self, matches: Matches) -> Matches:
         """Returns the matches whose gaps are free, without the columns of gaps."""
@@ -273,24 +278,3 @@ def _sieves(plan: Plan) -> dict[int, str]:
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _joined(parts: list[Matches]) -> Matches:
-    """Returns the matches of both parts."""
-    first, second = parts
-    names = tuple(dict.fromkeys([*first.variables, *second.variables]))
-    places = {name: i for i, name in enumerate(names)}
-    recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
-    ]
-
-    def both(name: str) -> np.ndarray:
-        return np.concatenate([getattr(first, name), getattr(second, name)])
-
-    return Matches(
-        pa.concat_tables([first.rows, second.rows]),
-        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
-        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
-        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
-        names, first.sources,
-    )  # fmt: skip

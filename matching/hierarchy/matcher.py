@@ -8,6 +8,8 @@ by their strategy.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
@@ -15,7 +17,7 @@ from matching.hierarchy.layer import Layer
 from matching.hierarchy.modules import Make, Modules, Used
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
-from query.plan.boxes import all_counted_keys, bounded, independent_of_before
+from query.plan.boxes import all_counted_keys, bounded, independent_of_before, merged_time
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
@@ -101,7 +103,8 @@ def modules_for(plan: Plan, make: Make) -> Modules:
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
         return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan))
+    time = replace(plan.order_by[0].column, name=merged_time(plan))
+    modules = Modules(make_layer, time, all_counted_keys(plan))
     return modules
 
 

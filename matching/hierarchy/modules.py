@@ -15,15 +15,15 @@ from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
+from matching.hierarchy.own_events import OwnEvents
 from matching.purpose import Purpose
 from matching.state import as_array
-from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, Counted, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Box, Plan
 
 Make = Callable[[Plan, Purpose], Matcher]
-Keys = tuple[tuple[str, ...], ...]
 
 
 class Used(NamedTuple):
@@ -35,28 +35,45 @@ class Used(NamedTuple):
 
 
 class Modules:
-    """The patterns of boxes over one stream, and the events as they read them.
+    """The patterns of boxes over one stream, or several merged, and the events as they read them.
 
     make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. time: the column of
-    ORDER BY. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far.
-    position: the number of events so far. Its readers take the same steps, one after the other."""
+    the events that holds their time. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and
+    watermarks so far. position: the number of events so far. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: Keys) -> None:
+    def __init__(self, make: Make, time: Column, counted: tuple[Counted, ...]) -> None:
         self.make = make
         self.time = time
         self.counted = counted
         self.step = self.position = 0
-        self._counts = [Counts(keys) for keys in counted]
+        self._counts = [Counts(one) for one in counted]
         self._known: dict[str, Module] = {}
         self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
+        self._parts: dict[object, EventBatch] = {}  # of the events, those that some layers read
 
     def of(self, plan: Plan, purpose: Purpose) -> Module:
         """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, plan, self.make(plan, purpose))
+            own = None if plan.boxes else self.own(plan)
+            self._known[key] = Module(key, plan, self.make(plan, purpose), own)
         return self._known[key]
+
+    def own(self, plan: Plan) -> Callable[[EventBatch], EventBatch] | None:
+        """Returns a function that gives the events of a step that a plan reads; None if it reads all."""
+        reads = plan.reads
+        if reads is None:
+            return None
+        fields = plan.schema.fields[: len(reads.columns)]
+        own = OwnEvents(fields, reads)
+
+        def part(batch: EventBatch) -> EventBatch:
+            if (fields, reads) not in self._parts:
+                self._parts[fields, reads] = own.of(batch)
+            return self._parts[fields, reads]
+
+        return part
 
     def merging(
         self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,
@@ -66,12 +83,14 @@ class Modules:
         keys = [c.name for c in plan.partition_by]
         kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
         name = json.dumps([kinds, keys, with_events, plan.settings])
+        if plan.reads is not None:
+            name += json.dumps([plan.schema.names, plan.reads.streams, plan.reads.columns])
         n = 0
         while (found := self._merged.get(f"{n} {name}")) is not None and not found.takes(reader):
             n += 1
         if found is None:
             time = plan.order_by[0].column.name
-            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
+            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings, self.own(plan))
             self._merged[f"{n} {name}"] = found
         found.join(of, reader)
         return found
@@ -81,6 +100,7 @@ class Modules:
         begins and ends with the event."""
         if step > self.step:
             self.step = step
+            self._parts = {}
             self._events = None if batch is None else self._with_interval(batch)
         return self._events
 
@@ -135,9 +155,9 @@ class Modules:
         hidden: dict[str, pa.Array] = {f"#{name}": at for name in TIMES}
         hidden |= {FIRST.name: position, LAST.name: position, FIRST_US.name: us, LAST_US.name: us}
         for counts in self._counts:
-            upto = counts.number(batch.columns)
-            before, last = counts_of(counts.keys)
-            hidden |= {before.name: pa.array(upto - 1), last.name: pa.array(upto)}
+            before, upto = counts.number(batch.columns)
+            first, last = counts_of(counts.counted)
+            hidden |= {first.name: pa.array(before), last.name: pa.array(upto)}
         columns = [*batch.columns.columns, *hidden.values()]
         return replace(batch, columns=pa.RecordBatch.from_arrays(columns, [*batch.columns.schema.names, *hidden]))
 

@@ -24,6 +24,7 @@ from query.plan.bind_match import MatchBinder
 from query.plan.boxes import bounded, common_keys, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
+from query.plan.inputs_of_layers import merged_inputs, read_alike, without_inputs
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
@@ -119,6 +120,8 @@ class _Query:
         self.aliases: dict[str, str] = {}
         self.silent: set[str] = set()
         self.fingerprints: dict[str, str] = {}
+        self.is_module = False
+        self.inputs: tuple[MergedInput, ...] = ()  # of the last factor
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -302,6 +305,7 @@ class _Query:
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
+        self.is_module = True
         plan = self.bind()
         whole = Span(len(self.query.text) - len(self.query.text.lstrip()), len(self.query.text))
         if len(plan.factors) != 1 or plan.kind is not StatementKind.SELECT or plan.alert is not None:
@@ -323,7 +327,7 @@ class _Query:
                        syntax.span, hint="join the history to the outermost pattern")
         self.faults += module_faults(factor.plan, name, syntax.match.span)
         self.raise_faults()
-        return Box("", name, factor.plan, tuple(columns))
+        return Box("", name, factor.plan, tuple(columns), self.inputs)
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -353,17 +357,31 @@ class _Query:
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
         if self.live and plan.boxes:
             self.bounded_boxes(plan, factor.match)
-        for box in plan.boxes:
-            if box.plan.inputs != plan.inputs:
-                self.fault("HQ500", f"{box.name} reads {', '.join(box.plan.inputs)}, and this pattern "
-                           f"{', '.join(plan.inputs)}: boxes over another input are not supported yet",
-                           factor.input_span, "another input", "let both read one stream, or MERGE(a, b)")
-                break
+        self.inputs = members or (self.alone(input_sql, plan),)
+        merged: Schema | None = None
+        if plan.boxes and not self.is_module:
+            if read_alike(plan):
+                plan = without_inputs(plan)
+            else:
+                made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
+                if made is None:
+                    return None
+                plan, merged, members = made
+                input_sql = f"MERGE({', '.join(m.name for m in members)})"
+                plan = replace(plan, inputs=origins([m.input_sql for m in members], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
-        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
+        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members,
+                           merged=merged)  # fmt: skip
         self.replace(i, factor, bound, columns)
         self.fingerprints[f"{FACTOR_TABLE}{i}"] = fingerprint(plan)
         return bound
+
+    def alone(self, input_sql: str, plan: Plan) -> MergedInput:
+        """Returns the only input of a factor as one that may be merged with those of its boxes."""
+        schema = plan.schema
+        if schema.time is None and plan.order_by:
+            schema = replace(schema, time=plan.order_by[0].column.name)
+        return MergedInput(schema.name, input_sql, schema)
 
     def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
         """Registers the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
@@ -489,7 +507,13 @@ class _Query:
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
         if plan is not None:
-            plan = replace(plan, inputs=origins([stream], {}))
+            plan = without_inputs(replace(plan, inputs=origins([stream], {})))
+            other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)))), None)
+            if other is not None and join.match is not None:
+                span = next(d.box.span for d in join.match.defines if d.box and d.box.written.lower() == other.name)
+                self.fault("HQ500", f"matches of {other.name}, which reads another stream than HISTORY OF "
+                           f"{schema.name}, are not supported in a pattern on history yet", span, "of another stream",
+                           f"let {other.name} read {schema.name}")
         alias = join.alias.written if join.alias else join.stream.written
         if plan is not None and join.match is not None and not output_columns(plan):
             plan = self.with_a_column(plan, join.kind, alias, join.match.span)

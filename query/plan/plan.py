@@ -65,14 +65,16 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`variable AS PATTERN name`: the variable takes matches of `plan`, a pattern over the same input.
+    """`variable AS PATTERN name`: the variable takes matches of `plan`.
 
-    columns: of its matches, each with the output column of the plan that it shows."""
+    columns: of its matches, each with the output column of the plan that it shows. inputs: what the plan reads, until
+    the inputs of all layers are merged (query.plan.inputs_of_layers)."""
 
     variable: str
     name: str
     plan: Plan
     columns: tuple[tuple[str, str], ...]
+    inputs: tuple[MergedInput, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.variable} AS PATTERN {self.name}"
@@ -84,6 +86,23 @@ def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """The events that one layer of a hierarchy reads, where the layers read several streams and the hierarchy their
+    events merged by time.
+
+    streams: of its FROM, as the column STREAM of the merged events names them. columns: for each column of its schema
+    the merged column that holds it, by stream (None: the stream has no such column)."""
+
+    streams: tuple[str, ...]
+    columns: tuple[tuple[str | None, ...], ...]
+
+    def column(self, schema: Schema, name: str) -> str | None:
+        """Returns the merged column that holds a column of the schema; None if it is not one for all streams."""
+        found = set(self.columns[schema.names.index(name)])
+        return found.pop() if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A row pattern query over one input.
 
@@ -91,8 +110,9 @@ class Plan:
     subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends are emitted too (TIMEOUT
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
     expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups. boxes: variables that
-    stand for matches of other patterns over the same input; conditions and measures then read merged rows
-    (query.plan.boxes), while `schema` remains that of the input.
+    stand for matches of other patterns; conditions and measures then read merged rows (query.plan.boxes), while
+    `schema` remains that of the input. reads: its part of the merged events, where the layers of a hierarchy read
+    several streams; None: they read the same.
     """
 
     schema: Schema
@@ -111,6 +131,7 @@ class Plan:
     settings: Settings = ()
     trends: Trends | None = None
     boxes: tuple[Box, ...] = ()
+    reads: Reads | None = None
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -133,6 +154,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"input       {self.schema}"]
+        lines += [f"reads       {', '.join(self.reads.streams)}"] if self.reads is not None else []
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
         lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
         for i, m in enumerate(self.measures):
@@ -261,10 +283,11 @@ class RowsOf:
 class FactorPlan:
     """One pattern factor with the history joins that follow it.
 
-    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: the inputs of MERGE;
-    input_sql then only shows them. alias: the name of its output in the outer SELECT; columns: the names of its first
-    columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows it
-    reads, None for a stream.
+    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: the inputs of MERGE, or
+    of layers that read several streams; input_sql then only shows them. merged: the columns of the members' events, if
+    they are more than the pattern's own. alias: the name of its output in the outer SELECT; columns: the names of its
+    first columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows
+    it reads, None for a stream.
     """
 
     input_sql: str
@@ -274,6 +297,12 @@ class FactorPlan:
     columns: tuple[str, ...] = ()
     members: tuple[MergedInput, ...] = ()
     rows_of: tuple[RowsOf | None, ...] = ()
+    merged: Schema | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """Returns the columns of its input."""
+        return self.plan.schema if self.merged is None else self.merged
 
     @property
     def inputs(self) -> tuple[str, ...]:

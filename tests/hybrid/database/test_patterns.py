@@ -303,7 +303,7 @@ def test_a_pattern_in_use_is_not_dropped():
 
 def test_a_pattern_in_use_keeps_its_columns():
     with with_patterns() as db:
-        db.create_stream("u", COLUMNS, time="ts", key="k")
+        db.create_stream("u", {**COLUMNS, "ts": "TIMESTAMP WITH TIME ZONE"}, time="ts", key="k")
         with pytest.raises(DataError, match="visit is used by pattern lunch, and would have other columns"):
             db.sql(f"CREATE OR REPLACE PATTERN visit AS {VISIT.replace('AS n', 'AS many')}")
         with pytest.raises(DataError, match="pattern lunch, which uses it, would be invalid"):

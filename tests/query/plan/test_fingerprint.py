@@ -22,7 +22,7 @@ from query.errors import Span
 from query.plan.expression import TRUE, Column, Constant, Logical
 from query.plan.fingerprint import CHOICES, KINDS, encoded, fingerprint, fingerprint_of_rows
 from query.plan.pattern import Repeat
-from query.plan.plan import Define, Plan, Within
+from query.plan.plan import Define, Plan, Reads, Within
 from query.plan.trends import Trends
 from query.schema import Field
 from tests.query.plan.test_bind import plan_of
@@ -224,7 +224,7 @@ def test_values_have_one_form_each(one: Constant, other: Constant, same: bool) -
 OTHERWISE: dict[str, object] = {
     "at_most": 77, "interval_us": 77, "rows": Within(rows=77), "value": 77, "time": "v", "logical": Logical.FIRST,
     "argument": Column("v", "INTEGER"), "where": Constant(77, "INTEGER"), "within": Within(rows=77),
-    "trends": Trends(77, 7, (), ()), "having": TRUE,
+    "trends": Trends(77, 7, (), ()), "having": TRUE, "reads": Reads(("ticks",), (("v",),)),
 }  # fmt: skip
 
 
