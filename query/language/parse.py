@@ -176,9 +176,57 @@ def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.Pat
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
-    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text."""
+    """Returns the query of a WITH entry, with the entries that it reads, and else blanks before it, so that it has its
+    place in the text. Entries with patterns are left out: their rows are not known by themselves."""
     start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
-    return re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end]
+    before = re.sub(r"[^\n]", " ", tokens.text[:start])
+    read = _read_in(tokens, entry)
+    lists = [w for at in (-1, *enclosing(tokens, entry.open)) for w in with_lists(tokens, at, entry.open)]
+    kept = 0
+    for listed in lists:
+        mine = [e for e in listed.entries if e.name in read]
+        for k, one in enumerate(mine):
+            head = tokens.items[listed.first]
+            if k:
+                comma = tokens.items[one.name - 1]
+                before = _put(before, comma.start, comma.text)
+            else:
+                before = _put(before, head.start, "," if kept else head.text)
+                if listed.recursive and not kept:
+                    word = tokens.items[listed.first + 1]
+                    before = _put(before, word.start, word.text)
+            begin, until = tokens.items[one.name].start, tokens.items[one.close].end
+            before = _put(before, begin, tokens.text[begin:until])
+            kept += 1
+    own = tokens.text[start:end]
+    if kept and tokens.words(entry.open + 1, "WITH"):
+        own = _put(own, tokens.items[entry.open + 1].start - start, ",   ")
+    return before + own
+
+
+def _put(text: str, at: int, part: str) -> str:
+    return text[:at] + part + text[at + len(part) :]
+
+
+def _read_in(tokens: Tokens, entry: WithEntry) -> set[int]:
+    """Returns the entries without patterns that the query of an entry may read, directly or through others, each by its
+    name's token."""
+    seen = {written(tokens, e.name): e for e in entries_seen(tokens, entry.open)}
+    found: set[int] = set()
+    todo = [entry]
+    while todo:
+        inside = todo.pop()
+        for i in range(inside.open + 1, inside.close):
+            token = tokens.items[i]
+            if token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
+                continue
+            one = seen.get(written(tokens, i))
+            if one is None or one.name in found or tokens.items[i - 1].word not in ("FROM", "JOIN", ",", "("):
+                continue
+            if not any(t.word in ("MATCH_RECOGNIZE", "PATTERN") for t in tokens.items[one.open : one.close]):
+                found.add(one.name)
+                todo.append(one)
+    return found
 
 
 def _bodies(tokens: Tokens, i: int) -> dict[str, str]:

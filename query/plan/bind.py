@@ -293,13 +293,12 @@ class _Query:
         query = module.query
         inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
         inner.volatile = inner.volatile and self.volatile
-        written = query.text.lstrip()
         try:
             return inner.as_module(module.name)
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
-            if self.query.text[: len(query.text)].endswith(written):  # an entry of WITH has its place in this text
+            if _is_part(query.text, self.query.text):  # an entry of WITH has its place in this text
                 raise QueryError(error.diagnostics, self.query.text) from None
             raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
 
@@ -360,7 +359,7 @@ class _Query:
         self.inputs = members or (self.alone(input_sql, plan),)
         merged: Schema | None = None
         if plan.boxes and not self.is_module:
-            if read_alike(plan):
+            if read_alike(plan, self.inputs):
                 plan = without_inputs(plan)
             else:
                 made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
@@ -507,8 +506,9 @@ class _Query:
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
         if plan is not None:
+            alone = (self.alone(stream, plan),)
+            other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)), alone)), None)
             plan = without_inputs(replace(plan, inputs=origins([stream], {})))
-            other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)))), None)
             if other is not None and join.match is not None:
                 span = next(d.box.span for d in join.match.defines if d.box and d.box.written.lower() == other.name)
                 self.fault("HQ500", f"matches of {other.name}, which reads another stream than HISTORY OF "
@@ -739,6 +739,11 @@ def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
 
 def _field(columns: Sequence[Field], name: str) -> Field | None:
     return next((f for f in columns if f.name.lower() == name.lower()), None)
+
+
+def _is_part(part: str, text: str) -> bool:
+    """True if a text is another one up to some place, of which the rest is blanks, or commas between its parts."""
+    return len(part) <= len(text) and all(a == b or a in " ," for a, b in zip(part, text))
 
 
 def shortened(text: str) -> str:

@@ -15,12 +15,14 @@ from query.language.ast import Selection
 from query.plan.boxes import keys_of_events
 from query.plan.merge import MergedInput, positions, ties
 from query.plan.plan import Plan, Reads, modules
+from query.plan.statement import same_input
 from query.schema import STREAM, Field, Schema
 
 
-def read_alike(plan: Plan) -> bool:
-    """True if all layers of a hierarchy have the same input."""
-    return all(layer.inputs == plan.inputs for layer, _ in _layers(plan, ()))
+def read_alike(plan: Plan, inputs: Sequence[MergedInput]) -> bool:
+    """True if all layers of a hierarchy have the same input. inputs: of the outermost pattern."""
+    read = {frozenset((same_input(i.input_sql), i.schema.time) for i in of) for _, of in _layers(plan, tuple(inputs))}
+    return len(read) == 1
 
 
 def without_inputs(plan: Plan) -> Plan:
@@ -43,8 +45,8 @@ def merged_inputs(
     for _, read in layers:
         for one in read:
             known = members.setdefault(one.name.lower(), one)
-            if (known.input_sql.strip('"').lower(), known.schema.time) != (one.input_sql.strip('"').lower(),
-                                                                           one.schema.time):
+            same = same_input(known.input_sql) == same_input(one.input_sql)
+            if not same or known.schema.time != one.schema.time:
                 fault("HQ222", f"two inputs of this pattern and its boxes are called {one.name}", "which one?",
                       "give one of them another name")
     time = plan.order_by[0].column

@@ -160,3 +160,29 @@ def test_matches_need_the_key_in_all_their_events_under_partition() -> None:
     text = f"WITH visit AS ({inner}) {ORDER.replace('SKIP TILL NEXT MATCH', 'PARTITION')}"
     with pytest.raises(QueryError, match="events of a match of visit may have several values of person"):
         hybrid.sql(text, clicks=SEEN, orders=PAID)
+
+
+def test_boxes_over_entries_of_with() -> None:
+    # Before: the pattern of a box saw no entry of WITH.
+    entries = "known AS (SELECT * FROM clicks WHERE person <> 'z'), other AS (SELECT 1), few AS (SELECT * FROM known)"
+    text = f"WITH {entries}, {TEXT.removeprefix('WITH ')}".replace("FROM clicks MATCH", "FROM few MATCH")
+    assert rows(hybrid.sql(text, clicks=SEEN, orders=PAID).arrow()) == expected()
+    own = f"visit AS (WITH mine AS (SELECT * FROM few) {VISIT.replace('FROM clicks', 'FROM mine')})"
+    text = f"WITH {entries}, {own} {ORDER}"
+    assert rows(hybrid.sql(text, clicks=SEEN, orders=PAID).arrow()) == expected()
+
+
+def test_an_entry_that_all_layers_read_is_one_input() -> None:
+    text = f"WITH every AS (SELECT * FROM both_), {ALONE.removeprefix('WITH ')}".replace("FROM both_ M", "FROM every M")
+    found = hybrid.sql(text, both_=BOTH)
+    assert rows(found.arrow()) == expected()
+    assert "stream" not in found.evidence().column_names
+
+
+def test_faults_in_a_pattern_over_an_entry_point_at_the_text() -> None:
+    text = f"WITH known AS (SELECT * FROM clicks), {TEXT.removeprefix('WITH ')}".replace("clicks MATCH", "known MATCH")
+    with pytest.raises(QueryError, match="known has no column pages_") as caught:
+        hybrid.sql(text.replace("count(*) AS pages", "sum(pages_) AS pages"), clicks=SEEN, orders=PAID)
+    assert caught.value.text.startswith("WITH known")
+    (fault,) = caught.value.diagnostics
+    assert caught.value.text[fault.span.start : fault.span.end] == "pages_"
