@@ -147,7 +147,7 @@ def answer_factor(
 ) -> tuple[Answer, Lookups]:
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
     histories = [relations.history(h) for h in factor.histories]
-    beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
+    beside = tuple(lookup_in(view.reader(), seen) for view, seen in histories)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
     batches, reader, late = relations.factor(factor, by_key=alone)
     lookups: Lookups = (lookup_in(reader, late), beside)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from matching.batch import Int64Array
 from matching.kernels.layout import grown
 from matching.state import read_table, saved_table
-from query.plan.boxes import Counted
+from query.plan.boxes import CountedEvents
 from query.schema import STREAM
 
 
@@ -68,7 +68,7 @@ class Counts:
 
     __slots__ = ("_codes", "_of", "_seen", "counted")
 
-    def __init__(self, counted: Counted) -> None:
+    def __init__(self, counted: CountedEvents) -> None:
         self.counted = counted
         self._of = pa.array(counted.of, pa.string())
         self._codes = KeyCodes()

@@ -18,7 +18,7 @@ from matching.hierarchy.module import Module
 from matching.hierarchy.own_events import OwnEvents
 from matching.purpose import Purpose
 from matching.state import as_array
-from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, Counted, counts_of
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, CountedEvents, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Box, Plan
@@ -41,7 +41,7 @@ class Modules:
     the events that holds their time. counted: see query.plan.boxes.all_counted_keys. step: the number of batches and
     watermarks so far. position: the number of events so far. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: tuple[Counted, ...]) -> None:
+    def __init__(self, make: Make, time: Column, counted: tuple[CountedEvents, ...]) -> None:
         self.make = make
         self.time = time
         self.counted = counted

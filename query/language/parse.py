@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import lark
@@ -38,6 +38,7 @@ from query.language.cut import (
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
+from query.language.named import histories as histories_of
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -77,6 +78,7 @@ def _parse(
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
     modules, unread = _modules(tokens, inputs, patterns, named, inside)
+    modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}))
     cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
@@ -155,6 +157,22 @@ def _modules(
             if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
                 unread.append(span)
     return tuple(found.values()), tuple(unread)
+
+
+def _histories(
+    tokens: Tokens, inputs: Sequence[str], named: Mapping[str, str], known: set[str]
+) -> Iterator[ast.ModuleSyntax]:
+    """Yields the named patterns whose rows are histories, each once. known: those that boxes name, too."""
+    for i in histories_of(tokens, named, inputs):
+        name = written(tokens, i)
+        if name not in known:
+            known.add(name)
+            try:
+                yield ast.ModuleSyntax(name, _parse(named[name], (), named, named, (name,)))
+            except QueryError as error:
+                if error.text != named[name]:
+                    raise
+                raise QueryError(*in_pattern(name, error.diagnostics, named[name])) from None
 
 
 def _is_added(tokens: Tokens, entry: WithEntry) -> bool:

@@ -21,7 +21,7 @@ from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import bounded, common_keys, with_times
+from query.plan.boxes import TIMES, bounded, common_keys, reach_us, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
 from query.plan.inputs_of_layers import merged_inputs, read_alike, without_inputs
@@ -498,7 +498,13 @@ class _Query:
         alias."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         entries = {name.lower() for scope in factor.scopes for name in scope.names}
-        schema = self.schema(stream, join.stream.span, join.stream.written.lower() in entries)
+        name = join.stream.written.lower()
+        rows_of = self.modules.get(name) if name not in entries and not self.known(stream) else None
+        schema: Schema | None
+        if rows_of is not None:
+            rows_of, schema = self.rows_of(rows_of, join.stream.span)
+        else:
+            schema = self.schema(stream, join.stream.span, name in entries)
         if schema is None:
             return None
         if schema.time is None:
@@ -508,7 +514,8 @@ class _Query:
         if plan is not None:
             alone = (self.alone(stream, plan),)
             other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)), alone)), None)
-            plan = without_inputs(replace(plan, inputs=origins([stream], {})))
+            named = {} if rows_of is None else {name: fingerprint(rows_of.plan)}
+            plan = without_inputs(replace(plan, inputs=origins([stream], named)))
             if other is not None and join.match is not None:
                 span = next(d.box.span for d in join.match.defines if d.box and d.box.written.lower() == other.name)
                 self.fault("HQ500", f"matches of {other.name}, which reads another stream than HISTORY OF "
@@ -544,8 +551,40 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
-            self.session.settings,
+            self.session.settings, rows_of, None if rows_of is None else reach_us(rows_of.plan),
         )  # fmt: skip
+
+    def known(self, input_sql: str) -> bool:
+        """True if an input is a stream or relation."""
+        try:
+            self.resolve(input_sql)
+        except LookupError:
+            return False
+        return True
+
+    def rows_of(self, box: Box, span: Span) -> tuple[Box, Schema | None]:
+        """Returns a named pattern whose rows are a history, with the times of its matches, and their columns; None
+        after a fault."""
+        before, name = len(self.faults), box.name
+        own = {column.lower() for column, _ in box.columns}
+        if taken := own & set(TIMES):
+            self.fault("HQ500", f"HISTORY OF {name}, which has a column {min(taken)} of its own, is not supported yet",
+                       span, "the times of a match", "give that column another name")
+        if not read_alike(box.plan, box.inputs) or len(box.inputs) > 1:
+            self.fault("HQ500", f"HISTORY OF {name}, which reads several streams, is not supported yet", span, "",
+                       f'keep its rows in a stream: db.watch("SELECT * FROM {name}", into="{name}s", time="t1")')
+        elif not BARE_NAME.fullmatch(box.inputs[0].input_sql):
+            self.fault("HQ500", f"HISTORY OF {name}, which reads a SELECT, is not supported yet", span)
+        elif self.live and last_event_lag_us(box.plan) is None:
+            self.fault("HQ220", f"rows of {name} may be returned any time after their last event", span, "no bound",
+                       f"add WITHIN INTERVAL '...' to {name}; NEXT and $ always wait")
+        if len(self.faults) > before:
+            return box, None
+        plan = with_times(without_inputs(box.plan))
+        columns = (*box.columns, *((time, time) for time in TIMES))
+        types = {c.name: c.type for c in output_columns(plan)}
+        fields = tuple(Field(shown, types[column]) for shown, column in columns)
+        return replace(box, plan=plan, columns=columns), Schema(name, fields, time=TIMES[1])
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
         """Adds an invisible column to the rows of SEMI and ANTI joins without columns: rows without columns cannot be

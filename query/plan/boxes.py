@@ -40,7 +40,7 @@ FIRST_US, LAST_US = Field("#first_us", "BIGINT"), Field("#last_us", "BIGINT")
 TIMES = ("t0", "t1")
 
 
-class Counted(NamedTuple):
+class CountedEvents(NamedTuple):
     """Events that are counted: those with equal values of the columns `keys`, of the streams `of` (none: of all)."""
 
     keys: tuple[str, ...]
@@ -114,6 +114,11 @@ def independent_of_before(plan: Plan) -> bool:
     return own and all(independent_of_before(box.plan) for box in plan.boxes)
 
 
+def reach_us(plan: Plan) -> int | None:
+    """Returns how long before its last event the first event is that a match depends on; None: any time."""
+    return plan.within.interval_us if plan.within is not None and independent_of_before(plan) else None
+
+
 def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
     """Yields the patterns of a hierarchy with their names, each as the plain pattern that its matcher runs: the
     outermost first, equal ones once. A negation that is tested apart is a pattern of its own behind its layer."""
@@ -171,7 +176,7 @@ def merged_time(plan: Plan) -> str:
 
 
 def merged_schema(
-    schema: Schema, boxes: tuple[Box, ...], time: Column, counted: tuple[Counted, ...] = ()
+    schema: Schema, boxes: tuple[Box, ...], time: Column, counted: tuple[CountedEvents, ...] = ()
 ) -> Schema:
     """Returns the columns of merged rows: those of FROM, null in matches unless they are the time or columns of
     PARTITION BY; those of each pattern, null elsewhere; and the interval. time: of ORDER BY. counted: see
@@ -183,39 +188,39 @@ def merged_schema(
     return of_events(replace(schema, fields=(*fields, KIND)), time, counted)
 
 
-def counted_keys(plan: Plan) -> Counted | None:
+def counted_keys(plan: Plan) -> CountedEvents | None:
     """Returns the events that are counted to know whether one lies between two rows of a pattern with boxes; None if
     any may."""
     if not plan.boxes or plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         return None
     keys = () if plan.selection is Selection.STRICT else tuple(c.name for c in plan.partition_by)
     if plan.reads is None:
-        return Counted(keys)
-    return Counted(tuple(plan.reads.column(plan.schema, key) or key for key in keys), plan.reads.streams)
+        return CountedEvents(keys)
+    return CountedEvents(tuple(plan.reads.column(plan.schema, key) or key for key in keys), plan.reads.streams)
 
 
-def all_counted_keys(plan: Plan) -> tuple[Counted, ...]:
+def all_counted_keys(plan: Plan) -> tuple[CountedEvents, ...]:
     """Returns `counted_keys` of all layers, each once."""
     own = counted_keys(plan)
     inner = [keys for box in modules(plan.boxes) for keys in all_counted_keys(box.plan)]
     return tuple(dict.fromkeys([*([] if own is None else [own]), *inner]))
 
 
-def counts_of(counted: Counted) -> tuple[Field, Field]:
+def counts_of(counted: CountedEvents) -> tuple[Field, Field]:
     """Returns two columns of an event or match: the number of counted events with its keys before its first one, and up
     to its last one. It follows another without such an event between them if its first number is the other's second."""
     columns = ",".join(counted.keys) + (f" of {', '.join(counted.of)}" if counted.of else "")
     return Field(f"#before {columns}", "BIGINT"), Field(f"#upto {columns}", "BIGINT")
 
 
-def of_events(schema: Schema, time: Column, counted: tuple[Counted, ...]) -> Schema:
+def of_events(schema: Schema, time: Column, counted: tuple[CountedEvents, ...]) -> Schema:
     """Returns columns with those of an interval; that of an event begins and ends with it."""
     times = [Field(f"#{name}", time.type) for name in TIMES]
     counts = [field for keys in counted for field in counts_of(keys)]
     return replace(schema, fields=(*schema.fields, *times, FIRST, LAST, FIRST_US, LAST_US, *counts))
 
 
-def with_interval(plan: Plan, counted: tuple[Counted, ...]) -> Plan:
+def with_interval(plan: Plan, counted: tuple[CountedEvents, ...]) -> Plan:
     """Returns a pattern whose rows have, as further columns, the interval of each match: the first of a pair from its
     first row, the second from its last one."""
     time = plan.order_by[0].column
@@ -245,7 +250,7 @@ def with_times(plan: Plan) -> Plan:
     return replace(plan, measures=(*plan.measures, *measures))
 
 
-def over_rows(plan: Plan, counted: tuple[Counted, ...] | None = None) -> Plan:
+def over_rows(plan: Plan, counted: tuple[CountedEvents, ...] | None = None) -> Plan:
     """Returns the plain pattern over merged rows that finds the matches of a pattern with boxes. counted: of all layers
     if it is not the outermost."""
     begin = {name for name, least in rows_before(plan.pattern).items() if not least}
@@ -284,7 +289,7 @@ class Gap:
         return f"~{self.rows.pattern}"
 
 
-def gaps_apart(plan: Plan, counted: tuple[Counted, ...]) -> tuple[Plan, tuple[Gap, ...]]:
+def gaps_apart(plan: Plan, counted: tuple[CountedEvents, ...]) -> tuple[Plan, tuple[Gap, ...]]:
     """Returns the plain pattern over merged rows (see `over_rows`) without the negations that engines would test by
     conditions over the match, and these. Its rows have the columns of the gaps behind all others.
 

@@ -197,7 +197,9 @@ class HistoryPlan:
     low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, if they are a
     column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written. on_more: True if
     ON has further conjuncts besides the equalities; on_rest: these, over columns called live.<column> and
-    history.<column>; None if there are none, or if a pattern cannot express them. equalities: (history column, live
+    history.<column>; None if there are none, or if a pattern cannot express them. rows_of: a named pattern, whose rows
+    the history consists of, as a box without a variable; None: a stream or relation. reach_us: how long before the
+    range the first events are that these rows depend on; None: any time. equalities: (history column, live
     output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
     history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
     DuckDB, for its expressions.
@@ -218,6 +220,13 @@ class HistoryPlan:
     on_more: bool = True
     on_rest: Expression | None = None
     settings: Settings = ()
+    rows_of: Box | None = None
+    reach_us: int | None = None
+
+    @property
+    def stream(self) -> str:
+        """Returns the name of the stream or relation whose events are read, in lower case."""
+        return (self.schema.name if self.rows_of is None else self.rows_of.inputs[0].name).lower()
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"
@@ -227,6 +236,10 @@ class HistoryPlan:
             "keys        " + (", ".join(f"{h} = {live}" for h, live in self.equalities) or "(all)"),
             f"on          {self.on_sql}",
         ]
+        if self.rows_of is not None:
+            begin = "the start" if self.reach_us is None else f"{self.reach_us} us before the range"
+            lines.append(f"rows of     {self.schema.name}, found in {self.stream} from {begin}")
+            lines += [f"  {line}" for line in str(self.rows_of.plan).split("\n")]
         if self.plan is not None:
             lines.append(str(self.plan))
         return "\n".join(lines)
