@@ -56,6 +56,20 @@ def minute(i: int) -> datetime:
 # ---- what statements read
 
 
+def test_rows_of_a_pattern_are_instants_and_its_boxes_intervals():
+    pair = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.x AS x AFTER MATCH NO SKIP
+        PATTERN (A B) WITHIN INTERVAL '1 hour' SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b')"""
+    of_rows = """SELECT c FROM pair MATCH_RECOGNIZE (ORDER BY t1 MEASURES V.x || '-' || W.x AS c AFTER MATCH NO SKIP
+        PATTERN (V W) SELECTION SKIP TILL NEXT MATCH DEFINE W AS {})"""
+    of_boxes = """SELECT c FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES V.x || '-' || W.x AS c AFTER MATCH NO SKIP
+        PATTERN (V W) SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN pair, W AS PATTERN pair)"""
+    with opened(None, "aababb") as db:
+        db.create_pattern("pair", pair)
+        assert answer(db, of_rows.format("true")) == [{"c": "0-1"}, {"c": "1-3"}]
+        assert answer(db, of_rows.format("t0 > V.t1")) == [{"c": "0-3"}, {"c": "1-3"}]
+        assert answer(db, of_boxes) == [{"c": "0-3"}, {"c": "1-3"}]
+
+
 def test_from_a_pattern_has_its_columns_and_times():
     with with_patterns(None, EVENTS) as db:
         assert answer(db, "SELECT * FROM visit ORDER BY t0") == [
