@@ -7,7 +7,7 @@ history is that of a stream into which a live query has put the rows from the st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from archive.reader import HistoryReader, RangeRequest, Values
 from hybrid.join.driver import HistoryStream
 from hybrid.rows.inputs import one_batch, order_index
+from hybrid.rows.merged import Merged, MergedReader
 from matching.batch import EventBatch, Matcher, Matches
 from matching.identity import id_lanes
 from matching.types import arrow_schema
@@ -34,9 +35,9 @@ def views(histories: Sequence[HistoryPlan], streams: Mapping[str, S]) -> dict[st
     """Returns the histories of a factor by name in lower case. streams: those that they read."""
     found: dict[str, S | PatternHistory] = {}
     for history in histories:
-        source = streams[history.stream]
+        sources = [streams[name] for name in history.streams]
         name = history.schema.name.lower()
-        found[name] = source if history.rows_of is None else PatternHistory.of(history, source)
+        found[name] = sources[0] if history.rows_of is None else PatternHistory.of(history, sources)
     return found
 
 
@@ -63,54 +64,64 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class PatternHistory:
-    """See hybrid.join.driver.HistoryStream. history: its rows_of is the pattern; source: the stream that it reads."""
+    """See hybrid.join.driver.HistoryStream. history: its rows_of is the pattern; sources: the streams that it
+    reads."""
 
     history: HistoryPlan
     box: Box
-    source: HistoryStream
+    sources: tuple[HistoryStream, ...]
     search: _Search
 
     @staticmethod
-    def of(history: HistoryPlan, source: HistoryStream) -> PatternHistory:
+    def of(history: HistoryPlan, sources: Sequence[HistoryStream]) -> PatternHistory:
         box = history.rows_of
         assert box is not None
-        return PatternHistory(history, box, source, _Search(box.plan))
+        return PatternHistory(history, box, tuple(sources), _Search(box.plan))
+
+    def _reached_us(self) -> int | None:
+        """Returns the least watermark of the streams that go on; None while one has none, and if none goes on."""
+        reached = [source.watermark_us for source in self.sources if not source.ended]
+        return None if None in reached else min((w for w in reached if w is not None), default=None)
 
     @property
     def watermark_us(self) -> int | None:
-        watermark_us, lag_us = self.source.watermark_us, last_event_lag_us(self.box.plan)
+        watermark_us, lag_us = self._reached_us(), last_event_lag_us(self.box.plan)
         return None if watermark_us is None or lag_us is None else watermark_us - lag_us
 
     @property
     def ended(self) -> bool:
-        return self.source.ended
+        return all(source.ended for source in self.sources)
 
     @property
     def revision(self) -> object:
-        return self.source.revision
+        return tuple(source.revision for source in self.sources)
 
     def begins_us(self) -> int | None:
         """Returns the first instant of complete history. Of a stream that drops events, matches that began before these
         may lack."""
-        begins_us, reach_us = self.source.begins_us(), self.history.reach_us
-        if begins_us is None or self.box.plan.schema.retention_us is None:
-            return begins_us
-        return None if reach_us is None else begins_us + reach_us
+        reach_us, begins = self.history.reach_us, []
+        for source, read in zip(self.sources, self.box.inputs, strict=True):
+            begins_us = source.begins_us()
+            if begins_us is not None and read.schema.retention_us is not None:
+                if reach_us is None:
+                    return None
+                begins_us += reach_us
+            begins += [] if begins_us is None else [begins_us]
+        return max(begins, default=None)
 
     def reader(self, in_files: bool = False) -> HistoryReader:
-        watermark_us = None if self.source.ended else self.source.watermark_us
-        source = self.source.reader()
-        return PatternReader(self.history, self.box, source, self.search, watermark_us, self.source.ended)
+        readers = tuple(source.reader() for source in self.sources)
+        return PatternReader(self.history, self.box, readers, self.search, self._reached_us(), self.ended)
 
 
 @dataclass(frozen=True, slots=True)
 class PatternReader:
-    """Reads the rows of a pattern by the times of their last events. watermark_us: of the source; ended: it has
-    ended."""
+    """Reads the rows of a pattern by the times of their last events. sources: of its streams; watermark_us: the least
+    of theirs; ended: all have ended."""
 
     history: HistoryPlan
     box: Box
-    source: HistoryReader
+    sources: tuple[HistoryReader, ...]
     search: _Search
     watermark_us: int | None
     ended: bool
@@ -125,12 +136,17 @@ class PatternReader:
             reached_us = self.watermark_us
             until_us = reached_us if until_us is None or reached_us is None else min(until_us, reached_us)
         if until_us is None and not self.ended:
-            events = self.source.read(RangeRequest(0, 0, columns=plan.columns))  # nothing is decided yet
+            events = self._events(RangeRequest(0, 0))  # nothing is decided yet
         else:
-            events = self.source.read(
-                RangeRequest(low_us, until_us, keys=self._keys(request), late=request.late, columns=plan.columns)
-            )
+            events = self._events(RangeRequest(low_us, until_us, keys=self._keys(request), late=request.late))
         return self._rows(self.search(events, until_us), request)
+
+    def _events(self, request: RangeRequest) -> EventBatch:
+        merged = self.history.merged
+        if merged is None:
+            return self.sources[0].read(replace(request, columns=self.box.plan.columns))
+        readers = [(reader, request.late) for reader in self.sources]
+        return MergedReader(Merged(merged, self.box.inputs), readers).read(replace(request, keys=None))
 
     def _keys(self, request: RangeRequest) -> dict[str, Values] | None:
         """Returns the part of the keys that events of other values do not affect."""

@@ -437,12 +437,15 @@ class Relations:
         named pattern, or a plain relation ordered by its time."""
         name = history.schema.name
         if history.rows_of is not None:
-            read = self.stream(history.rows_of.inputs[0].input_sql)
-            if read is None:
-                message = f"HISTORY OF {name} reads the stream {history.stream}, which a table of that name hides"
-                raise DataError(message, "pass the table by another name")
-            below = Bounded(read.snapshot, read.begins_us)
-            return PatternHistory.of(history, below), read.late
+            below, late = [], False
+            for one in history.rows_of.inputs:
+                read = self.stream(one.input_sql)
+                if read is None:
+                    message = f"HISTORY OF {name} reads the stream {one.name}, which a table of that name hides"
+                    raise DataError(message, "pass the table by another name")
+                below.append(Bounded(read.snapshot, read.begins_us))
+                late = late or read.late
+            return PatternHistory.of(history, below), late
         stream = self.stream(quote(name))
         if stream is not None:
             reader: HistoryReader = stream.snapshot

@@ -52,7 +52,7 @@ def backtest(
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
     bounded = {
         key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None)
-        for key in dict.fromkeys(h.stream for h in factor.histories)
+        for key in dict.fromkeys(name for h in factor.histories for name in h.streams)
     }
     joined = views(factor.histories, bounded)
     if factor.histories:

@@ -501,8 +501,9 @@ class _Query:
         name = join.stream.written.lower()
         rows_of = self.modules.get(name) if name not in entries and not self.known(stream) else None
         schema: Schema | None
+        merged: Schema | None = None
         if rows_of is not None:
-            rows_of, schema = self.rows_of(rows_of, join.stream.span)
+            rows_of, schema, merged = self.rows_of(rows_of, join.stream.span)
         else:
             schema = self.schema(stream, join.stream.span, name in entries)
         if schema is None:
@@ -551,7 +552,7 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
-            self.session.settings, rows_of, None if rows_of is None else reach_us(rows_of.plan),
+            self.session.settings, rows_of, None if rows_of is None else reach_us(rows_of.plan), merged,
         )  # fmt: skip
 
     def known(self, input_sql: str) -> bool:
@@ -562,29 +563,35 @@ class _Query:
             return False
         return True
 
-    def rows_of(self, box: Box, span: Span) -> tuple[Box, Schema | None]:
-        """Returns a named pattern whose rows are a history, with the times of its matches, and their columns; None
-        after a fault."""
+    def rows_of(self, box: Box, span: Span) -> tuple[Box, Schema | None, Schema | None]:
+        """Returns a named pattern whose rows are a history, with the times of its matches, their columns, None after a
+        fault, and the columns of its events if it reads several streams."""
         before, name = len(self.faults), box.name
+        plan, inputs, merged = box.plan, box.inputs, None
+        if not read_alike(plan, inputs):
+            made = merged_inputs(plan, inputs, name, span, self.faults)
+            if made is not None:
+                plan, merged, inputs = made
+        else:
+            plan = without_inputs(plan)
+            merged = plan.schema if len(inputs) > 1 else None
         own = {column.lower() for column, _ in box.columns}
         if taken := own & set(TIMES):
             self.fault("HQ500", f"HISTORY OF {name}, which has a column {min(taken)} of its own, is not supported yet",
                        span, "the times of a match", "give that column another name")
-        if not read_alike(box.plan, box.inputs) or len(box.inputs) > 1:
-            self.fault("HQ500", f"HISTORY OF {name}, which reads several streams, is not supported yet", span, "",
-                       f'keep its rows in a stream: db.watch("SELECT * FROM {name}", into="{name}s", time="t1")')
-        elif not BARE_NAME.fullmatch(box.inputs[0].input_sql):
+        if not all(BARE_NAME.fullmatch(one.input_sql) for one in inputs):
             self.fault("HQ500", f"HISTORY OF {name}, which reads a SELECT, is not supported yet", span)
         elif self.live and last_event_lag_us(box.plan) is None:
             self.fault("HQ220", f"rows of {name} may be returned any time after their last event", span, "no bound",
                        f"add WITHIN INTERVAL '...' to {name}; NEXT and $ always wait")
         if len(self.faults) > before:
-            return box, None
-        plan = with_times(without_inputs(box.plan))
+            return box, None, None
+        plan = with_times(plan)
         columns = (*box.columns, *((time, time) for time in TIMES))
         types = {c.name: c.type for c in output_columns(plan)}
         fields = tuple(Field(shown, types[column]) for shown, column in columns)
-        return replace(box, plan=plan, columns=columns), Schema(name, fields, time=TIMES[1])
+        shown = replace(box, plan=plan, columns=columns, inputs=inputs)
+        return shown, Schema(name, fields, time=TIMES[1]), merged
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
         """Adds an invisible column to the rows of SEMI and ANTI joins without columns: rows without columns cannot be

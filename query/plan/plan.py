@@ -199,7 +199,8 @@ class HistoryPlan:
     ON has further conjuncts besides the equalities; on_rest: these, over columns called live.<column> and
     history.<column>; None if there are none, or if a pattern cannot express them. rows_of: a named pattern, whose rows
     the history consists of, as a box without a variable; None: a stream or relation. reach_us: how long before the
-    range the first events are that these rows depend on; None: any time. equalities: (history column, live
+    range the first events are that these rows depend on; None: any time. merged: the columns of its streams' events,
+    if that pattern reads several. equalities: (history column, live
     output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
     history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
     DuckDB, for its expressions.
@@ -222,11 +223,13 @@ class HistoryPlan:
     settings: Settings = ()
     rows_of: Box | None = None
     reach_us: int | None = None
+    merged: Schema | None = None
 
     @property
-    def stream(self) -> str:
-        """Returns the name of the stream or relation whose events are read, in lower case."""
-        return (self.schema.name if self.rows_of is None else self.rows_of.inputs[0].name).lower()
+    def streams(self) -> tuple[str, ...]:
+        """Returns the names of the streams or relations whose events are read, in lower case."""
+        read = [self.schema.name] if self.rows_of is None else [one.name for one in self.rows_of.inputs]
+        return tuple(name.lower() for name in read)
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"
@@ -238,7 +241,7 @@ class HistoryPlan:
         ]
         if self.rows_of is not None:
             begin = "the start" if self.reach_us is None else f"{self.reach_us} us before the range"
-            lines.append(f"rows of     {self.schema.name}, found in {self.stream} from {begin}")
+            lines.append(f"rows of     {self.schema.name}, found in {', '.join(self.streams)} from {begin}")
             lines += [f"  {line}" for line in str(self.rows_of.plan).split("\n")]
         if self.plan is not None:
             lines.append(str(self.plan))
