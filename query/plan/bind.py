@@ -499,7 +499,9 @@ class _Query:
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         entries = {name.lower() for scope in factor.scopes for name in scope.names}
         name = join.stream.written.lower()
-        rows_of = self.modules.get(name) if name not in entries and not self.known(stream) else None
+        rows_of = None if name in entries else self.modules.get(name)
+        if rows_of is not None and self.known(stream):
+            rows_of = None  # a table of the name of the pattern
         schema: Schema | None
         merged: Schema | None = None
         if rows_of is not None:

@@ -186,3 +186,18 @@ def test_faults_in_a_pattern_over_an_entry_point_at_the_text() -> None:
     assert caught.value.text.startswith("WITH known")
     (fault,) = caught.value.diagnostics
     assert caught.value.text[fault.span.start : fault.span.end] == "pages_"
+
+
+def test_a_live_query_may_begin_in_the_past_and_join_history(db: Database) -> None:
+    half = len(SEEN) // 2, len(PAID) // 2
+    db.push("clicks", SEEN.slice(0, half[0]))
+    db.push("orders", PAID.slice(0, half[1]))
+    joined = f"{ORDER.replace('O.page AS nr', 'O.page AS nr, O.paid AS paid')} AS pl SEMI JOIN HISTORY OF visit"
+    joined += " FROM pl.paid - INTERVAL 90 SECOND TO pl.paid AS pa ON pa.person = pl.person AND pa.pages = pl.pages"
+    live, beside = db.watch(ORDER, start=BEGIN), db.watch(joined, start=BEGIN)
+    db.push("clicks", SEEN.slice(half[0]))
+    db.push("orders", PAID.slice(half[1]))
+    for name in ("clicks", "orders"):
+        db.advance(name, BEGIN + dt.timedelta(hours=1))
+    assert rows(live.fetch()) == expected()
+    assert rows(beside.fetch()) == expected()  # the visit of an order is in its history
