@@ -160,7 +160,7 @@ class Layer:
         self.sources = batch.sources
         merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
         reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
-        # layers above wait for this one as long as for its time, which goes on with events that it does not read, too
+        # layers above wait for this one as long as for its time, which goes on with all events, of other keys, too
         return self._emit(merged, reached_us if self._lag_us else None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:

@@ -16,7 +16,7 @@ class Module:
     """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. own: gives
     the events that it reads; None: all. searched: number of events that it was searched in."""
 
-    __slots__ = ("_failure", "_found", "_own", "_step", "key", "lag_us", "matcher", "name", "searched")
+    __slots__ = ("_advances", "_failure", "_found", "_own", "_step", "key", "lag_us", "matcher", "name", "searched")
 
     def __init__(
         self, key: str, name: str, plan: Plan, matcher: Matcher,
@@ -27,6 +27,7 @@ class Module:
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
         self._own = own
+        self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self.searched = 0
         self._step = 0
         self._found: Matches | None = None
@@ -52,13 +53,10 @@ class Module:
         return self._found
 
     def _push(self, batch: EventBatch) -> Matches:
-        if self._own is None:
-            self.searched += len(batch)
-            return self.matcher.push(batch)
-        own = self._own(batch)
+        own = batch if self._own is None else self._own(batch)
         self.searched += len(own)
         found = self.matcher.push(own)
-        if self.lag_us and len(batch):  # time goes on with the events of other streams, too
+        if self._advances and len(batch):  # time goes on with events of other keys and streams, too
             more = self.matcher.advance(int(batch.ts_us[-1]))
             found = joined([found, more]) if len(more) else found
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from query.errors import HybridWarning
 from tests.hierarchies import (
     composed,
     events_of,
@@ -233,8 +232,7 @@ def test_a_layer_waits_by_the_time_of_events_that_it_does_not_read() -> None:
     given = events_of("x1@0 a1@0 a2@1 z1@3 z2@4 a3@5 z3@9")
     found = composed(plan, given)
     assert shown(found, given) == "{{x1}} a1"
-    with pytest.warns(HybridWarning, match="reference matcher"):
-        assert leaves(matched(plan, given)) == [tuple(match.leaves()) for match in found]
+    assert leaves(matched(plan, given)) == [tuple(match.leaves()) for match in found]
 
 
 def test_paths_name_the_layers_of_an_event() -> None:

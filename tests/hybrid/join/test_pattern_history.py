@@ -12,6 +12,7 @@ import pytest
 import hybrid
 from hybrid.database.database import Database
 from query.errors import QueryError
+from query.language.parse import parse
 
 BEGIN = dt.datetime(2024, 3, 1)
 COLUMNS = {"ts": "TIMESTAMP", "person": "VARCHAR", "page": "VARCHAR"}
@@ -143,6 +144,79 @@ def test_what_is_refused(pattern: str, message: str) -> None:
         db.create_pattern("visit", pattern)
         with pytest.raises(QueryError, match=message):
             db.watch(query("visit", ""))
+
+
+#: Rows of clicks that are joined with a history.
+JOINED = """SELECT pl.person, pl.seen, {columns} FROM clicks MATCH_RECOGNIZE (PARTITION BY person ORDER BY ts
+    MEASURES X.ts AS seen AFTER MATCH NO SKIP PATTERN (X) WITHIN INTERVAL 1 SECOND SELECTION SKIP TILL NEXT MATCH
+    DEFINE X AS page = 'x') AS pl NEAREST JOIN HISTORY OF {of} FROM pl.seen - INTERVAL 40 SECOND TO pl.seen AS pa
+    ON pa.person = pl.person"""
+#: Two rows of them.
+TWO = """SELECT * FROM {of} MATCH_RECOGNIZE (PARTITION BY person ORDER BY seen
+    MEASURES F.seen AS since, L.pages AS pages
+    AFTER MATCH NO SKIP PATTERN (F L) WITHIN INTERVAL 40 SECOND SELECTION SKIP TILL NEXT MATCH
+    DEFINE L AS pages >= F.pages)"""
+
+
+@pytest.mark.parametrize("pattern", ["all matches", "a negation at the end", "two streams"])
+def test_rows_joined_with_the_rows_of_a_pattern_feed_another(tmp_path: Path, pattern: str) -> None:
+    # Before: HQ500.
+    joined = JOINED.format(columns="pa.pages", of="visit")
+    text = f"WITH bought AS ({joined}) {TWO.format(of='bought')}"
+    with database(tmp_path / "db", pattern) as db:
+        live = db.watch(text)
+        db.watch(joined, into="bought", time="seen")
+        over = db.watch(TWO.format(of="bought"))
+        found: dict[object, list[str]] = {live: [], over: []}
+        rng, rest, others = Random(3), clicks(), clicks(seed=2)
+        while len(rest) or len(others):
+            n = rng.randrange(1, 60)
+            db.push("clicks", rest.slice(0, n))
+            db.push("others", others.slice(0, 50))
+            rest, others = rest.slice(n), others.slice(50)
+            for alerts in (live, over):
+                found[alerts] += rows(alerts.fetch())
+        for name in ("clicks", "others"):
+            db.advance(name, BEGIN + dt.timedelta(hours=1))
+        for alerts in (live, over):
+            found[alerts] += rows(alerts.fetch())
+        assert len(found[live]) > 9
+        assert sorted(found[live]) == sorted(found[over])
+        assert rows(db.backtest(text, BEGIN, BEGIN + dt.timedelta(hours=1)).arrow()) == sorted(found[live])
+        assert rows(db.sql(text).arrow()) == sorted(found[live])
+
+
+def test_a_box_may_be_joined_with_the_rows_of_a_pattern(tmp_path: Path) -> None:
+    box = TWO.format(of="clicks").replace("ORDER BY seen", "ORDER BY ts").replace("F.seen", "F.t1")
+    box = box.replace("DEFINE L AS", "DEFINE F AS PATTERN joined, L AS PATTERN joined ON")
+    with database(tmp_path / "db", "all matches") as db:
+        db.push("clicks", clicks())
+        db.advance("clicks", BEGIN + dt.timedelta(hours=1))
+        found = {
+            of: rows(db.sql(f"WITH joined AS ({JOINED.format(columns='pa.pages', of=of)}) {box}").arrow())
+            for of in ("visit", "visits")
+        }
+        assert len(found["visit"]) > 9
+        assert found["visit"] == found["visits"]
+        with pytest.raises(QueryError, match="a live box joined with the history of another stream"):
+            db.watch(f"WITH joined AS ({JOINED.format(columns='pa.pages', of='visit')}) {box}")
+
+
+def test_a_history_of_rows_that_are_joined_themselves_is_refused(tmp_path: Path) -> None:
+    with database(tmp_path / "db", "all matches") as db:
+        db.create_pattern("joined", JOINED.format(columns="pa.page", of="clicks"))
+        text = JOINED.format(columns="pa.page", of="joined")
+        with pytest.raises(QueryError, match=r"HISTORY OF joined, which is joined with history itself(.|\n)*into="):
+            db.watch(text)
+        with pytest.raises(QueryError, match="HISTORY OF joined, which is joined with history itself"):
+            db.sql(text)
+
+
+def test_a_pattern_is_no_history_of_itself() -> None:
+    # Before: a RecursionError.
+    text = JOINED.format(columns="pa.pages", of="visit")
+    with pytest.raises(QueryError, match=r"the pattern visit is made of itself(.|\n)*visit -> visit"):
+        parse(text, ("clicks",), {"visit": text})
 
 
 def test_a_pattern_whose_rows_are_a_history_is_in_use(tmp_path: Path) -> None:

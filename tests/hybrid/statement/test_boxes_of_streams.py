@@ -146,6 +146,32 @@ def test_what_is_refused(text: str, message: str) -> None:
         hybrid.sql(text, clicks=SEEN, orders=PAID)
 
 
+#: A visit after the page home.
+SEEN_HOME = VISIT.replace("SELECT *", "SELECT pl.person, pages, began")
+SEEN_HOME = SEEN_HOME.replace("count(*) AS pages", "count(*) AS pages, FIRST(ts) AS began")
+SEEN_HOME += """ AS pl SEMI JOIN HISTORY OF clicks FROM pl.began - INTERVAL 12 SECOND TO pl.began AS pa
+    ON pa.person = pl.person AND pa.page = 'home'"""
+
+
+@pytest.mark.parametrize("of_orders", [False, True])
+def test_boxes_joined_with_history_over_other_streams(of_orders: bool) -> None:
+    text = f"WITH visit AS ({SEEN_HOME}) {ORDER}"
+    alone = text.replace("pa.page", "pa.s")
+    if of_orders:
+        text = text.replace("HISTORY OF clicks", "HISTORY OF orders").replace("pa.page = 'home'", "pa.page > 3")
+        alone = alone.replace("pa.s = 'home'", "pa.n > 3")
+    alone = re.sub("(FROM|OF) (clicks|orders)", r"\1 both_", alone).replace("paid", "ts").replace("O.page", "O.n")
+    alone = re.sub("([AB]) AS page", r"\1 AS s", re.sub("([OC]) AS page", r"\1 AS n", alone))
+    found = rows(hybrid.sql(text, clicks=SEEN, orders=PAID).arrow())
+    assert 50 < len(found) < len(expected())
+    assert found == rows(hybrid.sql(alone, both_=BOTH).arrow())
+
+
+def test_live_boxes_joined_with_history_over_other_streams_are_refused(db: Database) -> None:
+    with pytest.raises(QueryError, match=r"HQ500(.|\n)*live boxes joined with history, in a pattern over several"):
+        db.watch(f"WITH visit AS ({SEEN_HOME}) {ORDER}")
+
+
 def test_inputs_of_other_times_or_names_are_refused() -> None:
     other = SEEN.set_column(0, "ts", SEEN.column("ts").cast(pa.date32()))
     with pytest.raises(QueryError, match="the time of clicks is DATE, and that of orders TIMESTAMP"):
