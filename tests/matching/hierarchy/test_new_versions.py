@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def versions(draw: st.DrawFn, key: bool) -> tuple[Plan, Plan]:
 
 def freed(text: str) -> str:
     """Returns a pattern of which only the events of the last WITHIN matter."""
-    text = text if "NO SKIP" in text else text.replace("PATTERN (", "AFTER MATCH NO SKIP PATTERN (")
+    text = re.sub(r"(AFTER MATCH [A-Z ]*?)?PATTERN \(", "AFTER MATCH NO SKIP PATTERN (", text)
     return text if "WITHIN" in text else text.replace("SELECTION", "WITHIN INTERVAL 4 MICROSECOND SELECTION")
 
 
