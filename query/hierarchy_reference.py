@@ -1,8 +1,8 @@
 """The meaning of patterns with boxes: composition. Slow and obvious; it is the definition.
 
-The matches of a box's pattern are found first, by themselves. Each is an event with the interval from its first to its
-last event. The pattern around it is then searched in its own events and these, by what intervals mean; the conditions
-that query.plan.boxes writes for the engines are not used here.
+The matches of a box's pattern are found first, by themselves, in the events of its own FROM. Each is an event with the
+interval from its first to its last event. The pattern around it is then searched in its own events and these, by what
+intervals mean; the conditions that query.plan.boxes writes for the engines are not used here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 
 from query.language.ast import AfterMatchKind, Selection
 from query.moves import Rest, moves
-from query.plan.boxes import column_of, kind_of
+from query.plan.boxes import column_of, kind_of, merged_time
 from query.plan.output import Outcome
 from query.plan.pattern import variables
 from query.plan.plan import Box, Plan, modules
 from query.reference import Came, Moment, ReferenceMatch, RowSearch, find, match_rows, partition_key
+from query.schema import STREAM
 from query.values import Evaluate, Label, PartitionRows, Row
 
 
 @dataclass(frozen=True, slots=True)
 class ComplexEvent:
     """An event of a pattern with boxes. kind: 0, or that of the box's pattern (query.plan.boxes.kind_of). first, last:
-    indices of its first and last event among those of FROM. row: its columns. parts: of a match, its events with their
+    indices of its first and last event in the input. row: its columns. parts: of a match, its events with their
     variables."""
 
     kind: int
@@ -60,7 +61,8 @@ class Composed:
         return self.parts[-1][1].last
 
     def leaves(self) -> list[tuple[str, int]]:
-        """Returns the events of FROM with the path of their variables, in order: `V.X`, `V[2].X` of the second V."""
+        """Returns the events of the input with the path of their variables, in order: `V.X`, `V[2].X` of the
+        second V."""
         return list(_leaves(self.parts, ""))
 
 
@@ -68,16 +70,32 @@ def compose(
     plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None = None, join: Join | None = None
 ) -> list[Composed]:
     """Returns the matches of a plan, with or without boxes, in a bounded input, in order of emission. rows, ts_us: as
-    in query.reference.find. join: of boxes whose matches are joined with history. Raises its errors. Exponential in the
-    number of rows at worst, in each layer."""
+    in query.reference.find; where layers read several streams, of all their events in the total order. join: of boxes
+    whose matches are joined with history. Raises its errors. Exponential in the number of rows at worst, in each
+    layer."""
     if not plan.boxes:
-        found = find(plan, rows, ts_us, evaluate=evaluate)
-        events = [ComplexEvent(0, i, i, row) for i, row in enumerate(rows)]
-        return _shown(plan, events, found, ts_us, evaluate)
+        events = [ComplexEvent(0, i, i, row) for i, row in own_rows(plan, rows).items()]
+        times = [ts_us[event.last] for event in events]
+        found = find(plan, [event.row for event in events], times, evaluate=evaluate)
+        return _shown(plan, events, found, times, evaluate)
     events = merged(plan, rows, ts_us, evaluate, join)
     times = [ts_us[event.last] for event in events]
     search = _OverIntervals(plan, events, rows, ts_us, times, evaluate)
     return _shown(plan, events, search.everywhere({}), times, evaluate)
+
+
+def own_rows(plan: Plan, rows: Sequence[Row]) -> dict[int, Row]:
+    """Returns the events that FROM of a plan reads, by their indices in the input."""
+    reads = plan.reads
+    if reads is None:
+        return dict(enumerate(rows))
+    found: dict[int, Row] = {}
+    for i, row in enumerate(rows):
+        if row[STREAM] in reads.streams:
+            k = reads.streams.index(row[STREAM])
+            at = [columns[k] for columns in reads.columns]
+            found[i] = {f.name: None if c is None else row[c] for f, c in zip(plan.schema.fields, at, strict=True)}
+    return found
 
 
 def merged(
@@ -86,10 +104,10 @@ def merged(
     """Returns the events of a pattern with boxes in their order: a match right after its last event, ties by first
     event, name of the pattern, and order of emission. A match that is joined with history is an event for each of its
     rows, in the interval of the match."""
-    time = plan.order_by[0].column.name
+    time, of_input = plan.order_by[0].column.name, merged_time(plan)
     none: dict[str, Any] = {column_of(box, shown): None for box in modules(plan.boxes) for shown, _ in box.columns}
     found: list[tuple[tuple[Any, ...], ComplexEvent]] = []
-    for i, row in enumerate(rows):
+    for i, row in own_rows(plan, rows).items():
         own = {**none, **row, "#t0": row[time], "#t1": row[time]}
         found.append(((i, 0), ComplexEvent(0, i, i, own)))
     for box in modules(plan.boxes):
@@ -101,10 +119,11 @@ def merged(
             if box.plan.joined is not None:
                 assert join is not None
                 shown = join(box.plan, match.row)
+            begin, end = rows[match.first][of_input], rows[match.last][of_input]
             for row in shown:
-                own = {**dict.fromkeys(rows[0]), **none, **_columns(box, row)}
+                own = {**dict.fromkeys(plan.schema.names), **none, **_columns(box, row)}
                 own |= {c.name: _key(box, c.name, row) for c in plan.partition_by}
-                own |= {time: rows[match.last][time], "#t0": rows[match.first][time], "#t1": rows[match.last][time]}
+                own |= {time: end, "#t0": begin, "#t1": end}
                 event = ComplexEvent(kind, match.first, match.last, own, match.parts)
                 found.append(((match.last, 1, match.first, box.name, order), event))
     return [event for _, event in sorted(found, key=lambda one: one[0])]
@@ -141,7 +160,7 @@ class _OverIntervals(RowSearch):
         super().__init__(searched, [event.row for event in events], times, evaluate)
         self.strategy = plan.selection
         self.events = events
-        self.base = rows
+        self.base = own_rows(plan, rows)
         self.base_us = ts_us
         self.kinds = {d.variable: kind_of(plan.boxes, d.variable) for d in plan.defines}
         self.positive = frozenset(variables(plan.pattern))
@@ -164,10 +183,11 @@ class _OverIntervals(RowSearch):
     def _follows(self, partition: PartitionRows, before: int, position: int) -> bool:
         """True if an event begins after another has ended, and by the strategy directly after it."""
         end, begin = self.event(partition, before).last, self.event(partition, position).first
+        between_them = [i for i in range(end + 1, begin) if i in self.base]
         if self.strategy is Selection.STRICT:
-            return begin == end + 1
+            return begin > end and not between_them
         if self.strategy is Selection.PARTITION:
-            between = (partition_key(self.plan, self.base[i]) for i in range(end + 1, begin))
+            between = (partition_key(self.plan, self.base[i]) for i in between_them)
             own = partition_key(self.plan, self.event(partition, position).row)
             return begin > end and own not in between
         return begin > end
@@ -244,7 +264,7 @@ class _OverIntervals(RowSearch):
     ) -> tuple[bool | None, Moment]:
         for i, names in enumerate(gaps):
             after = self.event(partition, labels[i - 1][1]).last if i else -1
-            until = self.event(partition, labels[i][1]).first if i < len(labels) else len(self.base)
+            until = self.event(partition, labels[i][1]).first if i < len(labels) else len(self.base_us)
             for g in range(len(partition.index)):
                 inside = after < self.event(partition, g).first and self.event(partition, g).last < until
                 ends = (g, labels[-1][1]) if i == 0 else (labels[0][1], g)

@@ -60,6 +60,6 @@ def planned(
         plan = bind(query, resolve, live=True, relations=relations, describe=binder(access))
         outer = Outer(outermost(plan), static, access)
         outer.schema()  # DuckDB checks the outer SELECT before any event
-    joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
+    joined = [name for h in plan.factors[-1].histories for name in h.streams]
     read = {name: streams[name] for name in (*plan_streams(plan), *streams_beside(plan))}
     return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined}, patterns)

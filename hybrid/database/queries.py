@@ -88,7 +88,7 @@ class Queries:
             # rows that feed another stream keep their order
             pool = None if into is not None else pools().readers
             query.asking = Asking(query.driver, pool, lambda: self._answered(query))
-            query.asking.prepare(wanted.histories)
+            query.asking.prepare(query.histories)
         return query
 
     def _alerts(self, query: LiveQuery, wanted: Planned, strategy: Strategy, evidence: bool) -> Alerts:

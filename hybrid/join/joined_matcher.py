@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from hybrid.rows.answer import Answer, answer_of, concat_answers, output_schema
 from matching.batch import EventBatch, Matcher, Matches
 from matching.state import as_array, pack, unpack
 from query.plan.joined_rows import pattern_of
-from query.plan.plan import HistoryPlan, Plan
+from query.plan.plan import Plan
 
 #: Write a value as bytes, and read it again (hybrid.watch.saved).
 Save: TypeAlias = Callable[[Any], bytes]
@@ -106,9 +106,3 @@ class JoinedMatcher:
         self._sources = tuple(head["sources"])
         self._matcher.restore(arrays["pattern"].tobytes())
         self._driver.restore(self._load(arrays["driver"].tobytes()))
-
-
-def joins_of(plan: Plan) -> Sequence[HistoryPlan]:
-    """Returns the histories that the boxes of a pattern are joined with, in all layers."""
-    own = () if plan.joined is None else plan.joined.factor.histories
-    return [*own, *(history for box in plan.boxes for history in joins_of(box.plan))]

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.search.search import SearchReport
+from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
 from hybrid.rows.faults import fault
@@ -426,13 +427,23 @@ class Relations:
                 time = member.schema.column(member.schema.time or "")
                 order_by = (Order(Column(time.name, time.type)),)
                 readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
-        reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
+        reader = MergedReader(Merged(factor.schema, factor.members), readers)
         return resorted(reader.batches(), factor.plan.order_by), reader, False
 
-    def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
-        """Returns the history of a join, and True if it includes late rows. It is a stream's snapshot, or a plain
-        relation ordered by its time."""
+    def history(self, history: HistoryPlan) -> tuple[Bounded | PatternHistory, bool]:
+        """Returns the history of a join, and True if it includes late rows. It is a stream's snapshot, the rows of a
+        named pattern, or a plain relation ordered by its time."""
         name = history.schema.name
+        if history.rows_of is not None:
+            below, late = [], False
+            for one in history.rows_of.inputs:
+                read = self.stream(one.input_sql)
+                if read is None:
+                    message = f"HISTORY OF {name} reads the stream {one.name}, which a table of that name hides"
+                    raise DataError(message, "pass the table by another name")
+                below.append(Bounded(read.snapshot, read.begins_us))
+                late = late or read.late
+            return PatternHistory.of(history, below), late
         stream = self.stream(quote(name))
         if stream is not None:
             reader: HistoryReader = stream.snapshot

@@ -13,7 +13,7 @@ import pyarrow as pa
 from archive.interrupts import Deferred
 from archive.search.search import SearchReport, search
 from hybrid.join.driver import Driver, HistoryStream
-from hybrid.join.joined_matcher import JoinedMatcher, joins_of
+from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
@@ -32,6 +32,7 @@ from matching.spill import Spill
 from query.errors import DataError, QueryError
 from query.language import ast
 from query.language.parse import parse
+from query.plan.joined_rows import joins_of
 from query.plan.plan import FactorPlan, Plan
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def answer_factor(
 ) -> tuple[Answer, Lookups]:
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
     histories = [relations.history(h) for h in factor.histories]
-    beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
+    beside = tuple(lookup_in(view.reader(), seen) for view, seen in histories)
     if beside_boxes := joins_of(factor.plan):
         views = {h.schema.name.lower(): relations.history(h) for h in beside_boxes}
         sources = {name: view for name, (view, _) in views.items()}

@@ -10,7 +10,7 @@ from archive.reader import HistoryReader, RangeRequest
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
-from hybrid.join.joined_matcher import joins_of
+from hybrid.join.pattern_history import views
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies import strategy_of
 from hybrid.rows.alert_once import Suppressor, alerts_among
@@ -31,6 +31,7 @@ from matching.batch import Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
 from query.language import ast
+from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
 
 
@@ -52,17 +53,20 @@ def backtest(
         found, reader = _in_stream(factor.plan, snapshot, start_us, end_us, matcher), snapshot
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
-    keys = [h.schema.name.lower() for h in factor.histories]
+    bounded = {
+        key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None)
+        for key in dict.fromkeys(name for h in factor.histories for name in h.streams)
+    }
+    joined = views(factor.histories, bounded)
     if factor.histories:
         driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
         driver.take(found)
-        views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
-        answered = driver.settle(views)
+        answered = driver.settle(joined)
         rows = answered if answered is not None else empty_answer(factor)
     else:
         rows = answer_of(factor.plan, found)
     table = outer.run([rows])
-    lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+    lookups = (lookup_in(reader), tuple(lookup_in(joined[h.schema.name.lower()].reader()) for h in factor.histories))
     top = outermost(plan)
     origins, suppressed = None, None
     if plan.alert is not None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest, positions_in
 from hybrid.join.driver import Driver, HistoryStream
+from hybrid.join.pattern_history import views
 from hybrid.join.requests import Asking
 from hybrid.join.strategies import strategy_of
 from hybrid.join.strategies.base import Strategy
@@ -75,8 +76,8 @@ def streams_beside(plan: QueryPlan) -> tuple[str, ...]:
 
 
 def histories_of(factor: FactorPlan) -> tuple[str, ...]:
-    """Returns the streams of the history joins of a pattern, by name in lower case."""
-    return tuple(h.schema.name.lower() for h in factor.histories)
+    """Returns the streams that the history joins of a pattern read, by name in lower case."""
+    return tuple(dict.fromkeys(name for h in factor.histories for name in h.streams))
 
 
 def stream_key(text: str) -> str:
@@ -196,12 +197,14 @@ class PatternChain:
 
 
 class _Joined:
-    """The histories that a pattern below another one is joined with. histories: by stream, in lower case."""
+    """The histories that a pattern below another one is joined with. streams: those that they read, by name in lower
+    case."""
 
     def __init__(
-        self, i: int, factor: FactorPlan, histories: Mapping[str, HistoryStream], strategy: Strategy, outer: Outer
+        self, i: int, factor: FactorPlan, streams: Mapping[str, HistoryStream], strategy: Strategy, outer: Outer
     ) -> None:
-        self.histories = histories
+        self.streams = tuple(streams)
+        self._histories = views(factor.histories, streams)
         self.driver = Driver(factor, strategy, live_matcher)
         # in this thread: later events may have to wait for the answer
         self._asking = Asking(self.driver, None, lambda: None)
@@ -212,7 +215,7 @@ class _Joined:
         watermark is that of the pattern's input."""
         if found:
             self.driver.take(found)
-        for answer in self._asking.settle(self.histories, watermark_us, watermark_us == END_US, None):
+        for answer in self._asking.settle(self._histories, watermark_us, watermark_us == END_US, None):
             if len(answer):
                 yield self._outer.tables(self._i, answer)
 
@@ -229,8 +232,8 @@ class _Pattern:
         self.inputs = inputs
         self.joined = joined
         below = [name for i in inputs for name in i.streams]
-        self.streams = tuple(dict.fromkeys([*below, *(() if joined is None else joined.histories)]))
-        self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
+        self.streams = tuple(dict.fromkeys([*below, *(() if joined is None else joined.streams)]))
+        self.merged = Merged(factor.schema, factor.members) if factor.members else None
         # rows of a pattern arrive in order and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False

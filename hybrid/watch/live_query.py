@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from archive.reader import HistoryReader
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
+from hybrid.join.pattern_history import views
 from hybrid.join.requests import Asking
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies.base import Strategy
@@ -180,11 +181,11 @@ class LiveQuery:
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
         spark: LargeRanges | None = None, sharing: str = SHARING, in_order: bool = False,
     ) -> None:  # fmt: skip
-        """histories: the streams of its history joins. strategy, spark, in_order: see Driver."""
+        """histories: the streams that its history joins read. strategy, spark, in_order: see Driver."""
         self.plan = plan
         self.factor = factor = plan.factors[-1]
         self.events = events
-        self.histories = dict(histories)
+        self.histories = views(factor.histories, histories)
         self.reads = frozenset((*events.streams, *histories))
         self.driver = None
         if factor.histories:

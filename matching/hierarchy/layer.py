@@ -22,7 +22,7 @@ from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.held import Awaited, bare, joined, of_matches
 from matching.hierarchy.members import DROPPED_MIN, distinct
 from matching.hierarchy.merging import ORDER, LayerReads, MergedRows
-from matching.hierarchy.modules import Keys, Modules
+from matching.hierarchy.modules import Modules
 from matching.hierarchy.skipping import Skipping
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
@@ -30,6 +30,7 @@ from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
 from query.plan.boxes import (
+    CountedEvents,
     Gap,
     GapPlace,
     decides_apart,
@@ -119,6 +120,7 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
+        self._lag_us = last_event_lag_us(plan)
         self._count = 0  # merged rows so far
         self._lag_us = last_event_lag_us(plan)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
@@ -159,7 +161,7 @@ class Layer:
         self.sources = batch.sources
         merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
         reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
-        # layers above wait for this one as long as for its time, which goes on with events of other keys, too
+        # layers above wait for this one as long as for its time, which goes on with all events, of other keys, too
         return self._emit(merged, reached_us if self._lag_us else None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:
@@ -371,7 +373,7 @@ def _sieves(plan: Plan) -> dict[int, str]:
     return {kind: " OR ".join(texts) for kind, texts in found.items() if texts is not None}
 
 
-def _plain(plan: Plan, counted: Keys) -> tuple[Plan, tuple[Gap, ...]]:
+def _plain(plan: Plan, counted: tuple[CountedEvents, ...]) -> tuple[Plan, tuple[Gap, ...]]:
     """Returns the plain pattern over merged rows, with what AFTER MATCH needs, and its gaps."""
     return gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
 
@@ -379,7 +381,7 @@ def _plain(plan: Plan, counted: Keys) -> tuple[Plan, tuple[Gap, ...]]:
 def _merged_rows_of(plan: Plan) -> tuple[object, ...]:
     """Returns what the merged rows of a pattern depend on, but for the columns that it reads."""
     boxes = [(box.variable, box.name, fingerprint(box.plan), box.columns) for box in plan.boxes]
-    return plan.schema, plan.partition_by, plan.order_by, plan.settings, boxes
+    return plan.schema, plan.reads, plan.partition_by, plan.order_by, plan.settings, boxes
 
 
 def _not_kept(low_us: int, high_us: int) -> EventBatch:

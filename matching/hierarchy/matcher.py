@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from matching.hierarchy.layer import Layer
 from matching.hierarchy.modules import Join, Make, Modules, Used
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
-from query.plan.boxes import all_counted_keys, bounded, independent_of_before
+from query.plan.boxes import all_counted_keys, bounded, independent_of_before, merged_time
+from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
@@ -58,7 +60,7 @@ class HierarchyMatcher:
         """Returns a matcher of another plan that begins now, but for patterns of boxes that both have: they go on, with
         the matches that began before. Returns None if there are none."""
         modules = self.modules
-        if not plan.boxes or all_counted_keys(plan) != modules.counted or plan.order_by[0].column != modules.time:
+        if not plan.boxes or all_counted_keys(plan) != modules.counted or time_of_events(plan) != modules.time:
             return None
         modules.since, before = self.layer.since, {id(module) for module in modules}
         try:
@@ -150,12 +152,17 @@ def modules_for(plan: Plan, make: Make, join: Join | None = None, lenient: bool 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
         return Layer(layer, modules, ("default",), use, modules.first) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan), join, lenient)
+    modules = Modules(make_layer, time_of_events(plan), all_counted_keys(plan), join, lenient)
     return modules
+
+
+def time_of_events(plan: Plan) -> Column:
+    """Returns the column of the events of a hierarchy that holds their time."""
+    return replace(plan.order_by[0].column, name=merged_time(plan))
 
 
 def may_join(plan: Plan, modules: Modules) -> bool:
     """True if a query may read the modules of others: they find the matches that begin from now on as if they began
     now."""
-    same = all_counted_keys(plan) == modules.counted and plan.order_by[0].column == modules.time
+    same = all_counted_keys(plan) == modules.counted and time_of_events(plan) == modules.time
     return same and (not modules.step or all(independent_of_before(box.plan) for box in plan.boxes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,13 +52,15 @@ class Merging:
     """Merges the events with the matches of some boxes, for all layers with these boxes and keys.
 
     boxes: one for each pattern, with its module. keys: the columns of PARTITION BY. time: that of ORDER BY.
-    with_events: False if no variable takes an event. purpose: ROWS if no evidence is wanted. members: the events of the
-    matches. Rows wait while matches that come later may stand before them (query.plan.lag)."""
+    with_events: False if no variable takes an event. purpose: ROWS if no evidence is wanted. own: gives the events of
+    FROM; None: all. members: the events of the matches. Rows wait while matches that come later may stand before them
+    (query.plan.lag)."""
 
     def __init__(
         self, boxes: Sequence[Box], modules: Sequence[Module], keys: Sequence[str], time: str, with_events: bool,
-        purpose: Purpose, settings: Settings,
-    ) -> None:
+        purpose: Purpose, settings: Settings, own: Callable[[EventBatch], EventBatch] | None = None,
+    ) -> None:  # fmt: skip
+        self._own = own
         self.modules = tuple(modules)
         self.members = Members()
         self._boxes, self._keys, self._time, self._with_events = tuple(boxes), tuple(keys), time, with_events
@@ -141,6 +143,8 @@ class Merging:
     def _hold(self, batch: EventBatch | None, found: list[Matches]) -> None:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
         parts: list[tuple[dict[str, pa.Array], np.ndarray]] = []
+        if batch is not None and self._with_events and self._own is not None:
+            batch = self._own(batch)
         if batch is not None and len(batch) and self._with_events:
             columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
             if 0 in self._sieves and len(batch) >= SIEVED_MIN:

@@ -16,10 +16,11 @@ from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
+from matching.hierarchy.own_events import OwnEvents
 from matching.purpose import Purpose
 from matching.state import as_array
 from query.errors import NO_SPAN, Diagnostic, QueryError
-from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, CountedEvents, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.joined_rows import pattern_of
@@ -28,7 +29,6 @@ from query.plan.plan import Box, Plan
 Make = Callable[[Plan, Purpose], Matcher]
 #: From the plan of a box whose matches are joined with history and the matcher of its pattern alone, the matcher of it.
 Join = Callable[[Plan, Matcher], Matcher]
-Keys = tuple[tuple[str, ...], ...]
 
 
 class Used(NamedTuple):
@@ -40,16 +40,17 @@ class Used(NamedTuple):
 
 
 class Modules:
-    """The patterns of boxes over one stream, and the events as they read them.
+    """The patterns of boxes over one stream, or several merged, and the events as they read them.
 
     make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. join: of boxes that
-    are joined with history, None if there can be none. time: the column of ORDER BY. counted: see
-    query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the number of events
-    so far. lenient: see matching.matcher.make_matcher. Its readers take the same steps, one after the other."""
+    are joined with history, None if there can be none. time: the column of the events that holds their time. counted:
+    see query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the number of
+    events so far. lenient: see matching.matcher.make_matcher. Its readers take the same steps, one after the other."""
 
     def __init__(
-        self, make: Make, time: Column, counted: Keys, join: Join | None = None, lenient: bool = False
-    ) -> None:
+        self, make: Make, time: Column, counted: tuple[CountedEvents, ...], join: Join | None = None,
+        lenient: bool = False,
+    ) -> None:  # fmt: skip
         self.make = make
         self.lenient = lenient
         self._join = join
@@ -58,10 +59,11 @@ class Modules:
         #: See `first`; None: the next event.
         self.since: int | None = None
         self.step = self.position = 0
-        self._counts = [Counts(keys) for keys in counted]
+        self._counts = [Counts(one) for one in counted]
         self._known: dict[str, Module] = {}
         self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
+        self._parts: dict[object, EventBatch] = {}  # of the events, those that some layers read
 
     @property
     def first(self) -> int:
@@ -73,8 +75,24 @@ class Modules:
         name: of its box."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, name, plan, self._matcher(plan, purpose))
+            own = None if plan.boxes else self.own(plan)
+            self._known[key] = Module(key, name, plan, self._matcher(plan, purpose), own)
         return self._known[key]
+
+    def own(self, plan: Plan) -> Callable[[EventBatch], EventBatch] | None:
+        """Returns a function that gives the events of a step that a plan reads; None if it reads all."""
+        reads = plan.reads
+        if reads is None:
+            return None
+        fields = plan.schema.fields[: len(reads.columns)]
+        own = OwnEvents(fields, reads)
+
+        def part(batch: EventBatch) -> EventBatch:
+            if (fields, reads) not in self._parts:
+                self._parts[fields, reads] = own.of(batch)
+            return self._parts[fields, reads]
+
+        return part
 
     def _matcher(self, plan: Plan, purpose: Purpose) -> Matcher:
         if plan.joined is None:
@@ -92,11 +110,13 @@ class Modules:
         keys = [c.name for c in plan.partition_by]
         kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
         name = json.dumps([kinds, keys, with_events, plan.settings])
+        if plan.reads is not None:
+            name += json.dumps([plan.schema.names, plan.reads.streams, plan.reads.columns])
         of_name = (one for key, one in self._merged.items() if key.partition(" ")[2] == name)
         found = next((one for one in of_name if one.takes(reader)), None)
         if found is None:
             time = plan.order_by[0].column.name
-            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings)
+            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings, self.own(plan))
             self._merged[self._free_name(name)] = found
         found.join(of, reader)
         return found
@@ -109,6 +129,7 @@ class Modules:
         begins and ends with the event."""
         if step > self.step:
             self.step = step
+            self._parts = {}
             self._events = None if batch is None else self._with_interval(batch)
         return self._events
 
@@ -166,9 +187,9 @@ class Modules:
         hidden: dict[str, pa.Array] = {f"#{name}": at for name in TIMES}
         hidden |= {FIRST.name: position, LAST.name: position, FIRST_US.name: us, LAST_US.name: us}
         for counts in self._counts:
-            upto = counts.number(batch.columns)
-            before, last = counts_of(counts.keys)
-            hidden |= {before.name: pa.array(upto - 1), last.name: pa.array(upto)}
+            before, upto = counts.number(batch.columns)
+            first, last = counts_of(counts.counted)
+            hidden |= {first.name: pa.array(before), last.name: pa.array(upto)}
         columns = [*batch.columns.columns, *hidden.values()]
         return replace(batch, columns=pa.RecordBatch.from_arrays(columns, [*batch.columns.schema.names, *hidden]))
 

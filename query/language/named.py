@@ -125,6 +125,13 @@ def written(tokens: Tokens, i: int) -> str:
     return identifier_of(tokens.items[i].text, tokens.items[i].span).written.lower()
 
 
+def histories(tokens: Tokens, patterns: Mapping[str, str], inputs: Sequence[str]) -> Iterator[int]:
+    """Yields the tokens that name a pattern in HISTORY OF."""
+    for i in _read(tokens, patterns, inputs):
+        if tokens.items[i - 1].word == "OF" and not _is_entry(tokens, i):
+            yield i
+
+
 def entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
     """Yields the WITH entries that stand before token i where it can see them, the innermost last."""
     for open in (-1, *enclosing(tokens, i)):
@@ -248,8 +255,8 @@ def expanded(
     text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...] = ()
 ) -> str:
     """Returns a statement with the queries of the named patterns that FROM or JOIN reads as entries of WITH; the text
-    itself if it reads none. inside: the patterns that this text is part of, the outermost first. Raises QueryError for
-    HISTORY OF a named pattern, and HQ222 for a pattern made of itself."""
+    itself if it reads none. HISTORY OF a named pattern stays. inside: the patterns that this text is part of, the
+    outermost first. Raises QueryError, HQ222, for a pattern made of itself."""
     if not any(name in text.lower() for name in patterns):
         return text
     tokens = tokenize(text)
@@ -260,10 +267,7 @@ def expanded(
             continue
         span = tokens.items[i].span
         if tokens.items[i - 1].word == "OF":
-            message = f"HISTORY OF the named pattern {name} is not supported yet"
-            keep = f'db.watch("SELECT * FROM {name}", into="{name}s", time="t1")'
-            hint = f"keep its rows in a stream, {keep}, and join HISTORY OF that"
-            raise QueryError([Diagnostic("HQ500", message, span, "no stream", hint)], text)
+            continue  # read by ranges
         if name in inside:
             ring = " -> ".join((*inside[inside.index(name) :], name))
             raise QueryError([Diagnostic("HQ222", f"the pattern {name} is made of itself", span, ring,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import lark
@@ -38,6 +38,7 @@ from query.language.cut import (
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
+from query.language.named import histories as histories_of
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -77,6 +78,7 @@ def _parse(
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
     modules, unread = _modules(tokens, inputs, patterns, named, inside)
+    modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}, inside))
     cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
@@ -131,9 +133,7 @@ def _modules(
                 tokens.text, "HQ222", f"there is no pattern {name}", tokens.items[i].span, "no such pattern", hint
             )
         if name in inside:
-            ring = " -> ".join((*inside[inside.index(name) :], name))
-            raise error_at(tokens.text, "HQ222", f"the pattern {name} is made of itself", tokens.items[i].span, ring,
-                           "a box stands for a pattern of a lower layer")
+            raise _of_itself(tokens, i, inside)
         if entry is None:
             text, below = patterns[name], patterns
         else:
@@ -162,6 +162,33 @@ def _with(spans: list[Span], span: Span) -> list[Span]:
     return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]
 
 
+def _of_itself(tokens: Tokens, i: int, inside: tuple[str, ...]) -> QueryError:
+    """Returns the fault of a pattern that is named inside itself, by token i."""
+    name = written(tokens, i)
+    ring = " -> ".join((*inside[inside.index(name) :], name))
+    return error_at(tokens.text, "HQ222", f"the pattern {name} is made of itself", tokens.items[i].span, ring,
+                    "a box stands for a pattern of a lower layer")
+
+
+def _histories(
+    tokens: Tokens, inputs: Sequence[str], named: Mapping[str, str], known: set[str], inside: tuple[str, ...]
+) -> Iterator[ast.ModuleSyntax]:
+    """Yields the named patterns whose rows are histories, each once. known: those that boxes name, too. inside: see
+    `_parse`."""
+    for i in histories_of(tokens, named, inputs):
+        name = written(tokens, i)
+        if name not in known:
+            known.add(name)
+            if name in inside:
+                raise _of_itself(tokens, i, inside)
+            try:
+                yield ast.ModuleSyntax(name, _parse(named[name], (), named, named, (*inside, name)))
+            except QueryError as error:
+                if error.text != named[name]:
+                    raise
+                raise QueryError(*in_pattern(name, error.diagnostics, named[name])) from None
+
+
 def _is_added(tokens: Tokens, entry: WithEntry) -> bool:
     """True if an entry of WITH is a named pattern that FROM reads."""
     if not isinstance(tokens.text, ExpandedText):
@@ -181,45 +208,57 @@ def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.Pat
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
-    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text; behind the entries
-    of the same list that it reads, unless these have patterns."""
+    """Returns the query of a WITH entry, with the entries that it reads, and else blanks before it, so that it has its
+    place in the text. Entries with patterns are left out: their rows are not known by themselves."""
     start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
-    text = list(re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end])
-    kept = _entries_read(tokens, entry)
-    if not kept:
-        return "".join(text)
-    listed = next(of for of in with_lists(tokens, -1, entry.open) if entry in of.entries)
-    stretches = [Span(tokens.items[listed.first].start, tokens.items[listed.first + listed.recursive].end)]
-    stretches += [Span(tokens.items[e.name].start, tokens.items[e.close].end) for e in kept]
-    stretches += [tokens.items[e.close + 1].span for e in kept[:-1]]  # commas
-    if tokens.words(entry.open + 1, "WITH"):
-        own = tokens.items[entry.open + 1].span
-        text[own.start : own.end] = " " * (own.end - own.start)
-        stretches.append(tokens.items[kept[-1].close + 1].span)
-    for span in stretches:
-        text[span.start : span.end] = tokens.text[span.start : span.end]
-    return "".join(text)
+    before = re.sub(r"[^\n]", " ", tokens.text[:start])
+    read = _read_in(tokens, entry)
+    lists = [w for at in (-1, *enclosing(tokens, entry.open)) for w in with_lists(tokens, at, entry.open)]
+    kept = 0
+    for listed in lists:
+        mine = [e for e in listed.entries if e.name in read]
+        for k, one in enumerate(mine):
+            head = tokens.items[listed.first]
+            if k:
+                comma = tokens.items[one.name - 1]
+                before = _put(before, comma.start, comma.text)
+            else:
+                before = _put(before, head.start, "," if kept else head.text)
+                if listed.recursive and not kept:
+                    word = tokens.items[listed.first + 1]
+                    before = _put(before, word.start, word.text)
+            begin, until = tokens.items[one.name].start, tokens.items[one.close].end
+            before = _put(before, begin, tokens.text[begin:until])
+            kept += 1
+    own = tokens.text[start:end]
+    if kept and tokens.words(entry.open + 1, "WITH"):
+        own = _put(own, tokens.items[entry.open + 1].start - start, ",   ")
+    return before + own
 
 
-def _entries_read(tokens: Tokens, entry: WithEntry) -> list[WithEntry]:
-    """Returns the entries of an outermost WITH list that one of its entries reads, directly or through others, in
-    order; none if one of them has a pattern."""
-    listed = next((of for of in with_lists(tokens, -1, len(tokens.items)) if entry in of.entries), None)
-    before = [] if listed is None else [e for e in listed.entries if e.close < entry.name]
-    found: list[WithEntry] = []
+def _put(text: str, at: int, part: str) -> str:
+    return text[:at] + part + text[at + len(part) :]
+
+
+def _read_in(tokens: Tokens, entry: WithEntry) -> set[int]:
+    """Returns the entries without patterns that the query of an entry may read, directly or through others, each by its
+    name's token."""
+    seen = {written(tokens, e.name): e for e in entries_seen(tokens, entry.open)}
+    found: set[int] = set()
     todo = [entry]
     while todo:
         inside = todo.pop()
-        named = {
-            written(tokens, i) for i in range(inside.open + 1, inside.close)
-            if tokens.items[i].kind in (TokenKind.WORD, TokenKind.QUOTED)
-            and tokens.items[i - 1].word in ("FROM", "JOIN", ",", "(")
-        }  # fmt: skip
-        new = [e for e in before if e.close < inside.name and e not in found and written(tokens, e.name) in named]
-        found += new
-        todo += new
-    has_pattern = any(_has_pattern(tokens, e) for e in found)
-    return [] if has_pattern else sorted(found, key=lambda e: e.name)
+        for i in range(inside.open + 1, inside.close):
+            token = tokens.items[i]
+            if token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
+                continue
+            one = seen.get(written(tokens, i))
+            if one is None or one.name in found or tokens.items[i - 1].word not in ("FROM", "JOIN", ",", "("):
+                continue
+            if not _has_pattern(tokens, one):
+                found.add(one.name)
+                todo.append(one)
+    return found
 
 
 def _has_pattern(tokens: Tokens, entry: WithEntry) -> bool:

@@ -21,10 +21,11 @@ from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import bounded, common_keys, with_times
+from query.plan.boxes import TIMES, bounded, common_keys, reach_us, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
-from query.plan.joined_rows import after_us, box_column, box_plan, history_columns, joined_faults, known_span
+from query.plan.inputs_of_layers import merged_inputs, read_alike, without_inputs
+from query.plan.joined_rows import after_us, box_column, box_plan, history_columns, joined_faults, joins_of, known_span
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
@@ -120,8 +121,9 @@ class _Query:
         self.shown: dict[str, Sequence[Field]] = {}
         self.aliases: dict[str, str] = {}
         self.silent: set[str] = set()
-        self.boxed = False  # it is the query of a pattern that boxes name
         self.fingerprints: dict[str, str] = {}
+        self.is_module = False  # it is the query of a pattern that boxes name
+        self.inputs: tuple[MergedInput, ...] = ()  # of the last factor
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -295,17 +297,12 @@ class _Query:
         query = module.query
         inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
         inner.volatile = inner.volatile and self.volatile
-        inner.boxed = True
-        # an entry of WITH has its place in this text
-        inside = len(query.text) <= len(self.query.text) and all(
-            here.isspace() or here == there for here, there in zip(query.text, self.query.text, strict=False)
-        )
         try:
             return inner.as_module(module.name)
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
-            if inside:
+            if _is_part(query.text, self.query.text):  # an entry of WITH has its place in this text
                 raise QueryError([self.not_seen(d) for d in error.diagnostics], self.query.text) from None
             raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
 
@@ -321,6 +318,7 @@ class _Query:
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
+        self.is_module = True
         plan = self.bind()
         whole = Span(len(self.query.text) - len(self.query.text.lstrip()), len(self.query.text))
         if len(plan.factors) != 1 or plan.kind is not StatementKind.SELECT or plan.alert is not None:
@@ -350,7 +348,7 @@ class _Query:
         if factor.histories:
             self.joined_box(factor, name)
         self.raise_faults()
-        return Box("", name, box_plan(factor) if factor.histories else factor.plan, tuple(columns))
+        return Box("", name, box_plan(factor) if factor.histories else factor.plan, tuple(columns), self.inputs)
 
     def joined_box(self, factor: FactorPlan, name: str) -> None:
         """Checks that rows joined with history can be boxes: each match has one row, as its events are its identity,
@@ -395,17 +393,35 @@ class _Query:
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
         if self.live and plan.boxes:
             self.bounded_boxes(plan, factor.match)
-        for box in plan.boxes:
-            if box.plan.inputs != plan.inputs:
-                self.fault("HQ500", f"{box.name} reads {', '.join(box.plan.inputs)}, and this pattern "
-                           f"{', '.join(plan.inputs)}: boxes over another input are not supported yet",
-                           factor.input_span, "another input", "let both read one stream, or MERGE(a, b)")
-                break
+        self.inputs = members or (self.alone(input_sql, plan),)
+        merged: Schema | None = None
+        if plan.boxes and not self.is_module:
+            if read_alike(plan, self.inputs):
+                plan = without_inputs(plan)
+            else:
+                if self.live and joins_of(plan):
+                    self.fault("HQ500", "live boxes joined with history, in a pattern over several streams, are not "
+                               "supported yet", factor.input_span, "boxes over other streams",
+                               "let all layers read one stream, or use db.sql")
+                made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
+                if made is None:
+                    return None
+                plan, merged, members = made
+                input_sql = f"MERGE({', '.join(m.name for m in members)})"
+                plan = replace(plan, inputs=origins([m.input_sql for m in members], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
-        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
+        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members,
+                           merged=merged)  # fmt: skip
         self.replace(i, factor, bound, columns)
         self.fingerprints[f"{FACTOR_TABLE}{i}"] = fingerprint(plan)
         return bound
+
+    def alone(self, input_sql: str, plan: Plan) -> MergedInput:
+        """Returns the only input of a factor as one that may be merged with those of its boxes."""
+        schema = plan.schema
+        if schema.time is None and plan.order_by:
+            schema = replace(schema, time=plan.order_by[0].column.name)
+        return MergedInput(schema.name, input_sql, schema)
 
     def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
         """Registers the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
@@ -497,7 +513,7 @@ class _Query:
             return None
         alias = factor.input_alias.written if factor.input_alias else shortened(text)
         name = unquoted(bare[1]) if bare is not None else alias
-        sql = only_read(statement.sql) if self.query.modules or self.boxed else statement.sql
+        sql = only_read(statement.sql) if self.query.modules or self.is_module else statement.sql
         return sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
     def schema(self, input_sql: str, span: Span, entry: bool = False) -> Schema | None:
@@ -524,7 +540,16 @@ class _Query:
         alias."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         entries = {name.lower() for scope in factor.scopes for name in scope.names}
-        schema = self.schema(stream, join.stream.span, join.stream.written.lower() in entries)
+        name = join.stream.written.lower()
+        rows_of = None if name in entries else self.modules.get(name)
+        if rows_of is not None and self.known(stream):
+            rows_of = None  # a table of the name of the pattern
+        schema: Schema | None
+        merged: Schema | None = None
+        if rows_of is not None:
+            rows_of, schema, merged = self.rows_of(rows_of, join.stream.span)
+        else:
+            schema = self.schema(stream, join.stream.span, name in entries)
         if schema is None:
             return None
         if schema.time is None:
@@ -532,7 +557,15 @@ class _Query:
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
         if plan is not None:
-            plan = replace(plan, inputs=origins([stream], {}))
+            alone = (self.alone(stream, plan),)
+            other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)), alone)), None)
+            named = {} if rows_of is None else {name: fingerprint(rows_of.plan)}
+            plan = without_inputs(replace(plan, inputs=origins([stream], named)))
+            if other is not None and join.match is not None:
+                span = next(d.box.span for d in join.match.defines if d.box and d.box.written.lower() == other.name)
+                self.fault("HQ500", f"matches of {other.name}, which reads another stream than HISTORY OF "
+                           f"{schema.name}, are not supported in a pattern on history yet", span, "of another stream",
+                           f"let {other.name} read {schema.name}")
         alias = join.alias.written if join.alias else join.stream.written
         if plan is not None and join.match is not None and not output_columns(plan):
             plan = self.with_a_column(plan, join.kind, alias, join.match.span)
@@ -564,7 +597,49 @@ class _Query:
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
             self.session.settings, after_us(join.high, live, names), join.high.span, known_span(self.query.text, join),
+            rows_of, None if rows_of is None else reach_us(rows_of.plan), merged,
         )  # fmt: skip
+
+    def known(self, input_sql: str) -> bool:
+        """True if an input is a stream or relation."""
+        try:
+            self.resolve(input_sql)
+        except LookupError:
+            return False
+        return True
+
+    def rows_of(self, box: Box, span: Span) -> tuple[Box, Schema | None, Schema | None]:
+        """Returns a named pattern whose rows are a history, with the times of its matches, their columns, None after a
+        fault, and the columns of its events if it reads several streams."""
+        before, name = len(self.faults), box.name
+        plan, inputs, merged = box.plan, box.inputs, None
+        if not read_alike(plan, inputs):
+            made = merged_inputs(plan, inputs, name, span, self.faults)
+            if made is not None:
+                plan, merged, inputs = made
+        else:
+            plan = without_inputs(plan)
+            merged = plan.schema if len(inputs) > 1 else None
+        own = {column.lower() for column, _ in box.columns}
+        if taken := own & set(TIMES):
+            self.fault("HQ500", f"HISTORY OF {name}, which has a column {min(taken)} of its own, is not supported yet",
+                       span, "the times of a match", "give that column another name")
+        if joins_of(plan):
+            self.fault("HQ500", f"HISTORY OF {name}, which is joined with history itself, is not supported yet", span,
+                       "a history of its own", "keep its rows in a stream: into=, and join HISTORY OF that")
+        if not all(BARE_NAME.fullmatch(one.input_sql) for one in inputs):
+            self.fault("HQ500", f"HISTORY OF {name}, which reads a SELECT, is not supported yet", span)
+        elif self.live and last_event_lag_us(box.plan) is None:
+            self.fault("HQ220", f"rows of {name} may be returned any time after their last event", span, "no bound",
+                       f"add WITHIN INTERVAL '...' to {name}; NEXT and $ always wait")
+        if len(self.faults) > before:
+            return box, None, None
+        plan = with_times(plan)
+        columns = (*box.columns, *((time, time) for time in TIMES))
+        types = {c.name: c.type for c in output_columns(plan)}
+        fields = tuple(Field(shown, types[column]) for shown, column in columns)
+        shown = replace(box, plan=plan, columns=columns, inputs=inputs)
+        return shown, Schema(name, fields, time=TIMES[1]), merged
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
         """Adds an invisible column to the rows of SEMI and ANTI joins without columns: rows without columns cannot be
@@ -753,6 +828,11 @@ def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
 
 def _field(columns: Sequence[Field], name: str) -> Field | None:
     return next((f for f in columns if f.name.lower() == name.lower()), None)
+
+
+def _is_part(part: str, text: str) -> bool:
+    """True if a text is another one up to some place, of which the rest is blanks, or commas between its parts."""
+    return len(part) <= len(text) and all(a == b or a in " ," for a, b in zip(part, text))
 
 
 def shortened(text: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from query.errors import Diagnostic, Span
 from query.language import ast
-from query.language.ast import AfterMatchKind, RowsPerMatch
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.boxes import keys_of_events
 from query.plan.expression import Column, Expression, MatchNumber, Navigation, walk
 from query.plan.output import output_columns
 from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
@@ -56,15 +57,25 @@ class BoxBinder:
         """Checks that matches have the columns by which the pattern is partitioned."""
         types = {c.name: c.type for c in output_columns(module.plan)}
         shown = {name.lower(): types[column] for name, column in module.columns}
+        between = self.match.selection is not None and self.match.selection.selection is Selection.PARTITION
         for column in partition:
             found = shown.get(column.name.lower())
             if found is None:
                 self.fault("HQ222", f"matches of {module.name} have no column {column.name}, by which this pattern is "
                            "partitioned", span, "of which partition?",
                            f"add it to PARTITION BY or MEASURES of {module.name}")
+            elif between and column.name.lower() not in self._of_events(module):
+                self.fault("HQ222", f"events of a match of {module.name} may have several values of {column.name}, by "
+                           "which this pattern is partitioned", span, "events of which partition may not lie between?",
+                           f"write PARTITION BY {column.name} in {module.name}, or SELECTION SKIP TILL NEXT MATCH here")
             elif found != column.type:
                 self.fault("HQ222", f"{column.name} of {module.name} is {found}, here it is {column.type}", span,
                            "another type", f"cast it in MEASURES of {module.name}")
+
+    def _of_events(self, module: Box) -> set[str]:
+        """Returns the columns in whose values all events of a match are equal, in lower case."""
+        shown = {column.lower(): name.lower() for column, name in module.columns}
+        return {name.lower() for name in keys_of_events(module.plan) if shown.get(name.lower()) == name.lower()}
 
     def clauses(self, order: Sequence[Order], pattern: RowPattern, span: Span) -> None:
         """Checks the clauses that boxes require, or do not go with."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -41,6 +42,13 @@ KIND, FIRST, LAST = Field("#kind", "INTEGER"), Field("#first", "BIGINT"), Field(
 FIRST_US, LAST_US = Field("#first_us", "BIGINT"), Field("#last_us", "BIGINT")
 #: The columns t0 and t1 of a variable.
 TIMES = ("t0", "t1")
+
+
+class CountedEvents(NamedTuple):
+    """Events that are counted: those with equal values of the columns `keys`, of the streams `of` (none: of all)."""
+
+    keys: tuple[str, ...]
+    of: tuple[str, ...] = ()
 
 
 def as_written(condition: Expression) -> str:
@@ -120,6 +128,11 @@ def independent_of_before(plan: Plan) -> bool:
     return own and all(independent_of_before(box.plan) for box in plan.boxes)
 
 
+def reach_us(plan: Plan) -> int | None:
+    """Returns how long before its last event the first event is that a match depends on; None: any time."""
+    return plan.within.interval_us if plan.within is not None and independent_of_before(plan) else None
+
+
 def layers(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
     """Yields the patterns of a hierarchy with their names, each as the plain pattern that its matcher runs: the
     outermost first, equal ones once. A negation that is tested apart is a pattern of its own behind its layer."""
@@ -160,8 +173,24 @@ def column_of(box: Box, column: str) -> str:
     return f"{box.name}.{column}"
 
 
+def keys_of_events(plan: Plan) -> tuple[str, ...]:
+    """Returns the columns of PARTITION BY in whose values all events of a match are equal, in all layers."""
+    keys = tuple(c.name for c in plan.partition_by)
+    for box in modules(plan.boxes):
+        shown = {column.lower(): name.lower() for column, name in box.columns}
+        below = {name.lower() for name in keys_of_events(box.plan)}
+        keys = tuple(key for key in keys if shown.get(key.lower()) == key.lower() and key.lower() in below)
+    return keys
+
+
+def merged_time(plan: Plan) -> str:
+    """Returns the column of the events of a hierarchy that holds the time of one of its layers."""
+    time = plan.order_by[0].column.name
+    return time if plan.reads is None else plan.reads.column(plan.schema, time) or time
+
+
 def merged_schema(
-    schema: Schema, boxes: tuple[Box, ...], time: Column, counted: tuple[tuple[str, ...], ...] = ()
+    schema: Schema, boxes: tuple[Box, ...], time: Column, counted: tuple[CountedEvents, ...] = ()
 ) -> Schema:
     """Returns the columns of merged rows: those of FROM, null in matches unless they are the time or columns of
     PARTITION BY; those of each pattern, null elsewhere; and the interval. time: of ORDER BY. counted: see
@@ -173,36 +202,39 @@ def merged_schema(
     return of_events(replace(schema, fields=(*fields, KIND)), time, counted)
 
 
-def counted_keys(plan: Plan) -> tuple[str, ...] | None:
-    """Returns the columns by whose values the events between two rows of a pattern with boxes are counted; None if any
-    may lie between."""
+def counted_keys(plan: Plan) -> CountedEvents | None:
+    """Returns the events that are counted to know whether one lies between two rows of a pattern with boxes; None if
+    any may."""
     if not plan.boxes or plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         return None
-    return () if plan.selection is Selection.STRICT else tuple(c.name for c in plan.partition_by)
+    keys = () if plan.selection is Selection.STRICT else tuple(c.name for c in plan.partition_by)
+    if plan.reads is None:
+        return CountedEvents(keys)
+    return CountedEvents(tuple(plan.reads.column(plan.schema, key) or key for key in keys), plan.reads.streams)
 
 
-def all_counted_keys(plan: Plan) -> tuple[tuple[str, ...], ...]:
+def all_counted_keys(plan: Plan) -> tuple[CountedEvents, ...]:
     """Returns `counted_keys` of all layers, each once."""
     own = counted_keys(plan)
     inner = [keys for box in modules(plan.boxes) for keys in all_counted_keys(box.plan)]
     return tuple(dict.fromkeys([*([] if own is None else [own]), *inner]))
 
 
-def counts_of(keys: tuple[str, ...]) -> tuple[Field, Field]:
-    """Returns two columns of an event or match: the number of events with its keys before its first one, and up to its
-    last one. It follows another without an event between them if its first number is the other's second."""
-    columns = ",".join(keys)
+def counts_of(counted: CountedEvents) -> tuple[Field, Field]:
+    """Returns two columns of an event or match: the number of counted events with its keys before its first one, and up
+    to its last one. It follows another without such an event between them if its first number is the other's second."""
+    columns = ",".join(counted.keys) + (f" of {', '.join(counted.of)}" if counted.of else "")
     return Field(f"#before {columns}", "BIGINT"), Field(f"#upto {columns}", "BIGINT")
 
 
-def of_events(schema: Schema, time: Column, counted: tuple[tuple[str, ...], ...]) -> Schema:
+def of_events(schema: Schema, time: Column, counted: tuple[CountedEvents, ...]) -> Schema:
     """Returns columns with those of an interval; that of an event begins and ends with it."""
     times = [Field(f"#{name}", time.type) for name in TIMES]
     counts = [field for keys in counted for field in counts_of(keys)]
     return replace(schema, fields=(*schema.fields, *times, FIRST, LAST, FIRST_US, LAST_US, *counts))
 
 
-def with_interval(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> Plan:
+def with_interval(plan: Plan, counted: tuple[CountedEvents, ...]) -> Plan:
     """Returns a pattern whose rows have, as further columns, the interval of each match: the first of a pair from its
     first row, the second from its last one."""
     time = plan.order_by[0].column
@@ -232,7 +264,7 @@ def with_times(plan: Plan) -> Plan:
     return replace(plan, measures=(*plan.measures, *measures))
 
 
-def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) -> Plan:
+def over_rows(plan: Plan, counted: tuple[CountedEvents, ...] | None = None) -> Plan:
     """Returns the plain pattern over merged rows that finds the matches of a pattern with boxes. counted: of all layers
     if it is not the outermost."""
     begin = {name for name, least in rows_before(plan.pattern).items() if not least}
@@ -253,7 +285,8 @@ def over_rows(plan: Plan, counted: tuple[tuple[str, ...], ...] | None = None) ->
     counted = all_counted_keys(plan) if counted is None else counted
     schema = merged_schema(plan.schema, plan.boxes, plan.order_by[0].column, counted)
     after = _searched(plan)
-    return replace(plan, schema=schema, boxes=(), defines=tuple(defines), selection=selection, after=after)
+    return replace(plan, schema=schema, boxes=(), reads=None, defines=tuple(defines), selection=selection,
+                   after=after)  # fmt: skip
 
 
 def _searched(plan: Plan) -> AfterMatch:
@@ -319,7 +352,7 @@ class Gap:
         return f"~{self.rows.pattern}"
 
 
-def gaps_apart(plan: Plan, counted: tuple[tuple[str, ...], ...]) -> tuple[Plan, tuple[Gap, ...]]:
+def gaps_apart(plan: Plan, counted: tuple[CountedEvents, ...]) -> tuple[Plan, tuple[Gap, ...]]:
     """Returns the plain pattern over merged rows (see `over_rows`) without the negations that engines would test by
     conditions over the match, and these. Its rows have the columns of the gaps behind all others.
 

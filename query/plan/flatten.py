@@ -73,6 +73,8 @@ def flattened(plan: Plan) -> Plan | str:
 
 
 def _flat(plan: Plan) -> Plan:
+    if plan.reads is not None:
+        raise _Differs("its layers read several streams")
     _layer(plan, "the pattern")
     if not plan.boxes:
         return plan

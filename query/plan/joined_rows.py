@@ -7,7 +7,7 @@ rows to come is bounded if each range ends at the latest a constant after the la
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from query.errors import NO_SPAN, Diagnostic, Span
@@ -173,6 +173,12 @@ def box_column(factor: FactorPlan, source: tuple[str, str]) -> str | None:
     return None
 
 
+def joins_of(plan: Plan) -> Sequence[HistoryPlan]:
+    """Returns the histories that the boxes of a pattern are joined with, in all layers."""
+    own = () if plan.joined is None else plan.joined.factor.histories
+    return [*own, *(history for box in plan.boxes for history in joins_of(box.plan))]
+
+
 def pattern_of(plan: Plan) -> Plan:
     """Returns the pattern of a `box_plan` alone."""
     assert plan.joined is not None
@@ -184,6 +190,7 @@ def _key(factor: FactorPlan) -> str:
     parts = [factor.alias]
     for h in factor.histories:
         rows = fingerprint_of_rows(h.schema.name) if h.plan is None else fingerprint(h.plan)
+        parts += [] if h.rows_of is None else [fingerprint(h.rows_of.plan)]
         parts += [h.kind.value, h.alias, rows, h.low_sql, h.high_sql, str(h.closed), h.on_sql]
     return json.dumps(parts)
 

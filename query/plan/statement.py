@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,48 @@ def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
         for key, child in value.items():
             if key != "cte_map":
                 _read(child, entries, found)
+
+
+def same_input(sql: str) -> str:
+    """Returns a text that is equal for inputs that are equal but for layout and entries of WITH that they do not read.
+    sql: a bare name or a SELECT."""
+    bare = BARE_NAME.fullmatch(sql)
+    if bare:
+        return unquoted(bare[1]).lower()
+    try:
+        tree = duck.parse_statement(sql)
+    except DuckFault:
+        return sql
+    read: set[str] = set()
+    _note_entries(tree, read)
+    return json.dumps(_pruned(tree, read), sort_keys=True)
+
+
+def _note_entries(node: Node, read: set[str]) -> None:
+    """Adds the entries of the WITH list of a query that it reads, directly or through others."""
+    entries = {str(e["key"]).lower(): e["value"]["query_node"] for e in node.get("cte_map", {}).get("map", [])}
+    todo: list[Any] = [{key: value for key, value in node.items() if key != "cte_map"}]
+    while todo:
+        for part in _nodes(todo.pop()):
+            name = str(part.get("table_name", "")).lower()
+            if name in entries and name not in read:
+                read.add(name)
+                todo.append(entries[name])
+
+
+def _pruned(value: Any, read: set[str]) -> Any:
+    """Returns a part of a syntax tree without places in the text and without entries of WITH that are not read."""
+    if isinstance(value, list):
+        return [_pruned(item, read) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _pruned(child, read) for key, child in value.items() if key != "query_location"}
+    if "cte_map" in value:
+        found["cte_map"] = [
+            [str(e["key"]).lower(), _pruned(e["value"], read)] for e in value["cte_map"]["map"]
+            if str(e["key"]).lower() in read
+        ]  # fmt: skip
+    return found
 
 
 def picks_only(sql: str) -> bool:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import warnings
 
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from matching.purpose import Purpose
 from query.errors import HybridWarning
 from query.plan.fingerprint import fingerprint
-from tests.hierarchies import SELECTIONS, Hierarchy, composed, hierarchies, leaves, matched, output, over, plan_of
+from tests.hierarchies import (
+    SELECTIONS,
+    Hierarchy,
+    composed,
+    factor_of,
+    hierarchies,
+    leaves,
+    matched,
+    output,
+    over,
+    plan_of,
+)
 
 
 @settings(max_examples=150)
@@ -29,6 +40,24 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
         rows = [tuple(row.values()) for match in expected for row in match.rows]
         assert output(found) == rows
         assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
+
+
+@settings(max_examples=100)
+@given(hierarchies(sources=("events", "others", "MERGE(events, others)")))
+def test_layers_of_several_streams_equal_composition(one: Hierarchy) -> None:
+    """The same where layers read other streams than FROM, with columns of other types."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        factor = factor_of(one.text)
+        assume(factor.merged is not None)
+        expected = composed(factor.plan, one.events, factor=factor)
+        event("matches" if expected else "no match")
+        how = {"watermarks": one.watermarks, "restart": one.restart}
+        found = matched(factor.plan, one.events, one.cuts, factor=factor, **how)
+        assert leaves(found) == [tuple(match.leaves()) for match in expected]
+        rows = [tuple(match.row.values()) for match in expected]
+        assert output(found) == rows
+        assert output(matched(factor.plan, one.events, one.cuts, factor=factor, purpose=Purpose.ROWS, **how)) == rows
 
 
 SASE = {

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hierarchies import composed, events_of, leaves, matched, output, over, plan_of, shown, statement
+from tests.hierarchies import (
+    composed,
+    events_of,
+    factor_of,
+    leaves,
+    matched,
+    output,
+    over,
+    plan_of,
+    shown,
+    statement,
+)
 
 TYPES = {name: f"{name} AS s = '{name.lower()}'" for name in "ABDEMPXY"}
 V = "V AS PATTERN visit"
@@ -159,6 +170,69 @@ def test_all_rows_are_those_that_the_pattern_reads() -> None:
         (4, "V", 3, 3, 4, 2, 4, None, None, None),
     ]
     assert output(matched(plan, given)) == [tuple(row.values()) for row in match.rows]
+
+
+OTHER = {"visit": statement("X Y", "NEXT", of("XY"), source="others")}
+BOTH = {"visit": statement("X Y", "NEXT", of("XY"), source="MERGE(events, others)")}
+
+#: Events with a mark are of the stream `others`.
+OF_TWO_STREAMS = {
+    "a box reads its own stream": (
+        over(OTHER, statement("A V B", "NEXT", f"{of('AB')}, {V}", 100)),
+        "a1@0 x1@1 x2@2' y1@3 y2@4' b1@5' b2@6", "a1 {x2 y2} b2"),
+    "a variable reads FROM only": (
+        over(OTHER, statement("V Y", "NEXT", f"{V}, {of('Y')}")),
+        "x1@1' y1@2' y2@3' y3@4", "{x1 y1} y3"),
+    "a match and an event of equal time are ordered as in MERGE: by the name of the stream": (
+        over(OTHER, statement("V B", "NEXT", f"{V}, {of('B')}")),
+        "x1@1' b1@2 y1@2' b2@3", "{x1 y1} b2"),
+    "STRICT: events of another stream do not count": (
+        over(OTHER, statement("A V B", "STRICT", f"{of('AB')}, {V}")),
+        "a1@0 z1@1' x1@2' y1@3' z2@4' b1@5 a2@6 z3@7 x2@8' y2@9' b2@10", "a1 {x1 y1} b1"),
+    "STRICT: events of FROM inside a box do not count": (
+        over(OTHER, statement("A V B", "STRICT", f"{of('AB')}, {V}")),
+        "a1@0 x1@1' z1@2 y1@3' b1@4", "a1 {x1 y1} b1"),
+    "PARTITION: events of FROM with other keys do not count": (
+        over({"visit": statement("X Y", "NEXT", of("XY"), key=True, source="others")},
+             statement("V B", "PARTITION", f"{V}, {of('B')}", key=True)),
+        "x1@1{p}' y1@2{p}' z1@3{q} z2@4{p}' b1@5{p} x2@6{p}' y2@7{p}' z3@8{p} b2@9{p}", "{x1 y1} b1"),
+    "a box over both streams": (
+        over(BOTH, statement("A V B", "NEXT", f"{of('AB')}, {V}")),
+        "a1@0 x1@1 y1@2' b1@3", "a1 {x1 y1} b1"),
+    "a box in one of two streams": (
+        over({"visit": statement("X Y", "NEXT", of("XY"))},
+             statement("A V B", "NEXT", f"{of('AB')}, {V}", source="MERGE(events, others)")),
+        "a1@0' x1@1 y1@2' y2@3 b1@4'", "a1 {x1 y2} b1"),
+    "a negated box of another stream": (
+        over(OTHER, statement("A ~V B", "NEXT", f"{V}, {of('AB')}")),
+        "a1@0 x1@1' b1@2 y1@3' a2@4 x2@5' y2@6' b2@7", "a1 b1"),
+    "three layers over two streams": (
+        over({**OTHER, "theft": statement("V ~P E", "NEXT", f"{V}, {of('PE')}")},
+             statement("T Y", "NEXT", f"T AS PATTERN theft, {of('Y')}", source="others")),
+        "x1@1' y1@2' p1@3' e1@4 y2@5 y3@6'", "{{x1 y1} e1} y3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_TWO_STREAMS)
+def test_worked_examples_of_two_streams(name: str) -> None:
+    text, events, expected = OF_TWO_STREAMS[name]
+    factor, given = factor_of(text), events_of(events)
+    found = composed(factor.plan, given, factor=factor)
+    assert shown(found, given) == expected
+    for cuts in ((), range(1, len(given))):
+        matches = matched(factor.plan, given, cuts, factor=factor)
+        assert leaves(matches) == [tuple(match.leaves()) for match in found]
+
+
+def test_a_layer_waits_by_the_time_of_events_that_it_does_not_read() -> None:
+    # Before: the box came out behind the event that ended its wait, and the match was lost.
+    below = {"p": statement("X", "NEXT", of("X")), "q": statement("Y", "NEXT", of("Y"))}
+    below["alone"] = statement("P ~Q", "NEXT", "P AS PATTERN p, Q AS PATTERN q", 3)
+    plan = plan_of(over(below, statement("V A", "NEXT", f"V AS PATTERN alone, {of('A')}", 20)))
+    given = events_of("x1@0 a1@0 a2@1 z1@3 z2@4 a3@5 z3@9")
+    found = composed(plan, given)
+    assert shown(found, given) == "{{x1}} a1"
+    assert leaves(matched(plan, given)) == [tuple(match.leaves()) for match in found]
 
 
 def test_paths_name_the_layers_of_an_event() -> None:

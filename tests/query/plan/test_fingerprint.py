@@ -23,7 +23,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Column, Constant, Logical
 from query.plan.fingerprint import CHOICES, KINDS, encoded, fingerprint, fingerprint_of_rows
 from query.plan.pattern import Repeat, Variable
-from query.plan.plan import AfterMatch, Define, FactorPlan, Joined, Plan, Within
+from query.plan.plan import AfterMatch, Define, FactorPlan, Joined, Plan, Reads, Within
 from query.plan.trends import Trends
 from query.schema import Field
 from tests.query.plan.test_bind import plan_of
@@ -232,6 +232,7 @@ OTHERWISE: dict[str, object] = {
     "at_most": 77, "interval_us": 77, "rows": Within(rows=77), "value": 77, "time": "v", "logical": Logical.FIRST,
     "argument": Column("v", "INTEGER"), "where": Constant(77, "INTEGER"), "within": Within(rows=77),
     "trends": Trends(77, 7, (), ()), "having": TRUE, "joined": Joined(FactorPlan("e", "e", EMPTY, ()), (), "77"),
+    "reads": Reads(("ticks",), (("v",),)),
 }  # fmt: skip
 
 
