@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
-from matching.engines.buffered_runs import BufferedRuns, group
+from matching.engines.buffered_runs import group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
 from matching.engines.engine import (
     NONE_BAD,
@@ -30,6 +30,7 @@ from matching.engines.engine import (
     Spillable,
     WantedRows,
     ordered,
+    ranking,
     specialisable,
     spillable,
     windowed,
@@ -399,7 +400,7 @@ class KernelMatcher:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self.program.ranks_texts:
-                cast(BufferedRuns, self.engine).rank(self.codes.ranks())
+                ranking(self.engine).rank(self.codes.ranks())
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None

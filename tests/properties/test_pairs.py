@@ -33,6 +33,7 @@ def condition(text: str, pattern: str = "A B") -> str:
         DEFINE B AS ({text}) IS NOT DISTINCT FROM want)"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_condition_over_two_rows_is_what_duckdb_computes(part: int) -> None:
     seen = {"kernel": 0, "reference": 0}
@@ -89,6 +90,21 @@ def test_where_there_is_no_other_row_the_reference_decides(text: str) -> None:
         assert same, (text, pattern)
         found += rows
     assert found, text
+
+
+@pytest.mark.parametrize("selection", ["SKIP TILL NEXT MATCH", "SKIP TILL ANY MATCH", "PARTITION", "STRICT"])
+@pytest.mark.parametrize("pattern", ["A+ B", "A B", "A? B", "A B+"])
+def test_texts_are_ordered_by_every_engine(pattern: str, selection: str) -> None:
+    # Before: AttributeError, where runs with equal values are one.
+    few = pairs(Random(11), 8).drop_columns(["k"]).append_column("k", [[0] * 8 + [1] * 8])
+    for after in ("NO SKIP", "SKIP PAST LAST ROW"):
+        text = f"""SELECT k, c FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts, q, i, s MEASURES count(*) AS c
+            AFTER MATCH {after} PATTERN ({pattern}) SELECTION {selection} DEFINE B AS s < A.s)"""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", HybridWarning)
+            rows, same = compare_with_reference(text, {"t": few})
+        assert same
+        assert rows or pattern == "A? B" or selection == "STRICT"
 
 
 def test_what_cannot_be_computed_of_a_row_fails_where_it_is_read() -> None:
