@@ -22,6 +22,7 @@ from matching.program.lanes import (
 )
 from matching.program.opcodes import OpCode, constants_of
 from matching.program.registers import Register, RegisterKind, before_last_row, register_of
+from query.language.duck import Settings
 from query.plan.expression import (
     TRUE,
     Aggregate,
@@ -41,9 +42,10 @@ from query.plan.row_parts import by_rows
 
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
-    constants (`values`) and texts."""
+    constants (`values`) and texts. settings: of DuckDB, under which they are meant."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = ()) -> None:
+        self._settings = settings
         self.features: dict[Expression, int] = {}
         self.lanes: list[Lane] = []
         self.registers: list[Register] = []
@@ -67,7 +69,8 @@ class ConditionCode:
 
     def _known(self, condition: Expression) -> Expression:
         """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
-        parts = tuple(part if _lowers(part) else by_rows(part, _lowers) for part in conjuncts(condition))
+        settings = self._settings
+        parts = tuple(part if _lowers(part) else by_rows(part, _lowers, settings) for part in conjuncts(condition))
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
 
     def text(self, value: str) -> int:

@@ -412,7 +412,7 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
-    conditions = ConditionCode()
+    conditions = ConditionCode(plan.settings)
     local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
     label_text = (-1,) * len(labels)
     if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
