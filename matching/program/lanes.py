@@ -401,9 +401,9 @@ def _function(
             return down(Call("case", (Call("=", (a, b), "BOOLEAN"), Constant(None, type), a), type))
         case "greatest" | "least", (_, *_):
             lane = kept_lane(type)
-            values = [_fit(down(value), lane) for value in given]
-            if lane.unit is Unit.CODE:
+            if lane.unit is Unit.CODE or (lane.unit is not Unit.NUMBER and any(a.type != type for a in given)):
                 return None
+            values = [_fit(down(value), lane) for value in given]
             chosen = ("f" if lane.floating else "") + ("larger" if name == "greatest" else "smaller")
             return reduce(lambda x, y: Op(chosen, (x, y), lane), values)
         case "date_diff" | "datediff" | "date_sub" | "datesub", (Constant(str(part)), a, b):

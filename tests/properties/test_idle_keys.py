@@ -93,11 +93,12 @@ def test_forgetting_idle_keys_changes_nothing(
         else:
             assert without_numbers(ours) == without_numbers(expected)
 
-    check()
+    names = ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists")
+    drawn_until(check, lambda: settings().max_examples < 200 or all(forgotten[name] > 100 for name in names))
     record_property("examples", ", ".join(f"keys forgotten by {name} {count:,}" for name, count in forgotten.items()))
     assert sum(forgotten.values()) > 100
     if settings().max_examples >= 200:
-        for name in ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists"):
+        for name in names:
             assert forgotten[name] > 100, name
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -43,6 +43,7 @@ def interpreted_by_python(source: str) -> Any:
 def swapped(matcher: KernelMatcher, rows: list[Row], size: int, swap: int) -> list[Matches]:
     """What a matcher finds that goes on with the kernel written for its program before batch `swap`."""
     assert isinstance(matcher.engine, RunBlocks | RunLists)
+    assume(matcher.engine.specialises)
     module = interpreted_by_python(matcher.engine.source)
     found: list[Matches] = []
     for at in range(0, len(rows), size):
