@@ -18,7 +18,7 @@ from query.language.ast import Selection
 from query.plan.expression import Expression, MatchNumber, Navigation, walk
 from query.plan.plan import Define, Plan
 from tests.events import batch_of
-from tests.properties.comparing import Answer, answer_of, drawn_alike, kernel_of, reference_of
+from tests.properties.comparing import Answer, answer_of, drawn_alike, drawn_until, kernel_of, reference_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import BOUNDS, SCHEMA, SKIP_TILL, K, Row, events, plans, row_local
 
