@@ -119,7 +119,7 @@ class Codes:
         known, count = len(self._order), 0 if encoder is None else len(encoder)
         if encoder is None or count == known:
             return self._ranks
-        new = np.array(encoder.values.slice(known).fill_null("").to_pylist(), object)
+        new = np.array(encoder.of(np.arange(known, count)).fill_null("").to_pylist(), object)
         by_text = np.argsort(new, kind="stable")  # Python's order of texts is that of their bytes
         new, codes = new[by_text], by_text + known
         places = np.searchsorted(self._sorted, new)

@@ -14,14 +14,7 @@ from llvmlite import binding
 from numba import types
 
 from matching.kernels.jit import called, inlined
-
-#: The functions of one number, by their numbers in conditions.
-FUNCTIONS = (
-    "sqrt", "cbrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "floor", "ceil",
-    "trunc", "round",
-)  # fmt: skip
-#: Those of two.
-FUNCTIONS_OF_TWO = ("pow", "fmod", "atan2")
+from matching.program.lanes import FUNCTIONS, FUNCTIONS_OF_TWO
 
 
 def _declared() -> None:

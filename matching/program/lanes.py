@@ -337,12 +337,17 @@ def _cast(x: Lowered, lane: Lane, what: str) -> Lowered:
     return Op("fit", (x,), lane)
 
 
-#: Places in matching.kernels.libm.FUNCTIONS by DuckDB's names of them.
-_FUNCTIONS = {
-    "sqrt": 0, "cbrt": 1, "exp": 2, "ln": 3, "log2": 4, "log10": 5, "log": 5, "sin": 6, "cos": 7, "tan": 8, "asin": 9,
-    "acos": 10, "atan": 11, "floor": 12, "ceil": 13, "ceiling": 13, "trunc": 14, "round": 15,
-}  # fmt: skip
-_FUNCTIONS_OF_TWO = {"pow": 0, "power": 0, "**": 0, "^": 0, "fmod": 1, "atan2": 2}
+#: Functions of the C library that kernels call, of one number and of two; a condition has the place of one.
+FUNCTIONS = (
+    "sqrt", "cbrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "floor", "ceil",
+    "trunc", "round",
+)  # fmt: skip
+FUNCTIONS_OF_TWO = ("pow", "fmod", "atan2")
+#: By DuckDB's names.
+_FUNCTIONS = {name: place for place, name in enumerate(FUNCTIONS)}
+_FUNCTIONS |= {"ln": _FUNCTIONS["log"], "log": _FUNCTIONS["log10"], "ceiling": _FUNCTIONS["ceil"]}
+_FUNCTIONS_OF_TWO = {name: place for place, name in enumerate(FUNCTIONS_OF_TWO)}
+_FUNCTIONS_OF_TWO |= dict.fromkeys(("power", "**", "^"), _FUNCTIONS_OF_TWO["pow"])
 _TO_WHOLE = {"floor": "floor", "ceil": "ceil", "ceiling": "ceil", "trunc": "trunc", "round": "shrink"}
 #: Microseconds of the parts of times that are always as long.
 _PART_US = {
@@ -406,10 +411,10 @@ def _function(
             values = [_fit(down(value), lane) for value in given]
             chosen = ("f" if lane.floating else "") + ("larger" if name == "greatest" else "smaller")
             return reduce(lambda x, y: Op(chosen, (x, y), lane), values)
-        case "date_diff" | "datediff" | "date_sub" | "datesub", (Constant(str(part)), a, b):
+        case "date_sub" | "datesub", (Constant(str(part)), a, b):  # date_diff: query.plan.row_parts
             if (a.type, b.type, type) != ("TIMESTAMP", "TIMESTAMP", "BIGINT") or part.lower() not in _PART_US:
                 return None
-            return _time_apart(down(a), down(b), _PART_US[part.lower()], name in ("date_diff", "datediff"))
+            return _whole_units(down(a), down(b), _PART_US[part.lower()])
         case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
             x, second = down(a), Literal(10**6, Lane(False))
             whole, rest = Op("idiv", (x, second), Lane(False)), Op("mod", (x, second), Lane(False))
@@ -427,14 +432,12 @@ def _function(
     match name, given:
         case "sign", (a,):
             x = down(a)
-            zero = Literal(0.0 if x.lane.floating else 0, replace(x.lane, low=INT64_MIN, high=INT64_MAX))
-            more, less = ("fgt", "flt") if x.lane.floating else ("gt", "lt")
             if x.lane.floating:
                 return None
-            one, none = Literal(1, lane), Literal(0, lane)
-            known = Op("is_null", (x,), BOOLEAN)
-            signs = (known, Literal(None, lane), Op(more, (x, zero), BOOLEAN), one)
-            return Op("case", (*signs, Op(less, (x, zero), BOOLEAN), Literal(-1, lane), none), lane)
+            zero, null = Literal(0, replace(x.lane, low=INT64_MIN, high=INT64_MAX)), Op("is_null", (x,), BOOLEAN)
+            more, less = Op("gt", (x, zero), BOOLEAN), Op("lt", (x, zero), BOOLEAN)
+            signs = (more, Literal(1, lane), less, Literal(-1, lane), Literal(0, lane))
+            return Op("case", (null, Literal(None, lane), *signs), lane)
         case "round", (a, Constant(int(places))) if lane.floating and type == "DOUBLE" and 0 < places < 300:
             return Op("rounded", (_to_float(down(a)),), lane, 10.0**places)
         case ("round" | "floor" | "ceil" | "ceiling" | "trunc"), (a, *more) if not lane.floating:
@@ -471,16 +474,15 @@ def _to_fewer_places(name: str, x: Lowered, more: Sequence[Expression], lane: La
     return Op(_TO_WHOLE[name], (x,), lane, 10 ** (x.lane.scale - lane.scale))
 
 
-def _time_apart(a: Lowered, b: Lowered, unit_us: int, bounds: bool) -> Lowered:
-    """The number of whole units between two times, or of the bounds of units."""
+def _whole_units(a: Lowered, b: Lowered, unit_us: int) -> Lowered:
+    """The number of whole units between two times; null if one of them is infinite."""
     lane = Lane(False)
 
     def finite(x: Lowered) -> Lowered:
         endless = Op("eq", (Op("abs", (x,), lane), Literal(INT64_MAX, lane)), BOOLEAN)
-        return Op("case", (endless, Literal(None, lane), Op("floor", (x,), lane, unit_us) if bounds else x), lane)
+        return Op("case", (endless, Literal(None, lane), x), lane)
 
-    apart = Op("sub", (finite(b), finite(a)), lane)
-    return apart if bounds else Op("idiv", (apart, Literal(unit_us, lane)), lane)
+    return Op("idiv", (Op("sub", (finite(b), finite(a)), lane), Literal(unit_us, lane)), lane)
 
 
 def sqrt(value: Lowered) -> Lowered:

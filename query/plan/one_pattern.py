@@ -197,7 +197,7 @@ def _of_element(element: _Element) -> Iterator[int]:
 
 
 class _MayFail(Exception):
-    """What may fail."""
+    """The text of an expression that may fail."""
 
 
 def _may_fail(plan: Plan) -> tuple[str, ...] | str:

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found. first, last: its first and last reading."""
+    """One find. first, last: its first and last reading."""
 
     shop: str
     person: str
@@ -66,7 +66,7 @@ def visits(own: Sequence[Reading]) -> Iterator[Found]:
 
 
 def goes_on(found: Found, own: Sequence[Reading], reader: str, within: int) -> Found | None:
-    """What was found, and the next reading at `reader`, if none at the register is before it."""
+    """Returns the find with the next reading at `reader`, if none at the register is before it."""
     for reading in own:
         if reading.place > found.last.place:
             if reading.reader == "register":

@@ -90,7 +90,7 @@ def rows_of(table: pa.Table) -> Counter[str]:
 
 
 def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
-    """What a live query finds, and a backtest."""
+    """Returns the rows of a live query, and those of a backtest."""
     table = pa.Table.from_batches([batch_of(case.events).columns])
     named = {"name": "q", "evidence": True} if case.kill >= 0 else {"evidence": True}
 

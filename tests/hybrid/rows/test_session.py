@@ -179,7 +179,7 @@ def test_what_a_session_says() -> None:
     "date_trunc('day', {a}z) < {z}::DATE", "strftime({a}z, '%d') = strftime({z}, '%d')",
 ])  # fmt: skip
 def test_functions_between_two_rows_go_by_the_settings(setting: str, condition: str) -> None:
-    """What engines know of such a function, and what they compute of each row, goes by the connection, too."""
+    """Engines compute such a function under the settings of the connection, as they compute the values of rows."""
     connection = connect(f"SET {setting}")
     here = condition.format(v="v", z="z", a="A.")
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
