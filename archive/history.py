@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
@@ -19,7 +18,7 @@ from archive.recent import BoolArray, EventChunk, RBuffer, fresh_rows, joined, n
 from archive.snapshot import HistorySnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning, NotKept
+from query.errors import DataError, NotKept, warn
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class History:
         from archive.log import LoggedRows
 
         for message in found.dropped:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         self.logged_watermark_us, self.skipped = found.watermark_us, found.skipped
         for entry in found.entries:
             if isinstance(entry, LoggedRows):
@@ -227,7 +226,7 @@ class History:
             raise NotKept(f"{gone}, and the {held:,} events in memory cannot be archived: {error}") from error
         self._log_lost = False
         message = f"{gone}; the {held:,} events in memory were archived and a new log was begun"
-        warnings.warn(message, HybridWarning, stacklevel=2)
+        warn(message)
 
     def reach(self, watermark_us: int) -> None:
         """Logs a watermark that was raised without events, if there is a log. Raises DataError."""

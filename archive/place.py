@@ -207,7 +207,9 @@ def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] |
     addresses."""
     if isinstance(where, Place):
         return where
-    text = os.fspath(where)
+    text = where if isinstance(where, str) else os.fspath(where) if isinstance(where, os.PathLike) else None
+    if not isinstance(text, str):
+        raise DataError(f"{where!r:.60} is no path", "give a text, a pathlib.Path or an s3:// address")
     if text.startswith(SCHEME):
         return Place(text.rstrip("/"), tuple(sorted((k.lower(), str(v)) for k, v in (options or {}).items())))
     if "://" in text:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -193,7 +194,7 @@ def _incomplete(table: Table) -> list[RepairedFault]:
         text = f"SELECT {OFFSET} >> {RECORD_BITS}, count(*) FROM kept WHERE {SOURCE} = '{FILES}' GROUP BY ALL"
         counts: dict[int, int] = dict(connection.execute(text).fetchall()) if snapshot.paths else {}
     torn = [row for row in listed.to_pylist() if counts.get(row["number"], 0) < row["rows"]]
-    if not torn or table.gaps is None or table.expired_us > 0:
+    if not torn or table.gaps is None or table.expired_us > np.iinfo(np.int64).min:
         return []  # missing rows may have expired
     numbers = pa.array([row["number"] for row in torn])
     removed, added = [], []

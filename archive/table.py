@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from os import PathLike
@@ -53,7 +52,7 @@ from archive.place import Place, place_of
 from archive.recent import FILES, BoolArray, fresh_rows, next_offsets
 from archive.table_snapshot import ARROW_INT64, STATISTICS_SLACK_US, TableSnapshot
 from matching.batch import EventBatch, Int64Array
-from query.errors import DataError, HybridWarning, first_line
+from query.errors import DataError, first_line, warn
 from query.schema import Schema
 
 _FORMAT, _STREAM, _SOURCES, _ADDED = "hybrid.format", "hybrid.stream", "hybrid.sources", "hybrid.added"
@@ -145,7 +144,7 @@ class Table:
         directory = place_of(where)
         try:
             for fault in head.check(directory):
-                warnings.warn(f"{fault}: hybrid archive repair rewrites it", HybridWarning, stacklevel=2)
+                warn(f"{fault}: hybrid archive repair rewrites it")
             delta = DeltaTable(directory.delta_uri, version, storage_options=directory.storage_options)
             configuration = delta.metadata().configuration
             protocol = delta.protocol()
@@ -304,8 +303,8 @@ class Table:
             old = [path for path, last_us in zip(before.paths, before.max_us) if last_us < time_us]
             if not old:
                 return before
-            edge = [Transaction(_EXPIRED, max(time_us, self.expired_us))] if time_us > 0 else []
-            after = self._maintain(before, [_removed(path, data_change=True) for path in old], edge)
+            edge = Transaction(_EXPIRED, max(time_us, self.expired_us))
+            after = self._maintain(before, [_removed(path, data_change=True) for path in old], [edge])
             if after is not None:
                 return after
         raise self._not_written("other writers were always faster")
@@ -328,7 +327,8 @@ class Table:
     def expired_us(self) -> int:
         """Events before this time were removed; the int64 minimum if none is known. As of the last call that read the
         log."""
-        return self._delta.transaction_version(_EXPIRED) or ARROW_INT64.min
+        edge_us = self._delta.transaction_version(_EXPIRED)
+        return ARROW_INT64.min if edge_us is None else edge_us
 
     def set_aside(
         self, before: TableSnapshot, removed: Iterable[str], added: Iterable[DataFile], mark: int | None = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ from archive.sorting import MEMORY_LIMIT, sorted_by, sorting
 from archive.table import Table
 from archive.table_snapshot import TableSnapshot
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, first_line
+from query.errors import DataError, first_line, warn
 from query.schema import Schema
 
 #: Number of files of about one size that are merged into one.
@@ -297,7 +296,7 @@ def vacuum(table: Table, grace_hours: int = GRACE_HOURS, dry_run: bool = False) 
     alone = [fault for fault, _ in faults.lost_rows(table, False) if fault.path in orphans] if orphans else []
     for fault in alone:
         message = f"{table.directory}/{fault.path} {fault.message}: it is kept; hybrid archive repair adds its events"
-        warnings.warn(message, HybridWarning, stacklevel=2)
+        warn(message)
     if dry_run:
         return table.removable(grace_hours, orphans=not alone)
     return table.vacuum(grace_hours, orphans=not alone)

@@ -75,11 +75,59 @@ def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where((x < 0) != (y < 0), -q, q)
 
 
+def _larger(x: np.ndarray, y: np.ndarray, xv: np.ndarray | bool, yv: np.ndarray | bool) -> np.ndarray:
+    return np.where(xv & ((yv == False) | (x > y)), x, y)  # noqa: E712
+
+
+def _smaller(x: np.ndarray, y: np.ndarray, xv: np.ndarray | bool, yv: np.ndarray | bool) -> np.ndarray:
+    return np.where(xv & ((yv == False) | (x < y)), x, y)  # noqa: E712
+
+
+def _float_larger(x: np.ndarray, y: np.ndarray, xv: np.ndarray | bool, yv: np.ndarray | bool) -> np.ndarray:
+    return np.where(xv & ((yv == False) | (_float_less(x, y) == False)), x, y)  # noqa: E712
+
+
+def _float_smaller(x: np.ndarray, y: np.ndarray, xv: np.ndarray | bool, yv: np.ndarray | bool) -> np.ndarray:
+    return np.where(xv & ((yv == False) | (_float_less(y, x) == False)), x, y)  # noqa: E712
+
+
+def _lower_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x // y
+
+
+def _upper_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x // y + (x % y != 0)
+
+
+def _rounded_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    whole = _quotient(x, y)
+    rest = x - whole * y
+    size = np.abs(rest)
+    return whole + np.sign(rest) * (size >= y - size)
+
+
+def _stretched(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    beyond = _mul_overflows(x, y)
+    return x * y if beyond is False else np.where(beyond, np.where(x > 0, INT64_MAX, INT64_MIN), x * y)
+
+
+def _nearest(x: np.ndarray) -> np.ndarray:
+    return np.rint(x).astype(np.int64)
+
+
+def _left_to_duckdb(*_: object) -> np.ndarray:
+    """numpy's functions round differently from those of the C library."""
+    raise Overflow
+
+
 #: The functions that the texts of matching.program.opcodes call, for arrays.
 ARRAY_FUNCTIONS: dict[str, Any] = {
     "INT64_MIN": np.int64(INT64_MIN), "abs": np.abs, "float_less": _float_less, "float_equal": _float_equal,
     "add_overflows": _add_overflows, "sub_overflows": _sub_overflows, "mul_overflows": _mul_overflows,
-    "quotient": _quotient, "remainder": lambda x, y: x - _quotient(x, y) * y,
+    "larger": _larger, "smaller": _smaller, "float_larger": _float_larger, "float_smaller": _float_smaller,
+    "lower_quotient": _lower_quotient, "upper_quotient": _upper_quotient, "rounded_quotient": _rounded_quotient,
+    "nearest": _nearest, "stretched": _stretched, "function_of": _left_to_duckdb, "function_of_two": _left_to_duckdb,
+    "rounded": _left_to_duckdb, "quotient": _quotient, "remainder": lambda x, y: x - _quotient(x, y) * y,
     "to_float": lambda x, c: x.astype(np.float64) if c == 1 else x.astype(np.float64) / c,
 }  # fmt: skip
 

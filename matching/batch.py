@@ -145,7 +145,8 @@ class Matcher(Protocol):
     after one.
     """
 
-    stuck: int
+    @property
+    def stuck(self) -> int: ...
 
     def push(self, batch: EventBatch) -> Matches: ...
     def advance(self, watermark_us: int | None) -> Matches: ...

@@ -26,10 +26,12 @@ from matching.program.lanes import (
     lane_of,
     lower,
 )
+from matching.program.opcodes import OF_ONE_ROW
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
+from query.plan.boxes import as_written
 from query.plan.expression import (
     Call,
     Column,
@@ -76,9 +78,15 @@ def _leaf(expression: Expression) -> Leaf | None:
 def lowered(expression: Expression) -> Lowered | None:
     """The expression in lanes over stored columns, or None if DuckDB has to compute it."""
     try:
-        return lower(expression, _leaf)
+        found = lower(expression, _leaf)
     except NoLane:
         return None
+    return None if _of_one_row(found) else found
+
+
+def _of_one_row(node: Lowered) -> bool:
+    """True if an operation of it has no exact form for arrays."""
+    return isinstance(node, Op) and (node.name in OF_ONE_ROW or any(map(_of_one_row, node.arguments)))
 
 
 def columns_read(expressions: Sequence[Expression]) -> tuple[str, ...]:
@@ -93,6 +101,9 @@ class Codes:
     def __init__(self, texts: Sequence[str] = ()) -> None:
         #: of the types that have been met
         self.encoders = {"VARCHAR": Encoder(pa.string(), pa.array(texts, pa.string()))} if texts else {}
+        self._sorted = np.zeros(0, object)  # the texts in order, and their codes
+        self._order = np.zeros(0, np.int64)
+        self._ranks = np.zeros(1, np.int64)
 
     def encode(self, column: pa.Array, type: str) -> Values:
         if type not in self.encoders:
@@ -101,12 +112,29 @@ class Codes:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         return encoder.encode(column if column.type == encoder.type else column.cast(encoder.type)), valid
 
+    def ranks(self) -> Int64Array:
+        """The place of each text in DuckDB's order of all, by code. Cost: of new ones their number by the logarithm of
+        all, and as many steps as there are texts."""
+        encoder = self.encoders.get("VARCHAR")
+        known, count = len(self._order), 0 if encoder is None else len(encoder)
+        if encoder is None or count == known:
+            return self._ranks
+        new = np.array(encoder.of(np.arange(known, count)).fill_null("").to_pylist(), object)
+        by_text = np.argsort(new, kind="stable")  # Python's order of texts is that of their bytes
+        new, codes = new[by_text], by_text + known
+        places = np.searchsorted(self._sorted, new)
+        self._sorted, self._order = np.insert(self._sorted, places, new), np.insert(self._order, places, codes)
+        self._ranks = np.empty(count, np.int64)
+        self._ranks[self._order] = np.arange(count)
+        return self._ranks
+
     def snapshot(self) -> dict[str, pa.Array]:
         """The values by code, of each type that has any."""
         return {type: e.values for type, e in self.encoders.items() if len(e)}
 
     def restore(self, values: Mapping[str, pa.Array]) -> None:
         self.encoders |= {type: Encoder(array.type, array) for type, array in values.items()}
+        self._sorted, self._order = self._sorted[:0], self._order[:0]
 
 
 class RowValues:
@@ -277,7 +305,7 @@ def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ..
     def one(node: Lowered) -> Lowered:
         if not isinstance(node, Op):
             return node
-        node = Op(node.name, tuple(map(one, node.arguments)), node.lane)
+        node = Op(node.name, tuple(map(one, node.arguments)), node.lane, node.constant)
         if node in known:
             repeated.add(id(known[node]))
         return known.setdefault(node, node)
@@ -487,7 +515,7 @@ def query(
 
 def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
     """Returns the function that makes the error of these expressions from DuckDB's message."""
-    shown = ", ".join(show(e) for e in expressions)
+    shown = ", ".join(map(as_written, expressions))
     return lambda reason: DataError(
         f"a condition or measure cannot be computed for these rows: {reason}",
         f"guard it with TRY(...), TRY_CAST or CASE in: {shown}",

@@ -14,21 +14,25 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher
 from matching.drive import pushed
-from matching.members import Group, Member
+from matching.members import Group, Member, share_out
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
 from matching.state import as_array, pack, unpack
 from query.errors import DataError
 from query.language.ast import AfterMatchKind
+from query.plan.boxes import independent_of_before
 from query.plan.expression import MatchNumber, walk
+from query.plan.lag import in_order_of_last_events
 from query.plan.plan import Plan
 from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
+    from matching.hierarchy.modules import Join
     from matching.rows import Rows
     from matching.shedding import Shedder
+    from matching.spilled import Spilled
     from matching.together import CountedQuery, Together
     from matching.workload.sharing_mode import SharingMode
 
@@ -48,14 +52,19 @@ class Unread:
 class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
-    __slots__ = ("_advanced_us", "_builder", "_groups", "_names", "_scattered", "_spill", "limit_bytes", "ordering")
+    __slots__ = (
+        "_advanced_us", "_builder", "_groups", "_join", "_names", "_scattered", "_spill", "limit_bytes", "ordering",
+    )  # fmt: skip
 
-    def __init__(self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None) -> None:
+    def __init__(
+        self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None, join: Join | None = None
+    ) -> None:
         """builder: makes specialised kernels for long-running queries (see matching.matcher.make_matcher). spill: where
         partial matches go that do not fit in memory; its limit is for all queries together, may be changed
-        (limit_bytes), and is divided according to their use."""
+        (limit_bytes), and is divided according to their use. join: of boxes joined with history."""
         self.ordering = Ordering(schema)
         self._builder = builder
+        self._join = join
         self._spill = spill
         self.limit_bytes = 0 if spill is None else spill.limit_bytes
         self._groups: list[Group] = []
@@ -77,8 +86,9 @@ class Feed:
         from matching.matcher import make_matcher
 
         return make_matcher(
-            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill
-        )
+            plan, lenient=True, shared=shared, builder=self._builder, purpose=purpose, spill=self._spill,
+            join=self._join,
+        )  # fmt: skip
 
     def _purpose(self, purpose: Purpose, shedder: Shedder | None) -> Purpose:
         """Returns the purpose of a new matcher: LIVE with a shedder, because the archive also has the events of shed
@@ -114,9 +124,17 @@ class Feed:
         return member
 
     def _add_layered(self, plan: Plan, since_seq: int, purpose: Purpose) -> Member:
-        """Adds a query whose patterns of boxes are searched once for all that read them."""
+        """Adds a query whose patterns of boxes are searched once for all that read them; as one plain pattern, if that
+        is cheaper and none of them has been read before. A query that runs goes on as it is."""
+        from matching.hierarchy.choice import as_one, shares_patterns
         from matching.hierarchy.matcher import may_join
 
+        others = (m.plan_of_boxes for g in self._groups for m in g.members)
+        if not isinstance(as_one(plan, purpose), str) and not shares_patterns(plan, (p for p in others if p)):
+            alone = Group(None, since_seq)
+            alone.members.append(Member(self._make(plan, purpose)))
+            self._groups.append(alone)
+            return alone.members[0]
         group = next((
             g for g in self._groups
             if g.modules is not None and g.since_seq == since_seq and g.plain and not g.sources
@@ -132,9 +150,10 @@ class Feed:
     def _layered(self, group: Group, plan: Plan, purpose: Purpose) -> Member:
         """Returns a query that shares the modules of a group, which gets them if it has none."""
         from matching.hierarchy.matcher import HierarchyMatcher, modules_for
+        from matching.shared_uppers import SharedUppers
 
         if group.modules is None:
-            group.modules = modules_for(plan, self._make, self._make)
+            group.modules = modules_for(plan, self._make, self._join, True, lambda: SharedUppers(self._make))
         return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
     def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:
@@ -201,6 +220,16 @@ class Feed:
                     member = Member(kernel, old.shedder)
                     group.members[group.members.index(old)] = member
                     return member
+            elif old in group.members:
+                return group.layered_successor(old, plan)
+        return None
+
+    def add_anew(self, old: Member, plan: Plan) -> Member | None:
+        """Adds a query in the place of `old`, which is removed next. It begins with an empty state, but for patterns of
+        boxes that both have: they go on. Returns None, without any change, if there are none."""
+        for group in self._groups:
+            if old in group.members and old.shedder is None and not group.together:
+                return group.layered_anew(old, plan, self._make)
         return None
 
     def in_mode(self, old: Member, plan: Plan, purpose: Purpose, mode: SharingMode | None) -> Member | None:
@@ -434,8 +463,7 @@ class Feed:
 
     def take_trouble(self) -> list[str]:
         """Returns the spilling failures since the last call."""
-        groups = [g.rows.spilled for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        return [trouble for spilled in groups for trouble in spilled.take_trouble()]
+        return [trouble for _, spilled in self._may_leave() for trouble in spilled.take_trouble()]
 
     @property
     def advanced_us(self) -> int | None:
@@ -450,10 +478,7 @@ class Feed:
                 self._scattered |= group.together
                 if group.rows is not None and member.kernel is not None:
                     group.rows.remove(member.kernel)
-                if group.modules is not None:
-                    from matching.hierarchy.matcher import used_by
-
-                    group.modules.keep_only(used_by(one.matcher for one in group.members))
+                group.tidy()
         self._groups = [group for group in self._groups if group.members]
 
     def keep_only(self, members: Collection[Member]) -> None:
@@ -474,12 +499,15 @@ class Feed:
         self._advance(watermark_us)
 
     def _share_out(self) -> None:
-        """Divides the memory limit among the rows of each PARTITION BY."""
-        rows = [g.rows for g in self._groups if g.rows is not None and g.rows.spilled is not None]
-        used = [r.used_bytes for r in rows] if len(rows) > 1 else [1] * len(rows)
-        for r, mine in zip(rows, used, strict=True):
-            assert r.spilled is not None
-            r.spilled.limit_bytes = self.limit_bytes * mine // max(1, sum(used))
+        """Divides the memory limit among the rows of each PARTITION BY, and of each layer."""
+        share_out(self.limit_bytes, self._may_leave())
+
+    def _may_leave(self) -> list[tuple[Rows, Spilled]]:
+        """Returns the rows, each once, that may leave memory."""
+        if self._spill is None:
+            return []
+        rows = {id(r): r for g in self._groups for m in g.members for r in m.rows}
+        return [(r, r.spilled) for r in rows.values() if r.spilled is not None]
 
     def _give(
         self, batch: EventBatch, came: EventBatch | None, watermark_us: int | None, ended: bool = False
@@ -544,6 +572,10 @@ def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
 
     if watermark_us is not None and plan.trends is not None:
         return watermark_us - plan.trends.within_us  # events of open windows
+    if plan.boxes:
+        width_us = None if plan.within is None else plan.within.interval_us
+        free = independent_of_before(plan) and in_order_of_last_events(plan)
+        return watermark_us - width_us if free and watermark_us is not None and width_us is not None else None
     free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
     numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
     if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):

@@ -5,11 +5,10 @@ Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from matching.engines.engine import (
     Spillable,
     WantedRows,
     ordered,
+    ranking,
     specialisable,
     spillable,
     windowed,
@@ -50,12 +50,15 @@ from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
 from matching.window_parts import part_of
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
 from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
 from query.schema import Schema
 
 #: Version of KernelMatcher.snapshot; restore refuses others.
@@ -65,29 +68,36 @@ STATE_VERSION = 6
 def make_matcher(
     plan: Plan, sources: tuple[str, ...] = ("default",), lenient: bool = False, shared: list[Rows] | None = None,
     builder: Builder | None = None, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None,
+    layers: bool = False, join: Join | None = None,
 ) -> Matcher:  # fmt: skip
     """Returns the matcher of a plan: over its engine, or with a HybridWarning over the reference (exact, slow) if it
     has none. sources: names that EventBatch.source indexes. lenient: after AFTER MATCH SKIP TO that would not move on,
     continues one row after the start of the match, with a HybridWarning the first time; otherwise it is an error.
     shared: rows of the same input that it may share, to which its own are added if none is suitable; pushes then go to
     these rows (see matching.feed). builder: makes a specialised kernel between batches; None: interpreted kernels only.
-    spill: partial matches may leave memory, if they can (see KernelMatcher.spill)."""
+    spill: partial matches may leave memory, if they can (see KernelMatcher.spill). layers: a pattern with boxes runs as
+    layers, even if one pattern is cheaper (matching.hierarchy.choice). join: of boxes joined with history
+    (matching.hierarchy.modules.Modules)."""
+    if plan.boxes and not layers and spill is None:  # one pattern keeps what is in progress in memory
+
+        def make_layers() -> Matcher:
+            return make_matcher(plan, sources, lenient, None, builder, purpose, spill, layers=True, join=join)
+
+        one = _as_one_pattern(plan, sources, lenient, builder, purpose, make_layers)
+        if one is not None:
+            return one
     if plan.boxes:
         from matching.hierarchy.matcher import HierarchyMatcher
 
         def make(layer: Plan, use: Purpose) -> Matcher:
-            return make_matcher(layer, sources, lenient, None, builder, use)
+            return make_matcher(layer, sources, lenient, None, builder, use, spill)
 
-        return HierarchyMatcher(plan, make, sources, purpose)
+        return HierarchyMatcher(plan, make, sources, purpose, join=join, lenient=lenient)
     chosen = choose_engine(plan, purpose)
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
-        warnings.warn(
-            f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory",
-            HybridWarning,
-            stacklevel=2,
-        )
+        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory")
         if plan.trends is not None:
             from matching.trends_by_reference import ReferenceTrends
 
@@ -103,6 +113,27 @@ def make_matcher(
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
+
+
+def _as_one_pattern(
+    plan: Plan, sources: tuple[str, ...], lenient: bool, builder: Builder | None, purpose: Purpose,
+    make_layers: Callable[[], Matcher],
+) -> Matcher | None:  # fmt: skip
+    """Returns the matcher of a pattern with boxes that runs as one plain pattern, None if it runs as layers.
+    make_layers: returns the matcher of layers, which may take over."""
+    from matching.hierarchy.choice import as_one
+    from matching.hierarchy.flattened import FlattenedMatcher
+
+    way = as_one(plan, purpose)
+    if isinstance(way, str):
+        return None
+
+    def make_one(flat: Plan, chosen: EnginePlan) -> Matcher:
+        assert chosen.program is not None
+        rows = Rows(flat.partition_by, chosen.program.reach.after)
+        return KernelMatcher(flat, chosen, sources, lenient, rows, builder)
+
+    return FlattenedMatcher(plan, way, make_one, make_layers, sources)
 
 
 def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:
@@ -368,6 +399,8 @@ class KernelMatcher:
             if failing is not None:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
+            if self.program.ranks_texts:
+                ranking(self.engine).rank(self.codes.ranks())
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None
@@ -413,11 +446,7 @@ class KernelMatcher:
         if not self.lenient:
             raise error
         if not self.stuck:
-            warnings.warn(
-                f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases",
-                HybridWarning,
-                stacklevel=3,
-            )
+            warn(f"{error.diagnostics[0].message}; the scan continues one row after its start, here and in later cases")
         self.stuck = self.engine.stuck
 
     @property
@@ -466,6 +495,15 @@ class KernelMatcher:
         if self.floor and self.needs.reach:
             return "PREV does not see the rows before the query began"
         return self.chosen.resident
+
+    def least_offset(self, source: int) -> int | None:
+        """Returns the least offset of the rows from one source that partial matches need; None if they need none. 0 if
+        some partial matches are on disk."""
+        if self.rows.spilled is not None and self.rows.spilled.out_count:
+            return 0
+        store, needed = self.store, self.rows.needed(self)
+        mine = store.offset[: store.count][needed & (store.source[: store.count] == source)]
+        return int(mine.min()) if len(mine) else None
 
     @property
     def spill(self) -> SpillStats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +13,14 @@ from matching.drive import parts
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
+from query.plan.plan import Plan
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.hierarchy.modules import Modules
     from matching.matcher import KernelMatcher
     from matching.rows import Rows
     from matching.shedding import Shedder
+    from matching.spilled import Spilled
 
 
 class Member:
@@ -53,15 +56,44 @@ class Member:
 
     @property
     def spill(self) -> SpillStats:
-        """Returns the number of partial matches in memory and on disk."""
+        """Returns the number of partial matches in memory and on disk, of the outermost pattern."""
         if self.kernel is None:
             return BY_REFERENCE
         return self.kernel.spill
 
     @property
+    def spills(self) -> Sequence[SpillStats]:
+        """Returns the number of partial matches in memory and on disk, of each of its patterns."""
+        return [self.spill] if self.matcher is None else spills_of(self.matcher)
+
+    @property
+    def rows(self) -> Sequence[Rows]:
+        """Returns the rows that its patterns search in."""
+        return rows_searched(self.matcher)
+
+    @property
     def purpose(self) -> Purpose:
         """Returns the use of its matches."""
         return Purpose.LIVE if self.kernel is None else self.kernel.purpose
+
+    @property
+    def plan_of_boxes(self) -> Plan | None:
+        """Returns the plan of a pattern with boxes, None for others."""
+        from matching.hierarchy.flattened import FlattenedMatcher
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        return self.matcher.plan if isinstance(self.matcher, FlattenedMatcher | HierarchyMatcher) else None
+
+    @property
+    def why_layers(self) -> str | None:
+        """Returns why a pattern with boxes that could run as one plain pattern does not; None if it does, or has no
+        boxes."""
+        from matching.hierarchy.flattened import FlattenedMatcher
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if isinstance(self.matcher, FlattenedMatcher):
+            return self.matcher.why_layers
+        return "other queries read its patterns too" if isinstance(self.matcher, HierarchyMatcher) else None
 
     @property
     def others(self) -> int:
@@ -89,6 +121,43 @@ class Member:
             matches = self.shedder.among(matches)
         if matches is not None and (len(matches) or matches.rows.num_rows):
             self.found.append(matches)
+
+
+def searches_of(matcher: Matcher | None) -> Iterator[tuple[str, Matcher | None]]:
+    """Yields the matchers of all layers of a matcher that search in rows, with the name of the pattern (empty: the
+    outermost)."""
+    from matching.hierarchy.matcher import HierarchyMatcher
+
+    yield from matcher.searches if isinstance(matcher, HierarchyMatcher) else (("", matcher),)
+
+
+def rows_searched(matcher: Matcher | None) -> Sequence[Rows]:
+    """Returns the rows that a matcher searches in, of all its layers."""
+    from matching.matcher import KernelMatcher
+
+    return [one.rows for _, one in searches_of(matcher) if isinstance(one, KernelMatcher)]
+
+
+def spills_of(matcher: Matcher | None) -> Sequence[SpillStats]:
+    """Returns the number of partial matches in memory and on disk, of each layer of a matcher."""
+    from matching.matcher import KernelMatcher
+
+    found = []
+    for name, one in searches_of(matcher):
+        stats = one.spill if isinstance(one, KernelMatcher) else BY_REFERENCE
+        found.append(replace(stats, why=f"pattern {name}: {stats.why}") if name and stats.why is not None else stats)
+    return found
+
+
+def share_out(limit_bytes: int, rows: Sequence[tuple[Rows, Spilled]]) -> None:
+    """Divides a memory limit among rows: one half by what they use, the other equally, so that rows of which nothing is
+    in memory can have something there again."""
+    if not rows:
+        return
+    used = [int(r.used_bytes) + 1 for r, _ in rows] if len(rows) > 1 else [1]
+    equal, total = limit_bytes // 2 // len(rows), sum(used)
+    for mine, (_, spilled) in zip(used, rows, strict=True):
+        spilled.limit_bytes = equal + (limit_bytes - limit_bytes // 2) * mine // total
 
 
 class Group:
@@ -144,6 +213,42 @@ class Group:
             return batch
         seen = batch.ts_us >= self.from_us
         return batch if seen.all() else batch.take(np.flatnonzero(seen))
+
+    def layered_successor(self, old: Member, plan: Plan) -> Member | None:
+        """Replaces a member with boxes by a query of another plan, with its state. Returns None, without any change,
+        unless the two differ only in measures of the outermost pattern and in their output."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if not isinstance(old.matcher, HierarchyMatcher):
+            return None
+        new = old.matcher.successor(plan)
+        member = old if new is None else Member(new, old.shedder)
+        self.members[self.members.index(old)] = member
+        self.tidy()
+        return None if new is None else member
+
+    def layered_anew(self, old: Member, plan: Plan, make: Callable[[Plan, Purpose], Matcher]) -> Member | None:
+        """Adds a query that begins now, but for the patterns of boxes that `old` has too: they go on. Returns None,
+        without any change, if there are none. make: see matching.hierarchy.modules.Modules."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        matcher = old.matcher
+        new = matcher.begun_anew(plan, make) if isinstance(matcher, HierarchyMatcher) else None
+        if new is None:
+            self.tidy()
+            return None
+        self.modules = new.modules
+        member = Member(new)
+        self.members.append(member)
+        return member
+
+    def tidy(self) -> None:
+        """Drops the patterns of boxes that no member reads any more."""
+        from matching.hierarchy.matcher import HierarchyMatcher, used_by
+
+        layered = [m.matcher for m in self.members if isinstance(m.matcher, HierarchyMatcher)]
+        for modules in {id(matcher.modules): matcher.modules for matcher in layered}.values():
+            modules.keep_only(used_by(layered))
 
     @property
     def kernels(self) -> list[tuple[Member, KernelMatcher]]:

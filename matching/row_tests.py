@@ -202,6 +202,14 @@ class RowTests:
         for index in (*self._reads(label), *sorted(code)):
             if index >= 0 and failing[index] is not None:
                 return values.why(store, position, index)
+        casts = {int(op) for op in (OpCode.REFUSE, OpCode.FIT, OpCode.TO_INTEGER)}
+        if casts.intersection(op for op, _, _ in self.program.code[label]):
+            return DataError(
+                f"the condition of {self.program.labels[label].variable} cannot be computed at "
+                f"{store.ts[position]} us: a cast, or a function, does not take one of its values, or a number is "
+                "too large",
+                "guard it with TRY(...), TRY_CAST or CASE",
+            )
         return DataError(
             f"the condition of {self.program.labels[label].variable} overflows or divides by zero at "
             f"{store.ts[position]} us",

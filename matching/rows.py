@@ -264,10 +264,14 @@ class Rows:
         store = self.store
         if store.count > HELD_LOOKED_AT:
             return store.count, int(store.ts[0])
-        keep = np.zeros(store.count + 1, np.bool_)
-        tenant.mark(self._here(), keep, True)
-        times = store.ts[: store.count][keep[: store.count]]
+        times = store.ts[: store.count][self.needed(tenant)]
         return len(times), int(times.min()) if len(times) else None
+
+    def needed(self, tenant: Tenant) -> np.ndarray:
+        """Returns, for each row in memory, whether the partial matches of one tenant need it."""
+        keep = np.zeros(self.store.count + 1, np.bool_)
+        tenant.mark(self._here(), keep, True)
+        return keep[: self.store.count]
 
     def _here(self) -> Int64Array:
         """Returns the partitions that may have rows or runs in memory."""

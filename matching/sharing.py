@@ -36,9 +36,11 @@ def sharing_of(plan: Plan) -> Sharing:
     """Returns how ranges may share the matches of a plan's pattern, or its windows."""
     if plan.trends is not None:
         return Sharing.FILTER
+    skips = plan.after.kind
+    if plan.boxes and skips is not AfterMatchKind.NO_SKIP:
+        return Sharing.NOTHING
     if any(sharing_of(box.plan) is not Sharing.FILTER for box in plan.boxes):
         return Sharing.NOTHING
-    skips = plan.after.kind
     expressions = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     nodes = [node for expression in expressions for node in walk(expression)]
     numbered = any(isinstance(n, MatchNumber) for n in nodes)

@@ -17,9 +17,13 @@ from matching.program.program import Program
 #: The head of a module of kernels: matching.program.opcodes.PRIMITIVES, beside what all kernels need.
 IMPORTS = """import numpy as np
 
-from matching.kernels.floats import float_equal, float_less, to_float
-from matching.kernels.integers import add_overflows, mul_overflows, quotient, remainder, sub_overflows
-from matching.kernels.jit import inlined, kernel"""
+from matching.kernels.floats import float_equal, float_larger, float_less, float_smaller, to_float
+from matching.kernels.integers import (
+    add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, stretched,
+    sub_overflows, upper_quotient,
+)
+from matching.kernels.jit import inlined, kernel
+from matching.kernels.libm import function_of, function_of_two, nearest, rounded"""
 
 _INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
 
@@ -113,6 +117,8 @@ def _computed(codes: list[OpCode]) -> list[str]:
     names = _names(first.takes, "top", "top + ONE") | {"c": "program.constant[a]"}
     if "divisor" in first.operands:
         names["c"] = "program.constant_f[a]"
+    if "ranks" in first.operands:
+        names["c"] = "program.ranks"
     lines = ["top -= ONE"] if two else []
     if two and not first.null and not first.valid:
         lines.append("ok[top] = ok[top] and ok[top + ONE]")
@@ -247,7 +253,7 @@ class _Bytecode:
         names = {name: f"{_slot(kind)}{d + k}" for k, (name, kind) in enumerate(zip("xy", does.takes, strict=False))}
         names |= {f"{name}v": f"v{d + k}" for k, name in enumerate("xy"[: len(does.takes)])}
         names["INT64_MIN"] = str(INT64_MIN)
-        if "divisor" in does.operands or "factor" in does.operands:
+        if {"divisor", "factor", "which"} & set(does.operands):
             names["c"] = _literal(self.program.constants[a])
         value = written(does.value, names)
         all_there = " and ".join(f"v{d + k}" for k in range(len(does.takes)))
@@ -264,7 +270,8 @@ class _Bytecode:
             return
         if does.null or does.valid:
             say(result)
-            say(f"v{d} = True")
+            valid = written(does.valid, names).replace(" | ", " or ") if does.valid else "True"
+            say(f"v{d} = {valid}")
             return
         if len(does.takes) == 2:
             say(f"v{d} = v{d} and v{d + 1}")

@@ -59,7 +59,7 @@ def register_interpreter() -> str:
 
 def _accumulating(f: str) -> list[tuple[RegisterKind, Accumulate]]:
     """Returns the kinds that accumulate, with what they do; f: "_f" of floats, or ""."""
-    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind]
+    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if f or not kind.floats_only]
     return [(kind, does) for kind, does in found if isinstance(does, Accumulate)]
 
 
@@ -79,6 +79,7 @@ def _accumulated(f: str) -> list[str]:
     """Returns the statements by which a register that has a value gets the next one. f: as above."""
     names = {name: name + f for name in "xy"}
     lines = [f"{names[name]} = {of}{f}{at}" for name, of, at in (("x", "registers", "[r]"), ("y", "feature", "[f, i]"))]
+    names |= {"z": _ASSIGNED["z"], "w": "registers_f[program.register_depth[r]]"}
     for k, (kind, does) in enumerate(_accumulating(f)):
         lines.append(f"{'elif' if k else 'if'} kind == {int(kind)}:")
         lines += _indented(_more(does, names, f"registers{f}[r]", "return np.int64(-1)"))
@@ -104,6 +105,7 @@ def binding(program: Program, v: int) -> str:
             "z": f"o{register.link}",
             "zv": f"(valid >> {register.link}) & 1",
             "d": str(register.depth),
+            "w": f"o{register.depth}",
         }
         does = register.kind.does_float if register.lane.floating else register.kind.does
         lines += _update(does, names, f"n{r}", str(1 << r), str(~(1 << r)), f"return -1{results}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -269,6 +271,24 @@ class NotKept(DataError):
 class HybridWarning(UserWarning):
     """Warning about a query or service that works with a drawback: a slow path, a clause without effect, unbounded
     state."""
+
+
+#: Packages whose lines are no user's, and of those that stand between theirs and a user's.
+_OURS = frozenset({"hybrid", "live", "archive", "matching", "query", "simulator", "contextlib", "functools"})
+
+
+def warn(message: str) -> None:
+    """Warns by a HybridWarning at the line of the user that has called, the innermost one outside of these packages."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, HybridWarning, stacklevel=level)
+
+
+def check_text(text: object, what: str = "a query") -> None:
+    """Raises DataError for an argument that is no text."""
+    if not isinstance(text, str):
+        raise DataError(f"{what} is a text, not {type(text).__name__} ({text!r:.60})")
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

@@ -242,7 +242,7 @@ _Derivations = Mapping[_Derivation, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Came:
+class Came:
     """The result of an attempt, or one of all matches. start, labels, excluded: positions in the partition. moment:
     when it is decided. order: sorts it among results of other partitions that are emitted at the same moment."""
 
@@ -456,7 +456,7 @@ class RowSearch:
 
     # ---- SQL: one preferred match per attempt, then skip
 
-    def _scan(self, partition: PartitionRows, start: int, number: int, covered: int) -> Iterator[_Came]:
+    def _scan(self, partition: PartitionRows, start: int, number: int, covered: int) -> Iterator[Came]:
         """Yields the results of attempts in order of rows, as SQL:2016 defines. Stops at the first undecided one.
 
         covered: the rows before this position belong to a match."""
@@ -476,15 +476,15 @@ class RowSearch:
                 behind, stuck = next_start(self.plan.after, start, labels)
                 if stuck and not self.lenient:
                     raise self._would_not_move_on(labels)
-                yield _Came(Outcome.MATCH, start, labels, excluded, moment, order, stuck=stuck)
+                yield Came(Outcome.MATCH, start, labels, excluded, moment, order, stuck=stuck)
                 start = behind
                 continue
             if timeout is not None and self.plan.timeout_rows:
                 steps, waiting = timeout
-                yield _Came(Outcome.TIMEOUT, start, *_bound(steps), moment, order, waiting)
+                yield Came(Outcome.TIMEOUT, start, *_bound(steps), moment, order, waiting)
             # no later attempt takes rows before its own start: a row that is unmatched by now stays unmatched
             if start >= covered and self.plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
-                yield _Came(Outcome.UNMATCHED, start, (), frozenset(), moment, order)
+                yield Came(Outcome.UNMATCHED, start, (), frozenset(), moment, order)
             start += 1
 
     def _would_not_move_on(self, labels: Sequence[Label]) -> QueryError:
@@ -561,25 +561,31 @@ class RowSearch:
 
     # ---- all matches
 
-    def _overlapping(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
+    def _overlapping(self, partition: PartitionRows, start: int) -> Iterator[Came]:
         """Yields the matches by definition, in order of (completion, last row, first row, preference), without those
         that AFTER MATCH rules out."""
         found = [c for first in range(start, self._known(partition)) for c in self._all_from(partition, first)]
         stretches: list[tuple[int, int]] = []
+        starts: set[int] = set()
         for came in sorted(found, key=lambda c: (c.order, c.labels)):
-            first, last = came.labels[0][1], came.labels[-1][1]
+            first, last = self._stretch(partition, came.labels)
             match self.plan.after.kind:
                 case AfterMatchKind.NO_SKIP:
                     wanted = True
                 case AfterMatchKind.TO_NEXT_ROW:  # one match per start
-                    wanted = all(first != f for f, _ in stretches)
+                    wanted = came.start not in starts
                 case _:  # matches that do not overlap, by first completion
                     wanted = all(last < f or la < first for f, la in stretches)
             if wanted:
                 stretches.append((first, last))
+                starts.add(came.start)
                 yield came
 
-    def _all_from(self, partition: PartitionRows, start: int) -> Iterator[_Came]:
+    def _stretch(self, partition: PartitionRows, labels: tuple[Label, ...]) -> tuple[int, int]:
+        """Returns the first and the last place that a match covers: others may not overlap it."""
+        return labels[0][1], labels[-1][1]
+
+    def _all_from(self, partition: PartitionRows, start: int) -> Iterator[Came]:
         """Yields every decided match whose first row is at `start`, with its order (completion, last row, first row,
         preference)."""
         self.steps_left = self.steps_max
@@ -595,7 +601,7 @@ class RowSearch:
                 last = labels[-1][1]
                 moment = max(completion, self._seen(partition, last + self.reach))
                 order = (completion, partition.index[last], partition.index[start], preference)
-                yield _Came(Outcome.MATCH, start, labels, excluded, moment, order)
+                yield Came(Outcome.MATCH, start, labels, excluded, moment, order)
             behind = labels[-1][1] + 1 if labels else start
             options = _options(derivations, _holding(partition, behind, bool(labels or start)), position)
             if not options or position >= self._known(partition):

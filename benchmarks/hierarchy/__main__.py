@@ -1,12 +1,12 @@
 """The experiments of [HIERARCHY]: patterns made of patterns, in layers and flattened.
 
-    python -m benchmarks.hierarchy [--experiment 1 2 3 4] [--contenders hierarchical flattened hced] > result.json
+    python -m benchmarks.hierarchy [--experiment 1 2 3 4] [--contenders hierarchical chosen] > result.json
     python -m benchmarks.hierarchy --shared 10    # so many live queries over one pattern, beside one
     python -m benchmarks.hierarchy --experiment 4 --layers 3 --events 1_000_000 10_000_000 --types 1000
 
-Prints one JSON object, and a table on standard error. Exits with 1 if `hierarchical` and `flattened` do not find the
-same matches; those of `hced` are only counted. One core, as in benchmarks.v_pattern; each contender and setting in a
-process of its own.
+Prints one JSON object, and a table on standard error. Exits with 1 if `hierarchical`, `flattened` and `chosen` do not
+find the same matches; those of `hced` are only counted. One core, as in benchmarks.v_pattern; each contender and
+setting in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The ways to find the matches of a hierarchy, on equal terms: the same stream, the same batches.
 
-`hierarchical` is the matcher of the pattern with boxes, `flattened` that of the plain pattern that finds the same
-(query.plan.flatten), both as `make_matcher` gives them, with all events of each match as evidence. `hced` is the
-algorithm of the paper in plain Python; it finds fewer matches, so its are counted and not compared.
+`hierarchical` has a matcher for each layer, `flattened` the one of the plain pattern that finds the same
+(query.plan.flatten), `chosen` what `make_matcher` takes (matching.hierarchy.choice): all with all events of each match
+as evidence. `hced` is the algorithm of the paper in plain Python; it finds fewer matches, so its are counted and not
+compared.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import pyarrow as pa
 from benchmarks.answers import mixed
 from benchmarks.hierarchy.hced import Hced
 from benchmarks.hierarchy.workloads import Shape, plan_of
-from matching.batch import EventBatch, Matches
+from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.matcher import HierarchyMatcher
 from matching.matcher import make_matcher
 from query.plan.flatten import flattened
-from query.plan.plan import Plan
 
 #: Events of a batch at most.
 BATCH_ROWS = 4096
@@ -82,9 +83,7 @@ def events_sum(matches: Matches) -> int:
     return int(mixed(of_match).sum())
 
 
-def _matched(plan: Plan) -> Push:
-    matcher = make_matcher(plan)
-
+def _matched(matcher: Matcher) -> Push:
     def push(batch: EventBatch, until_us: int | None) -> Iterator[Matches | int]:
         yield matcher.push(batch)
         yield matcher.advance(until_us)
@@ -93,14 +92,21 @@ def _matched(plan: Plan) -> Push:
 
 
 def hierarchical(shape: Shape) -> Push:
-    return _matched(plan_of(shape))
+    plan = plan_of(shape)
+    if not plan.boxes:
+        return _matched(make_matcher(plan))
+    return _matched(HierarchyMatcher(plan, lambda layer, use: make_matcher(layer, purpose=use)))
+
+
+def chosen(shape: Shape) -> Push:
+    return _matched(make_matcher(plan_of(shape)))
 
 
 def flat(shape: Shape) -> Push:
     plan = flattened(plan_of(shape))
     if isinstance(plan, str):
         raise ValueError(plan)
-    return _matched(plan)
+    return _matched(make_matcher(plan))
 
 
 def hced(shape: Shape) -> Push:
@@ -113,7 +119,9 @@ def hced(shape: Shape) -> Push:
 
 
 #: By name.
-CONTENDERS: Mapping[str, Callable[[Shape], Push]] = {"hierarchical": hierarchical, "flattened": flat, "hced": hced}
+CONTENDERS: Mapping[str, Callable[[Shape], Push]] = {
+    "hierarchical": hierarchical, "flattened": flat, "chosen": chosen, "hced": hced,
+}  # fmt: skip
 
 
 def _resident_bytes() -> int:

@@ -17,8 +17,9 @@ TITLES = {
 }  # fmt: skip
 KINDS = ("Conditions on single events", "Conditions that compare with the first event of the layer")
 HEAD = (
-    "| layers | length | window, s | events | matches | hierarchical | flattened | times | MiB | MiB flattened "
-    "| hced | its matches |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "| layers | length | window, s | events | matches | hierarchical | flattened | times | chosen | MiB "
+    "| MiB flattened | MiB chosen | hced | its matches |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
@@ -35,10 +36,11 @@ def page(results: Sequence[dict[str, Any]]) -> str:
         "A layer is a sequence of 3 to 5 variables, of which the second is a box with the layer below. All layers are "
         f"`SKIP TILL ANY MATCH`, with the same `WITHIN`. One event comes each second, of {_of(told, 'types')} types; "
         "70 % of the events of a type meet the condition of its variable, and a whole match is planted once in "
-        f"{_of(told, 'planted')} events. `hierarchical` is the matcher of the pattern with boxes. `flattened` is the "
-        "plain pattern that finds the same matches, in the engine that it gets. `hced` is the paper's algorithm in "
-        "plain Python as printed, with callers removed at call and return: its matches are only counted. The other two "
-        "find the same matches: the run compares a count and a hash of them.", "",
+        f"{_of(told, 'planted')} events. `hierarchical` has a matcher for each layer. `flattened` is the "
+        "plain pattern that finds the same matches, in the engine that it gets; `chosen` is what a query gets: one of "
+        "the two, or `flattened` with the order of `hierarchical`, until layers take over. `hced` is the paper's "
+        "algorithm in plain Python as printed, with callers removed at call and return: its matches are only counted. "
+        "The others find the same matches: the run compares a count and a hash of them.", "",
         f"Layers: {_of(told, 'layers')}; length: {_of(told, 'length')}; window: {_of(told, 'within')} s; events: "
         f"{_of(told, 'events')}. Events a second of processor time, "
         f"{rounds} beside other work on the same cores; `times` is the processor time of `hierarchical` by that of "
@@ -107,13 +109,14 @@ def _findings(results: Sequence[dict[str, Any]]) -> list[str]:
 def _row(r: dict[str, Any]) -> str:
     shape, told = r["shape"], r["contenders"]
     layered, flat, printed = told["hierarchical"], told["flattened"], told.get("hced", {})
+    taken = told.get("chosen", {})
     exact = layered if "matches" in layered else flat
     both = "cpu_seconds" in layered and "cpu_seconds" in flat
     cells = [
         str(shape["layers"]), str(shape["length"]), str(shape["within"]), f"{shape['events']:,}",
         f"{exact['matches']:,}" if "matches" in exact else "-", _speed(layered), _speed(flat),
-        f"{layered['cpu_seconds'] / flat['cpu_seconds']:.1f}" if both else "-", _memory(layered), _memory(flat),
-        _speed(printed), f"{printed['matches']:,}" if printed else "-",
+        f"{layered['cpu_seconds'] / flat['cpu_seconds']:.1f}" if both else "-", _speed(taken), _memory(layered),
+        _memory(flat), _memory(taken), _speed(printed), f"{printed['matches']:,}" if printed else "-",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

@@ -15,7 +15,7 @@ import typer
 
 from hybrid.cli import archive, pattern, run
 from hybrid.cli.given import existing, open_tables, query_text
-from hybrid.cli.output import Formats, RowFormat, say, write
+from hybrid.cli.output import FileFormats, RowFormat, say, write
 
 if TYPE_CHECKING:
     from hybrid.rows.evidence_tree import EvidenceTree
@@ -48,6 +48,7 @@ class ScenarioName(StrEnum):
     rfid = "rfid"
     highway = "highway"
     security = "security"
+    thieves = "thieves"
 
 
 class Demo(StrEnum):
@@ -58,6 +59,8 @@ class Demo(StrEnum):
     highway = "highway"
     security = "security"
     flights = "flights"
+    thieves = "thieves"
+    delays = "delays"
 
 
 Text = Annotated[str, typer.Argument(help="The query, or a file with it.")]
@@ -65,7 +68,10 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file as a table; repeatable."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write to this file, not to stdout. Its suffix is the default of -f."),
+]
 Directory = Annotated[
     str | None, typer.Option("--directory", "-d", help="A database, or s3://bucket/prefix; its streams are tables.")
 ]
@@ -123,7 +129,7 @@ def sql_command(
     text: Text,
     table: Tables = None,
     directory: Directory = None,
-    format: Formats = RowFormat.table,
+    format: FileFormats = None,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     tree: Annotated[
@@ -181,7 +187,11 @@ def explain(
         queries, named = run.statements(Path(text)), run.statements(Path(text), "patterns")
         patterns = {name.lower(): query for name, query in named.items()}
         mode, modes = run.sharing_of(Path(text)) if sharing is None else (sharing, {})
-        print(explain_workload(queries, open_tables(table), mode, modes, patterns))
+        if directory is not None:
+            with existing(directory) as db:
+                print(db.explain_workload(queries, mode, modes, open_tables(table), patterns))
+        else:
+            print(explain_workload(queries, open_tables(table), mode, modes, patterns))
         return
     demo = _demo_query(text)
     if demo is not None:
@@ -247,7 +257,7 @@ def backtest(
     end: Annotated[
         str | None, typer.Option("--to", help="End: events before this time. Default: all; the stream ends.")
     ] = None,
-    format: Formats = RowFormat.table,
+    format: FileFormats = None,
     output: Output = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
     diff: Annotated[
@@ -313,6 +323,11 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 
         fields = tuple(Field(n, t) for n, t in flights.COLUMNS.items())
         return flights.QUERY, {"departures": Schema("departures", fields, "ts", ("tailnum",))}
+    if name == "thieves":
+        from hybrid.demo import thieves
+        from simulator.thieves import FIELDS as VISITS
+
+        return thieves.STATEMENT, {"readings": Schema("readings", VISITS, "ts", ("person",))}
     return None
 
 
@@ -322,12 +337,14 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
 @app.command()
 def simulate(
     what: Annotated[
-        ScenarioName, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, or logins.")
+        ScenarioName, typer.Argument(help="Market ticks, a shop with RFID readers, a toll road, logins, or thieves.")
     ],
     seed: Seed = 1,
     events: Annotated[int, typer.Option(help="Number of ticks (stock only).", min=0)] = 10_000,
     symbols: Annotated[int, typer.Option(help="Number of symbols (stock only).", min=1)] = 100,
-    format: Formats = RowFormat.csv,
+    format: Annotated[
+        RowFormat | None, typer.Option("--format", "-f", help="Format of rows.", show_default="csv")
+    ] = None,
     output: Output = None,
 ) -> None:
     """Writes simulated events, ordered by time."""
@@ -343,11 +360,15 @@ def simulate(
         from simulator.highway import highway
 
         table = highway(seed).events("tolls")
+    elif what is ScenarioName.thieves:
+        from simulator.thieves import thieves
+
+        table = thieves(seed).scenario.events("readings")
     else:
         from simulator.security import security
 
         table = security(seed).events("logins")
-    write(table, format, output)
+    write(table, format, output, RowFormat.csv)
 
 
 @app.command()
@@ -359,10 +380,11 @@ def demo(
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="File for the plot of one match (in demo-output/).")] = None,
     interleaving: Annotated[
-        int, typer.Option(help="Number of another arrival order of the same events (rfid, highway, security).", min=0)
+        int, typer.Option(help="Number of another arrival order of the same events (simulated ones).", min=0)
     ] = 0,
 ) -> None:
-    """Runs a demo: prints its matches with evidence, and saves a plot of one match."""
+    """Runs a demo: prints its matches with evidence, and saves a plot of one match. thieves and delays have several
+    layers of patterns."""
     from hybrid.cli import demos
 
     if directory is not None and _is_taken(directory):
@@ -371,6 +393,10 @@ def demo(
         code = demos.stock(directory, picture or PICTURES / "stock.png")
     elif which is Demo.flights:
         code = demos.flights(directory, picture or PICTURES / "flights.png")
+    elif which is Demo.thieves:
+        code = demos.thieves(seed, directory, picture or PICTURES / "thieves.png", interleaving)
+    elif which is Demo.delays:
+        code = demos.delays(directory, picture or PICTURES / "delays.png")
     else:
         code = demos.planted(which.value, seed, directory, picture or PICTURES / f"{which.value}.png", interleaving)
     raise typer.Exit(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybrid.cli.ingest import Memory, ingest
-from hybrid.cli.output import Formats, RowFormat, say, write
+from hybrid.cli.output import FileFormats, Formats, RowFormat, say, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,8 +282,11 @@ def search(
         typer.Option(metavar="MASTER", help="Search by Spark: local[*], spark://host:7077 or sc://host:15002."),
     ] = None,
     memory: Memory = None,
-    format: Formats = RowFormat.table,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    format: FileFormats = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file, not to stdout. Its suffix is the default of -f."),
+    ] = None,
     evidence: Annotated[bool, typer.Option("--evidence", help="Write the matched events instead of the rows.")] = False,
 ) -> None:
     """Searches the archive in bounded memory, without opening the database: a service may be running.

@@ -6,6 +6,7 @@ import importlib.util
 import platform
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,73 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
         for row in rows[:5]:
             print(f"{label}: {row}")
     return 1
+
+
+def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving: int) -> int:
+    """Runs the demo of thieves: prints the patterns, a ring down to its readings, and counts by layer and kind, and
+    plots the ring. Returns 1 unless each layer finds exactly what was planted."""
+    from hybrid.demo import thieves as demo
+    from hybrid.demo.pictures import draw_ring
+
+    started = time.perf_counter()
+    print(demo.QUERY)
+    outcome = demo.run(seed, directory, interleaving)
+    say(f"{outcome.events:,} readings played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
+    print(text_table(outcome.rows["ring"], 20))
+    print("\nOne of the rings, down to its readings:")
+    print(outcome.tree.text(3))
+    layers = list(outcome.missing)
+    counts = {
+        "planted": [outcome.planted.truths[name].num_rows for name in layers],
+        "found": [outcome.rows[name].num_rows for name in layers],
+        "missing": [len(outcome.missing[name]) for name in layers],
+        "unexpected": [len(outcome.unexpected[name]) for name in layers],
+    }
+    for title, table in (
+        ("What each layer found:", pa.table({"layer": layers} | counts)),
+        ("What people did, and what their readings show:", outcome.people),
+        ("What was planted as a ring, or almost:", outcome.rings),
+    ):
+        print(f"\n{title}")
+        print(text_table(table, table.num_rows))
+    _save(picture, lambda: draw_ring(outcome.rows, outcome.shown_row, picture))
+    if outcome.exact:
+        print(f"\nfound exactly the planted truth: {sum(counts['found']):,} rows in {len(layers)} layers")
+        return 0
+    print("\nNOT the planted truth")
+    for label, rows in (("missing", outcome.missing), ("unexpected", outcome.unexpected)):
+        for name in layers:
+            for row in rows[name][:5]:
+                print(f"{label} in {name}: {row}")
+    return 1
+
+
+def delays(directory: str | Path | None, picture: Path) -> int:
+    """Runs the demo of delays: prints the patterns, the bad days and the tree of the worst one, and plots it."""
+    from hybrid.demo import delays as demo
+    from hybrid.demo.flights import data
+    from hybrid.demo.pictures import draw_delays
+
+    data()  # raises without the package, before anything is printed
+    started = time.perf_counter()
+    print(f"-- the stream growths\n{demo.GROWTH}\n{demo.QUERY}")
+    with demo.airports(directory) as db:
+        outcome = demo.run(db)
+    say(f"{outcome.departures:,} departures replayed in {time.perf_counter() - started:.1f} s; "
+        f"{', '.join(f'{rows.num_rows:,} {name}' for name, rows in outcome.rows.items())}")
+    print(text_table(outcome.rows["bad_day"], 20))
+    print(f"\nThe day with most aircraft:\n{outcome.tree}")
+    _save(picture, lambda: draw_delays(outcome.rows["growth"], outcome.tree, picture))
+    return 0
+
+
+def _save(path: Path, draw: Callable[[], object]) -> None:
+    try:
+        draw()
+    except DataError as error:
+        say(f"no picture: {error}")
+        return
+    say(f"picture: {path}")
 
 
 def _draw(

@@ -52,6 +52,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     readers = {
         ".parquet": "read_parquet", ".csv": "read_csv", ".tsv": "read_csv", ".json": "read_json", ".jsonl": "read_json",
+        ".ndjson": "read_json",
     }  # fmt: skip
     for item in tables or []:
         name, sign, file = item.partition("=")

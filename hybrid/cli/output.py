@@ -25,6 +25,8 @@ class RowFormat(StrEnum):
 
 
 Formats = Annotated[RowFormat, typer.Option("--format", "-f", help="Format of rows.")]
+#: Of commands with --output.
+FileFormats = Annotated[RowFormat | None, typer.Option("--format", "-f", help="Format of rows.", show_default="table")]
 
 
 def say(message: str) -> None:
@@ -45,8 +47,19 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda more: bar.advance(task, more)
 
 
-def write(table: pa.Table, format: RowFormat, output: Path | None) -> None:
-    """Writes rows to a file or to stdout."""
+#: Formats of files by suffix, without --format.
+SUFFIXES = {
+    ".csv": RowFormat.csv, ".parquet": RowFormat.parquet,
+    ".json": RowFormat.json, ".ndjson": RowFormat.json, ".jsonl": RowFormat.json,
+}  # fmt: skip
+
+
+def write(
+    table: pa.Table, format: RowFormat | None, output: Path | None, otherwise: RowFormat = RowFormat.table
+) -> None:
+    """Writes rows to a file or to stdout. format: None: a file has that of its suffix. otherwise: without one."""
+    if format is None:
+        format = otherwise if output is None else SUFFIXES.get(output.suffix.lower(), otherwise)
     if output is not None and not output.parent.is_dir():
         raise typer.BadParameter(f"--output: directory {output.parent} does not exist")
     if format is RowFormat.parquet:

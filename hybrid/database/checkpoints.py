@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from hybrid.watch import checkpoint
 from hybrid.watch.flow import Flow
 from hybrid.watch.memory import Memory
 from hybrid.watch.recovery import state_of
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, warn
 
 #: Prefix of the name of the thread that writes checkpoints.
 WRITERS = "hybrid-checkpoint"
@@ -83,7 +82,7 @@ class Checkpoints:
         failed = self._tried()
         self.names_kept = not failed
         for message in failed:
-            warnings.warn(message, HybridWarning, stacklevel=3)
+            warn(message)
 
     def take_if_due(self) -> list[str]:
         """Takes a checkpoint if one is due. Returns the error if it failed."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time as clock
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -54,7 +53,7 @@ from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
-from query.errors import DataError, HybridWarning, nearest
+from query.errors import DataError, nearest, warn
 from query.language.named import pattern_statement
 from query.schema import Schema
 
@@ -160,7 +159,7 @@ class Database:
         }  # fmt: skip
         given = {key: value for key, value in values.items() if value is not None}
         for message in self._parts.create_stream(schema, pace, given):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
 
     def alter_stream(self, name: str, **changed: Any) -> list[str]:
         """Changes settings of a stream: `lateness`, `retention`, `idle`, `heartbeat`, `max_ahead`, as in create_stream
@@ -202,7 +201,7 @@ class Database:
             taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
             trouble += said + self._parts.warned_beside() + self._checkpoints.take_if_due()
             for message in trouble:
-                warnings.warn(message, HybridWarning, stacklevel=2)
+                warn(message)
             return taken
 
     def skip(self, stream: str, source: str, offset: int) -> None:
@@ -272,7 +271,7 @@ class Database:
                 state.kept.reach(t_us)
             trouble = self._flow.reach(state, t_us)
             for message in trouble:
-                warnings.warn(message, HybridWarning, stacklevel=2)
+                warn(message)
 
     def rewind(self, stream: str, to: Any = None) -> Rewound:
         """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
@@ -296,7 +295,7 @@ class Database:
                 self.checkpoint()
             finished(state)
         for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return done
 
     def expect(self, stream: str, sources: Sequence[str]) -> None:
@@ -316,7 +315,7 @@ class Database:
             state = self._opened.fed_stream(stream)
             trouble = streams.leave(self._flow, state, source)
         for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
 
     def tick(self, now_s: float | None = None, wall_us: int | None = None) -> None:
         """Applies the clock: `idle` and `heartbeat` of streams, load shedding of queries, and a checkpoint that is due.
@@ -432,7 +431,7 @@ class Database:
                 raise
             kept_in = self._memory.notes(query.events.spill)
         for message in dict.fromkeys([*why_late(query), *kept_in]):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return query.alerts
 
     def watching(self) -> dict[str, Alerts]:
@@ -503,7 +502,7 @@ class Database:
 
     def replace(
         self,
-        alerts: Alerts,
+        alerts: Alerts | str,
         text: str,
         *,
         fresh: bool = False,
@@ -511,14 +510,16 @@ class Database:
         tables: Mapping[str, Any] | None = None,
         sharing: str | None = None,
     ) -> Alerts:
-        """Replaces a running query with a new version over the same streams, without losing matches in progress.
+        """Replaces a running query, given by its alerts or its name, with a new version over the same streams, without
+        losing matches in progress.
 
         The new version has the state of a run since the old one began; matches from before now are not emitted again.
         If only measures, their display or the outer SELECT differ, the partial matches are taken over. Otherwise the
         events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
-        longer kept, raises DataError, or with `fresh` warns and starts with an empty state. The alerts of the old
-        version keep its rows and receive those that wait for history. sharing: as in `watch`; None: as before. Raises
-        QueryError, DataError; the old version then goes on.
+        longer kept, raises DataError, or with `fresh` warns and starts with an empty state, but for the patterns of
+        boxes that did not change: their matches in progress go on. The alerts of the old version keep its rows and
+        receive those that wait for history. sharing: as in `watch`; None: as before. Raises QueryError, DataError; the
+        old version then goes on.
         """
         if sharing is not None:
             check_sharing(sharing, text)
@@ -529,10 +530,10 @@ class Database:
                 self._checkpoints.keep_names()
             self._queries.retire(old)
         for message in why_late(query):
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         if not whole:
             message = "events since the old version began are no longer kept: the new one starts with an empty state"
-            warnings.warn(message, HybridWarning, stacklevel=2)
+            warn(message)
         return query.alerts
 
     def rows_of(self, text: str, shed: Shed | None = None) -> tuple[pa.Schema, tuple[str, ...]]:
@@ -620,6 +621,21 @@ class Database:
             used = self._opened.used(text, tables or {})
         relations = Relations(text, tables or {}, inputs, access=self._opened.access, patterns=used)
         return explain_in(text, stage, relations)
+
+    def explain_workload(
+        self, texts: Mapping[str, str], sharing: str = SHARING, modes: Mapping[str, str] | None = None,
+        tables: Mapping[str, Any] | None = None, patterns: Mapping[str, str] | None = None,
+    ) -> str:  # fmt: skip
+        """Returns what the statements, by name, share if they are counted together, by the on-time events of the
+        streams and the named tables. sharing: as in `watch`; modes: those of single statements. patterns: named
+        patterns besides those of the database. Raises QueryError, DataError. Cost: that of the statements."""
+        from hybrid.statement.workload import explain_workload
+
+        with self._lock:
+            self._opened.check()
+            inputs = {key: input_of(stream, late=False) for key, stream in self._flow.streams.items()}
+            known = {key: pattern.text for key, pattern in self._opened.patterns.items()} | dict(patterns or {})
+        return explain_workload(texts, tables or {}, sharing, modes or {}, known, inputs)
 
     # ---- flush, snapshot, close
 

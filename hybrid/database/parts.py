@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from hybrid.watch.derived_stream import DerivedDeclaration
 from hybrid.watch.flow import Flow
 from hybrid.watch.live_query import LiveQuery
 from hybrid.watch.memory import Memory
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, warn
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ class DatabaseParts:
         try:
             self.checkpoints.wait()
             if not self.opened.read_only:
+                for query in [q for q in self.flow.queries if q.asked is None]:  # others have them in the checkpoint
+                    self.flow.give_held(query)
                 self.flush()
             if checkpoint and self.flow.named and not self.flow.interrupted():
                 self.checkpoints.take()
@@ -233,7 +234,7 @@ class DatabaseParts:
         settings = {"lateness": rows.lateness, "retention": retention}
         given = {key: value for key, value in settings.items() if value is not None}
         for message in self.create_stream(schema, pace_of(None, None, None), given):
-            warnings.warn(message, HybridWarning, stacklevel=6)  # of the call of Database.watch
+            warn(message)
 
     # ---- time and threads
 
@@ -249,7 +250,7 @@ class DatabaseParts:
             trouble = self.clocks.look(now_s, wall_us)
             trouble += self.warned_beside() + self.checkpoints.take_if_due()
         for message in trouble:
-            warnings.warn(message, HybridWarning, stacklevel=3)
+            warn(message)
 
     def catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
         """Waits until no history is being read for a query, at most `seconds`."""
@@ -268,7 +269,7 @@ class DatabaseParts:
     def say_beside(self) -> None:
         """Issues the new warnings of the background threads."""
         for message in self.warned_beside():
-            warnings.warn(message, HybridWarning, stacklevel=3)
+            warn(message)
 
     def _keep_names(self) -> None:
         if not self.opened.closed:

@@ -42,17 +42,24 @@ def read_patterns(database: Place) -> dict[str, NamedPattern]:
     file = database / PATTERNS
     try:
         state = json.loads(file.read_text())
+        if not isinstance(state, dict) or not state.keys() >= {"version", "patterns", "sum"}:
+            raise ValueError("it is not a file of named patterns")
         written = state.pop("sum")
         if state["version"] != _VERSION:
             raise DataError(f"{file} has version {state['version']}", f"this program reads version {_VERSION}")
         if written != _sum(state):
             raise ValueError("its checksum does not match")
+        patterns = state["patterns"]
+        if not isinstance(patterns, dict) or not all(isinstance(text, str) for text in patterns.values()):
+            raise ValueError("its patterns are not texts by name")
+        if len({name.lower() for name in patterns}) < len(patterns):
+            raise ValueError("two of its patterns have one name")
         return {name.lower(): NamedPattern(name, text) for name, text in state["patterns"].items()}
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise DataError(f"{file} cannot be read: {first_line(error)}", "check the path and its permissions") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         hint = "restore it from a copy, or run hybrid archive repair, which sets it aside; running queries keep theirs"
         raise DataError(f"{file} is damaged: {error}", hint) from None
 

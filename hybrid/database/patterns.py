@@ -13,9 +13,10 @@ from hybrid.rows.faults import fault
 from hybrid.watch.chain import stream_key
 from hybrid.watch.declaration import check_length
 from hybrid.watch.flow import Flow
-from query.errors import DataError, Diagnostic, QueryError, Span, nearest
+from query.errors import DataError, Diagnostic, QueryError, Span, check_text, nearest
 from query.language import ast
 from query.language.cut import lacks_input
+from query.language.duck import reserved_words
 from query.language.lexer import tokenize
 from query.language.named import CreatePattern, DropPattern, used_patterns, uses
 from query.language.parse import parse
@@ -26,9 +27,13 @@ from query.schema import Field, Schema
 def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool, force: bool = False) -> None:
     """Creates named patterns, all or none; with `replaces` also in place of existing ones. force: even if patterns or
     live queries that use them would not fit any more. Raises QueryError about one of the texts, and DataError."""
+    if not isinstance(given, Mapping):
+        hint = "db.create_patterns({'visit': 'SELECT * FROM clicks MATCH_RECOGNIZE ( ... )'})"
+        raise DataError(f"patterns are texts by name, not {type(given).__name__}", hint)
+    for name in given:
+        _check_name(opened, name)
     texts = {name: _body(text) for name, text in given.items()}
     for name in texts:
-        _check_name(opened, name)
         known = opened.patterns.get(name.lower())
         if known is not None and known.text != texts[name] and not replaces:
             hint = "CREATE OR REPLACE PATTERN, or replace=True, replaces it"
@@ -51,6 +56,7 @@ def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool,
 
 def drop(opened: Opened, flow: Flow, name: str, if_exists: bool = False) -> bool:
     """Drops a named pattern. Returns False if there is none and `if_exists`. Raises DataError."""
+    check_text(name, "the name of a pattern")
     found = opened.patterns.get(name.lower())
     if found is None:
         if if_exists:
@@ -103,6 +109,7 @@ def in_order(texts: Mapping[str, str]) -> list[str]:
 
 def _body(text: str) -> str:
     """Returns the query of a pattern without a semicolon after it. Raises QueryError for a text without a query."""
+    check_text(text, "the query of a pattern")
     items = tokenize(text).items
     last = len(items) - 1 - (bool(items) and items[-1].word == ";")
     if last < 0:
@@ -114,6 +121,8 @@ def _check_name(opened: Opened, name: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name):
         raise DataError(f"{name!r} cannot name a pattern", "use letters, digits and underscores, a letter first")
     check_length(name, "pattern")
+    if name.lower() in reserved_words() and name.lower() not in opened.patterns:
+        raise DataError(f"{name} is a word of SQL, and cannot name a pattern", "choose another name")
     stream = opened.streams.get(name.lower())
     if stream is not None:
         raise DataError(f"{stream.schema.name} is a stream, and cannot name a pattern too", "choose another name")

@@ -13,7 +13,7 @@ from hybrid.rows.duck import Access, binder, interruptible
 from hybrid.rows.faults import fault
 from hybrid.rows.inputs import fields_of, to_arrow
 from hybrid.rows.outer import Outer
-from hybrid.watch.chain import outermost, plan_streams, stream_key
+from hybrid.watch.chain import outermost, plan_streams, stream_key, streams_beside
 from hybrid.watch.stream import Stream
 from query.errors import nearest
 from query.language import ast
@@ -25,8 +25,9 @@ from query.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """static: static tables by name. streams, histories: the streams it reads and those whose history it joins, by
-    name in lower case. patterns: the named patterns that it uses."""
+    """static: static tables by name. streams: those that its patterns read, and those whose history inner patterns
+    are joined with; histories: those whose history its rows are joined with; all by name in lower case. patterns: the
+    named patterns that it uses."""
 
     query: ast.QuerySyntax
     plan: QueryPlan
@@ -59,6 +60,6 @@ def planned(
         plan = bind(query, resolve, live=True, relations=relations, describe=binder(access))
         outer = Outer(outermost(plan), static, access)
         outer.schema()  # DuckDB checks the outer SELECT before any event
-    joined = [h.schema.name.lower() for h in plan.factors[-1].histories]
-    read = {name: streams[name] for name in plan_streams(plan)}
+    joined = [name for h in plan.factors[-1].histories for name in h.streams]
+    read = {name: streams[name] for name in (*plan_streams(plan), *streams_beside(plan))}
     return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined}, patterns)

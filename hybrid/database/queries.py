@@ -20,7 +20,7 @@ from hybrid.statement.explain import explain_live
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.backfill import Past
 from hybrid.watch.chain import outermost, plain
-from hybrid.watch.derived_stream import DerivedDeclaration, Pour, rows_as_events
+from hybrid.watch.derived_stream import DerivedDeclaration, Pour, held_rows, rows_as_events
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
@@ -32,7 +32,7 @@ from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.waits import waits
 from matching.purpose import Purpose
 from matching.workload.sharing_mode import SharingMode
-from query.errors import DataError
+from query.errors import DataError, nearest
 from query.plan.plan import QueryPlan
 
 #: Declares the target stream of a query's rows: name, rows, keys, retention.
@@ -81,14 +81,14 @@ class Queries:
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
             events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
         else:
-            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access)
-        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing)
+            events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
+        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing, in_order=into is not None)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
             # rows that feed another stream keep their order
             pool = None if into is not None else pools().readers
             query.asking = Asking(query.driver, pool, lambda: self._answered(query))
-            query.asking.prepare(wanted.histories)
+            query.asking.prepare(query.histories)
         return query
 
     def _alerts(self, query: LiveQuery, wanted: Planned, strategy: Strategy, evidence: bool) -> Alerts:
@@ -97,7 +97,10 @@ class Queries:
             member = query.events.member
             running = None if member is None or member.kernel is None else member.kernel.chosen
             sharing = "" if member is None else member.show()
-            return explain_live(wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running, sharing)
+            why_layers = None if member is None else member.why_layers
+            return explain_live(
+                wanted.query, wanted.plan, strategy, stage, query.driver, shedding, running, sharing, why_layers
+            )
 
         def stats() -> dict[str, Any]:
             with self._opened.lock:
@@ -171,6 +174,7 @@ class Queries:
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         self.memory.share_found([q.alerts for q in self._flow.queries])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
+        drivers += [driver for q in self._flow.queries for driver in q.events.drivers]
         self.memory.share_kept([cache for driver in drivers for cache in driver.caches])
 
     def named(self, asked: Asked) -> LiveQuery | None:
@@ -184,17 +188,18 @@ class Queries:
             if not older:
                 return known
             message = f"query {asked.name} runs with an earlier text of pattern {', '.join(older)}"
-            raise DataError(message, "db.replace installs the query with the new text")
+            raise DataError(message, f"db.replace({asked.name!r}, text) installs the query with the new text")
         if known is not None:
             raise DataError(
                 f"another query runs under the name {asked.name}",
-                "db.replace installs a new version, db.watching()[name].close() ends the query",
+                f"db.replace({asked.name!r}, text) installs a new version, "
+                f"db.watching()[{asked.name!r}].close() ends the query",
             )
         return None
 
     def _pour(self, query: LiveQuery, into: str, time: str | None) -> Pour:
         """Declares the target stream of a new live query's rows."""
-        reads, target = frozenset(query.events.streams), into.lower()
+        reads, target = query.reads, into.lower()
         upstream = set(reads)
         while more := {name for p in self._flow.pours if p.target in upstream for name in p.reads} - upstream:
             upstream |= more
@@ -212,17 +217,22 @@ class Queries:
         if state.ended:
             raise DataError(f"stream {into} has ended", "choose another name")
         state.live.driven = True
-        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.events.watermark_us)
+        query.held = held_rows(query.plan, rows, into)
+        return Pour(query.alerts, reads, target, rows.lag_us, lambda: query.reached_us, query.held)
 
     # ---- replace, shed, stop
 
     def replace(
-        self, alerts: Alerts, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool,
+        self, alerts: Alerts | str, text: str, tables: Mapping[str, Any], evidence: bool, fresh: bool,
         sharing: str | None = None,
     ) -> tuple[LiveQuery, LiveQuery, bool]:  # fmt: skip
-        """Starts the new version of a query. Returns the old one, the new one, and whether the new one has the state of
-        a run since the old one began. Call `retire` next. See Database.replace."""
+        """Starts the new version of a query, given by its alerts or its name. Returns the old one, the new one, and
+        whether the new one has the state of a run since the old one began. Call `retire` next. See Database.replace."""
         self._opened.check()
+        if isinstance(alerts, str):
+            if alerts not in self._flow.named:
+                raise DataError(f"no query has the name {alerts}", nearest(alerts, list(self._flow.named)))
+            alerts = self._flow.named[alerts].alerts
         old = self._flow.running(alerts)
         if old is None:
             raise DataError("this query is not running", "start the new version with db.watch")
@@ -263,6 +273,7 @@ class Queries:
 
     def stop(self, query: LiveQuery) -> None:
         """Ends one live query."""
+        self._flow.give_held(query)
         query.events.leave()
         if query.driver is not None:
             query.driver.discard()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from hybrid.watch.stream import Stream
 from live.stream import LiveStream
 from matching.feed import Member, Unread
 from matching.spill import Spill
-from query.errors import DataError, HybridWarning
+from query.errors import DataError, warn
 
 
 def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoints, wider: bool) -> None:
@@ -50,7 +49,7 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
         if len(anew) == sum(not query.alerts.done for query in flow.named.values()):
             queries.memory.begins_anew()
         for message in _make_anew(anew, state["version"], wider):
-            warnings.warn(message, HybridWarning, stacklevel=6)  # of the call of hybrid.connect
+            warn(message)
         queries.share_memory()
     for name in state["streams"]:
         _give_since(flow, opened.streams[name])
@@ -88,6 +87,8 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
     query.alerts.restore(saved["alerts"])
     if query.driver is not None:
         query.driver.restore(saved["driver"])
+    if query.held is not None and saved.get("held") is not None:  # older states hold no rows
+        query.held.content = saved["held"]
     return query
 
 
@@ -98,7 +99,7 @@ def restore_feed(
     names = saved["members"]
     if not names:
         return {}
-    stream.feed = new_feed(stream.schema, spill)
+    stream.feed = new_feed(stream, spill)
     members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
     return dict(zip(names, members, strict=True))
 

@@ -194,9 +194,14 @@ class Driver:
         return [*([] if self._running is None else [self._running]), *self._waiting]
 
     def waiting_from_us(self) -> int | None:
-        """Returns the earliest time of a last event among pending rows, or None."""
-        times = [int(answer.evidence.last_us()[answer.match].min()) for answer, _ in self._unanswered]
-        return min(times, default=None)
+        """Returns the earliest time of a last event among pending rows, of windows of their ends, or None. An empty
+        match has none: its range is made of nulls, and empty."""
+        windows = self._factor.plan.trends is not None
+        times = [
+            window_bounds_us(answer.live)[1] if windows else answer.evidence.span_us(FAR_US)[1][answer.match]
+            for answer, _ in self._unanswered
+        ]
+        return min((int(t.min()) for t in times), default=None)
 
     @property
     def stuck_count(self) -> int:

@@ -50,12 +50,15 @@ class Asking:
     """Runs the requests of one driver in a pool. `settle` is called with the lock of the database held.
 
     pool: None: requests run in the calling thread. over: called in a pool thread, without the lock, when a request
-    completes; it must not wait for the lock."""
+    completes; it must not wait for the lock. late: late rows of histories count, too."""
 
-    __slots__ = ("_given_up", "_over", "_patience_s", "_pool", "_running", "_waited_s", "driver")
+    __slots__ = ("_given_up", "_late", "_over", "_patience_s", "_pool", "_running", "_waited_s", "driver")
 
-    def __init__(self, driver: Driver, pool: Executor | None, over: Callable[[], None]) -> None:
+    def __init__(
+        self, driver: Driver, pool: Executor | None, over: Callable[[], None], late: bool = False
+    ) -> None:
         self.driver = driver
+        self._late = late
         self._pool = pool
         self._over = over
         self._running: Future[Answer | None] | None = None
@@ -84,7 +87,7 @@ class Asking:
                 answer = running.result()
                 if answer is not None:
                     yield self.driver.finish(answer)
-            request = self.driver.begin(histories, False, watermark_us, ended, events, self._pool is None)
+            request = self.driver.begin(histories, self._late, watermark_us, ended, events, self._pool is None)
             if request is None:
                 return
             if self._pool is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from itertools import groupby
+from typing import SupportsIndex
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +30,12 @@ class EvidenceTree:
     event: Mapping[str, object] | None = None
 
     def __str__(self) -> str:
-        return "\n".join(self._lines("", ""))
+        return self.text()
+
+    def text(self, most: int | None = None) -> str:
+        """Returns the tree as text. most: of events of one variable in a row, so many are shown, and the others
+        counted, if there are two or more; None: all."""
+        return "\n".join(self._lines("", "", most))
 
     def __repr__(self) -> str:
         return str(self)
@@ -49,11 +55,20 @@ class EvidenceTree:
         columns = ", ".join(f"{name} {_shown(value)}" for name, value in self.event.items() if value is not None)
         return f"{self.name}  {self.begin}  {columns}".rstrip()
 
-    def _lines(self, own: str, below: str) -> Iterator[str]:
+    def _lines(self, own: str, below: str, most: int | None) -> Iterator[str]:
         yield own + self._head()
-        for part in self.parts:
-            last = part is self.parts[-1]
-            yield from part._lines(below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
+        for _, alike in groupby(self.parts, lambda part: (part.name, part.event is None)):
+            row = list(alike)
+            left_out = 0 if most is None or row[0].event is None else len(row) - most
+            left_out = left_out if left_out > 1 else 0  # the line for it takes as much room as the event
+            for i, part in enumerate(row):
+                last = part is self.parts[-1]
+                if left_out and i == len(row) - 1:
+                    yield f"{below}├─ {part.name}  ... {left_out:,} more"
+                if i < len(row) - 1 - left_out or i == len(row) - 1:
+                    yield from part._lines(
+                        below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "), most
+                    )
 
 
 def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
@@ -61,14 +76,24 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
 
     evidence: as of `Result.evidence()`. side: `pl`, or `pa` for what was found in the history. Raises DataError if the
     row has no evidence."""
+    check_row(row)
     mine = pc.and_(pc.equal(evidence.column("row"), row), pc.equal(evidence.column("side"), side))
     lines = evidence.filter(mine).to_pylist()
+    if not lines and pc.max(evidence.column("row")).as_py() == -1:
+        message = "output rows of this statement do not come from one match each"
+        raise DataError(message, "evidence() has the events of all its matches")
     if not lines:
         raise DataError(f"row {row} has no evidence on the side {side}", "rows count from 0; the sides are pl and pa")
     for line in lines:
         line["path"] = (line["variable"] or "row").split(".")
     time = next((name for name, value in lines[0].items() if name not in FIXED and value == lines[0]["event_time"]), "")
     return _match(f"row {row}", lines, 0, {*FIXED, "path", time})
+
+
+def check_row(row: object) -> None:
+    """Raises DataError for what is no number of a row."""
+    if isinstance(row, bool) or not isinstance(row, SupportsIndex) or row.__index__() < 0:
+        raise DataError(f"{row!r} is no number of a row", "rows count from 0: tree(0) is the evidence of the first one")
 
 
 def _match(name: str, lines: Sequence[dict[str, object]], depth: int, hidden: set[str]) -> EvidenceTree:

@@ -31,7 +31,7 @@ class Merged:
         equal type are not copied, others are cast."""
         member, n = self.members[k], len(batch)
         columns: list[pa.Array] = []
-        for field, at in zip(arrow_schema(self.schema), positions(self.schema, member.schema)):
+        for field, at in zip(arrow_schema(self.schema), member.places or positions(self.schema, member.schema)):
             if at is None:
                 columns.append(pa.nulls(n, field.type))
             else:

@@ -218,13 +218,31 @@ def select_tree(select_sql: str) -> Any:
 
 def projection(select_sql: str, columns: Mapping[str, Sequence[str]]) -> Projection | None:
     """Returns the picked columns and their names if the SELECT only picks columns of factor 0 and its history joins,
-    with unique output names; else None. columns: by table, in the order of the row-by-row join."""
+    with unique output names; else None. That may be through an entry of WITH, such as that of a named pattern. columns:
+    by table, in the order of the row-by-row join."""
     tree = select_tree(select_sql)
-    if tree is None:
-        return None
-    node = tree["statements"][0]["node"]
+    return None if tree is None else _picked(tree["statements"][0]["node"], columns)
+
+
+def _picked(node: Any, columns: Mapping[str, Sequence[str]]) -> Projection | None:
+    """Returns the projection that a node of a syntax tree is; see `projection`."""
+    entries = node["cte_map"]["map"]
+    if entries:
+        table = node["from_table"]
+        if len(entries) > 1 or table["type"] != "BASE_TABLE" or table["schema_name"] or table["column_name_alias"]:
+            return None
+        name, entry = table["table_name"], entries[0]
+        query = entry["value"]["query_node"]
+        if entry["key"].lower() != name.lower() or entry["value"]["aliases"] or query["type"] != "SELECT_NODE":
+            return None
+        below = _picked(query, columns)
+        if below is None:
+            return None
+        shown = {column: (k, of) for k, of, column in below}
+        above = _picked({**node, "cte_map": {"map": []}}, {name: tuple(shown)})
+        return None if above is None else tuple((*shown[column], name) for _, column, name in above)
     plain = not (
-        node["modifiers"] or node["cte_map"]["map"] or node["where_clause"] or node["group_expressions"]
+        node["modifiers"] or node["where_clause"] or node["group_expressions"]
         or node["having"] or node["qualify"] or node["sample"]
     )
     tables = _side_by_side(node["from_table"])

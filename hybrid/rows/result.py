@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
-from hybrid.rows.evidence_tree import EvidenceTree, tree_of
+from hybrid.rows.evidence_tree import EvidenceTree, check_row, tree_of
 from hybrid.rows.faults import fault
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
@@ -269,6 +269,7 @@ class Result:
         """Returns the evidence of one row as a tree, in which matches of boxes open down to their events; print it, or
         show it in a notebook. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
         evidence."""
+        check_row(row)
         return tree_of(self._evidence(row + 1) if self._whole is None else self._whole, row, side)
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:

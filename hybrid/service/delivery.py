@@ -75,6 +75,13 @@ class Delivery:
     def closed(self) -> bool:
         return self._lock.closed
 
+    @property
+    def replaced(self) -> bool:
+        """True if the directory was removed, and another one is in its place, which this service has not locked."""
+        with suppress(OSError, ValueError):  # it is missing; it is closed
+            return not os.path.samestat(os.stat(self._directory / "lock"), os.fstat(self._lock.fileno()))
+        return False
+
     def close(self) -> None:
         with suppress(OSError):  # it is closed even if this raises
             self._lock.close()

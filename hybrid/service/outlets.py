@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -156,7 +157,11 @@ class Outlets:
                 self.emptied = True  # a checkpoint is due at once: it stores the pending rows again
         except OSError as error:
             hint = "create it for the user of the service, or mount its disk; the service then recovers by itself"
-            trouble.fault("state", f"{state} was removed and cannot be created: {error.strerror}; {hint}")
+            fault = f"{state} was removed and cannot be created: {error.strerror}; {hint}"
+            if self.delivery.replaced:
+                here = f"stop this service, process {os.getpid()}"
+                fault = f"{state} was removed, and another service runs with a new one: {here}"
+            trouble.fault("state", fault)
         else:
             recent = self._emptied_s is not None and now - self._emptied_s < EMPTIED_S
             trouble.judge("state", _EMPTIED.format(state) if recent else None)

@@ -94,6 +94,8 @@ class Report:
             "state": self.state, "written": now, "trouble": context.trouble.faults(),
             "loop": {"turned": self._turned, "doing": context.doing},
         })  # fmt: skip
+        if self._outlets.locked and self._outlets.delivery.replaced:
+            return  # the status there is that of another service
         try:
             write_status(context.app.state, status)
         except OSError as error:

@@ -127,12 +127,13 @@ class Service:
         context, app = self.context, self.context.app
         context.doing = "opening the database"
         given = app.database
-        context.db = Database(
-            None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
-            log="default" if given.log is None else None if given.log == "none" else given.log, ticking=False,
-            spark=given.spark, spark_events=given.spark_events, access=app.access, beside=context.threads,
-            columns={name: stream.columns for name, stream in app.streams.items()},
-        )  # fmt: skip
+        with context.trouble.warned("database"):
+            context.db = Database(
+                None if given.path is None else app.place(given.path), given.memory_limit, dict(given.options) or None,
+                log="default" if given.log is None else None if given.log == "none" else given.log, ticking=False,
+                spark=given.spark, spark_events=given.spark_events, access=app.access, beside=context.threads,
+                columns={name: stream.columns for name, stream in app.streams.items()},
+            )  # fmt: skip
         try:
             self.outlets.read()
         except DataError:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hybrid.join.driver import Driver
     from hybrid.join.strategies.base import Strategy
     from matching.engines.engine import EnginePlan
+    from matching.hierarchy.choice import AsOne
+    from matching.purpose import Purpose
 
 STAGES = ("ast", "plan", "nfab", "automaton", "program")
 #: A stage that `all` leaves out, as it is long.
@@ -46,30 +48,45 @@ def explain(
 
 
 def explain_plan(
-    query: ast.QuerySyntax, plan: QueryPlan, stage: str, live: bool = False, running: EnginePlan | None = None
-) -> str:
+    query: ast.QuerySyntax, plan: QueryPlan, stage: str, live: bool = False, running: EnginePlan | None = None,
+    why_layers: str | None = None,
+) -> str:  # fmt: skip
     """Returns the text of a stage of a bound statement. live: as a live query, which keeps the evidence of all matches.
-    running: the engine that runs its only pattern; None: the one that would be chosen."""
+    running: the engine that runs its only pattern; None: the one that would be chosen. why_layers: why its only
+    pattern, which has boxes, runs as layers where one pattern would be chosen; None: as chosen."""
     if stage not in (*STAGES, KERNEL, "all"):
         raise fault("HQ500", f"unknown stage {stage}", plan.text, f"available: {', '.join(STAGES)}, {KERNEL}, all")
     wanted = STAGES if stage == "all" else (stage,)
     keeps = any(factor.histories for factor in plan.factors)
 
+    def purpose() -> Purpose:
+        from matching.purpose import Purpose
+
+        return Purpose.LIVE if live else Purpose.MATCHES if keeps else Purpose.ROWS
+
     def chosen(pattern: Plan) -> EnginePlan:
         from matching.engines.choose import choose_engine  # loads the kernels
-        from matching.purpose import Purpose
 
         if running is not None and pattern is plan.factors[0].plan:
             return running
-        return choose_engine(pattern, Purpose.LIVE if live else Purpose.MATCHES if keeps else Purpose.ROWS)
+        return choose_engine(pattern, purpose())
+
+    def way(pattern: Plan) -> AsOne | str:
+        from matching.hierarchy.choice import as_one
+
+        found = as_one(pattern, purpose())
+        return found if why_layers is None or isinstance(found, str) else why_layers
+
+    def each(show: Callable[[Plan], str], of_one: Callable[[AsOne], str] | None = None) -> str:
+        return _each(plan, show, way, of_one)
 
     shown = {
         "ast": lambda: show_ast(query),
         "plan": lambda: str(plan),
-        "nfab": lambda: _each(plan, _nfab),
-        "automaton": lambda: _each(plan, _automaton),
-        "program": lambda: _each(plan, lambda p: str(chosen(p))) + _counted(plan),
-        KERNEL: lambda: _each(plan, lambda p: _kernel(chosen(p))),
+        "nfab": lambda: each(_nfab),
+        "automaton": lambda: each(_automaton),
+        "program": lambda: each(lambda p: str(chosen(p)), lambda way: str(way.chosen)) + _counted(plan),
+        KERNEL: lambda: each(lambda p: _kernel(chosen(p)), lambda way: _kernel(way.chosen)),
     }
     parts = [(name, shown[name]()) for name in wanted]
     if len(parts) == 1:
@@ -79,12 +96,12 @@ def explain_plan(
 
 def explain_live(
     query: ast.QuerySyntax, plan: QueryPlan, strategy: Strategy, stage: str, driver: Driver | None = None,
-    shedding: str | None = None, running: EnginePlan | None = None, sharing: str = "",
+    shedding: str | None = None, running: EnginePlan | None = None, sharing: str = "", why_layers: str | None = None,
 ) -> str:  # fmt: skip
     """Returns the text of a stage of a live query, after lines about its strategy. driver: of a running query; adds the
-    current costs. shedding: text about shed keys. running: see `explain_plan`. sharing: lines about
+    current costs. shedding: text about shed keys. running, why_layers: see `explain_plan`. sharing: lines about
     trends counted together with those of other queries."""
-    text = explain_plan(query, plan, stage, live=True, running=running)
+    text = explain_plan(query, plan, stage, live=True, running=running, why_layers=why_layers)
     lines = [f"strategy    {strategy}"] if plan.factors[-1].histories else []
     if driver is not None and strategy.sample_s is not None:
         lines.append(f"costs       {driver.costs}")
@@ -97,14 +114,24 @@ def explain_live(
     return "\n".join([*lines, "", text]) if lines else text
 
 
-def _each(plan: QueryPlan, show: Callable[[Plan], str]) -> str:
-    """Returns the text of a stage for each pattern of the statement."""
+def _each(
+    plan: QueryPlan, show: Callable[[Plan], str], way: Callable[[Plan], AsOne | str],
+    of_one: Callable[[AsOne], str] | None = None,
+) -> str:  # fmt: skip
+    """Returns the text of a stage for each pattern of the statement. way: how a pattern with boxes runs. of_one: the
+    text of one plain pattern in its place, if it is not that of its plan."""
     parts = []
     for factor in plan.factors:
         patterns = [(factor.alias, factor.plan), *((h.alias, h.plan) for h in factor.histories if h.plan is not None)]
         for alias, pattern in patterns:
             if pattern.boxes:
-                parts += [f"-- {name}\n{show(layer)}" for name, layer in layers(pattern, alias)]
+                found = way(pattern)
+                if isinstance(found, str):
+                    parts.append(f"-- {alias} runs as layers: {found}")
+                    parts += [f"-- {name}\n{show(layer)}" for name, layer in layers(pattern, alias)]
+                else:
+                    text = show(found.plan) if of_one is None else of_one(found)
+                    parts.append(f"-- {alias} {found}\n{text}")
             else:
                 parts.append(f"-- {alias}\n{show(pattern)}")
     return "\n\n".join(parts)

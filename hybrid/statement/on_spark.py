@@ -46,6 +46,7 @@ class OnSpark:
                 continue
             if searched_by_spark(factor) is None:
                 what = "MERGE" if factor.members else "a SELECT as the input of a pattern"
+                what = "a pattern and boxes" if factor.merged is not None else what
                 raise not_supported(f"{what} over {', '.join(streams)} on Spark", plan.text, _HINT)
             why = why_not(factor.plan)
             if why:

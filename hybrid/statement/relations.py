@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.search.search import SearchReport
+from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
 from hybrid.rows.faults import fault
@@ -38,7 +38,7 @@ from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.drive import parts
 from matching.types import arrow_schema
-from query.errors import DataError, HybridWarning, Span, nearest
+from query.errors import DataError, Span, check_text, nearest, warn
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import NO_SESSION, Session, describe_on
@@ -90,6 +90,7 @@ class Relations:
         patterns: Mapping[str, str] | None = None,
     ) -> None:
         """patterns: the named patterns that the statement uses, by name in lower case."""
+        check_text(text)
         self._search_rows_min = SEARCH_ROWS_MIN if search_rows_min is None else search_rows_min
         self.spark = spark
         self.large = large
@@ -231,6 +232,8 @@ class Relations:
             matches = [join.match, *(f.match for f in query.factors)]
             orders = [m.order_by[0].expression.text.strip().strip('"').lower() for m in matches if m and m.order_by]
             self._history_orders.setdefault(join.stream.written.lower(), []).extend(orders)
+        for module in query.modules:
+            self.expect(module.query)
 
     def bind(self, query: ast.QuerySyntax) -> QueryPlan:
         """Returns the plan of a query over these relations."""
@@ -374,12 +377,8 @@ class Relations:
         positioned = self.has_positions(text)
         ordered = OrderedInput.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
-            warnings.warn(
-                f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
-                "returns them in undefined order; add columns to ORDER BY to distinguish them",
-                HybridWarning,
-                stacklevel=2,
-            )
+            warn(f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
+                "returns them in undefined order; add columns to ORDER BY to distinguish them")
         return ordered
 
     def _position_of(self, text: str, in_max: float = IN_MAX) -> bool:
@@ -428,13 +427,23 @@ class Relations:
                 time = member.schema.column(member.schema.time or "")
                 order_by = (Order(Column(time.name, time.type)),)
                 readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
-        reader = MergedReader(Merged(factor.plan.schema, factor.members), readers)
+        reader = MergedReader(Merged(factor.schema, factor.members), readers)
         return resorted(reader.batches(), factor.plan.order_by), reader, False
 
-    def history(self, history: HistoryPlan) -> tuple[Bounded, bool]:
-        """Returns the history of a join, and True if it includes late rows. It is a stream's snapshot, or a plain
-        relation ordered by its time."""
+    def history(self, history: HistoryPlan) -> tuple[Bounded | PatternHistory, bool]:
+        """Returns the history of a join, and True if it includes late rows. It is a stream's snapshot, the rows of a
+        named pattern, or a plain relation ordered by its time."""
         name = history.schema.name
+        if history.rows_of is not None:
+            below, late = [], False
+            for one in history.rows_of.inputs:
+                read = self.stream(one.input_sql)
+                if read is None:
+                    message = f"HISTORY OF {name} reads the stream {one.name}, which a table of that name hides"
+                    raise DataError(message, "pass the table by another name")
+                below.append(Bounded(read.snapshot, read.begins_us))
+                late = late or read.late
+            return PatternHistory.of(history, below), late
         stream = self.stream(quote(name))
         if stream is not None:
             reader: HistoryReader = stream.snapshot

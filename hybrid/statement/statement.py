@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from archive.interrupts import Deferred
 from archive.search.search import SearchReport, search
-from hybrid.join.driver import Driver
+from hybrid.join.driver import Driver, HistoryStream
+from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
@@ -31,16 +32,34 @@ from matching.spill import Spill
 from query.errors import DataError, QueryError
 from query.language import ast
 from query.language.parse import parse
+from query.plan.joined_rows import joins_of
 from query.plan.plan import FactorPlan, Plan
 
+if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
 
-def make_matcher(plan: Plan, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None) -> Matcher:
-    """Returns a matcher of a plan; the first call loads the numba kernel. spill: see `live_matcher`."""
+
+def make_matcher(
+    plan: Plan, purpose: Purpose = Purpose.MATCHES, spill: Spill | None = None, join: Join | None = None
+) -> Matcher:
+    """Returns a matcher of a plan; the first call loads the numba kernel. spill, join: see `live_matcher`."""
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
         from matching.matcher import make_matcher as make
 
-    return make(plan, lenient=purpose.live, builder=builder(), purpose=purpose, spill=spill)
+    return make(plan, lenient=purpose.live, builder=builder(), purpose=purpose, spill=spill, join=join)
+
+
+def joining_matcher(
+    plan: Plan, histories: Mapping[str, HistoryStream], purpose: Purpose = Purpose.MATCHES, late: bool = False
+) -> Matcher:
+    """Returns the matcher of a pattern with boxes that are joined with history, for a bounded input. histories: by
+    stream, in lower case. late: late rows of these count, too."""
+
+    def join(box: Plan, matcher: Matcher) -> Matcher:
+        return JoinedMatcher(box, matcher, histories, make_matcher, late)
+
+    return make_matcher(plan, purpose, join=join)
 
 
 def rows_matcher(plan: Plan) -> Matcher:
@@ -48,10 +67,13 @@ def rows_matcher(plan: Plan) -> Matcher:
     return make_matcher(plan, Purpose.ROWS)
 
 
-def live_matcher(plan: Plan, spill: Spill | None = None, purpose: Purpose = Purpose.LIVE) -> Matcher:
+def live_matcher(
+    plan: Plan, spill: Spill | None = None, purpose: Purpose = Purpose.LIVE, join: Join | None = None
+) -> Matcher:
     """Returns a matcher for a live query. If AFTER MATCH SKIP TO would not move on, it emits the match and continues at
-    the next row. spill: stores partial matches that do not fit in memory. purpose: the use of its matches."""
-    return make_matcher(plan, purpose, spill)
+    the next row. spill: stores partial matches that do not fit in memory. purpose: the use of its matches. join: of
+    boxes joined with history."""
+    return make_matcher(plan, purpose, spill, join)
 
 
 def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
@@ -147,7 +169,12 @@ def answer_factor(
 ) -> tuple[Answer, Lookups]:
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
     histories = [relations.history(h) for h in factor.histories]
-    beside = tuple(lookup_in(view.source, seen) for view, seen in histories)
+    beside = tuple(lookup_in(view.reader(), seen) for view, seen in histories)
+    if beside_boxes := joins_of(factor.plan):
+        views = {h.schema.name.lower(): relations.history(h) for h in beside_boxes}
+        sources = {name: view for name, (view, _) in views.items()}
+        seen_late = any(seen for _, seen in views.values())
+        make = partial(joining_matcher, histories=sources, late=seen_late)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
     batches, reader, late = relations.factor(factor, by_key=alone)
     lookups: Lookups = (lookup_in(reader, late), beside)
@@ -156,7 +183,7 @@ def answer_factor(
         if make is rows_matcher:
             return rows_alone(relations.spark.rows(factor.plan, by_spark)), lookups
         found = relations.spark.matches(factor.plan, by_spark)
-    elif stream is None:
+    elif stream is None or beside_boxes:
         found = list(run(make(factor.plan), batches))
         if isinstance(reader, ByKey) and make is not rows_matcher:
             found = [reader.own_times(m) for m in found]

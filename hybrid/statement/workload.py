@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from hybrid.rows.faults import check_sharing
 from hybrid.statement.relations import Relations
+from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.program.program import NoKernel
-from matching.shared_queries import SharedQueries, groups_of
+from matching.shared_queries import MEASURED_EVENTS, SharedQueries, groups_of
 from matching.workload.cost import show_cost, show_rates
 from matching.workload.graph import sharing_graph
 from matching.workload.program import shareable, workload_key
@@ -23,26 +24,30 @@ from query.language.parse import parse
 from query.plan.plan import Plan
 
 NO_MODES: Mapping[str, str] = MappingProxyType({})
+NO_STREAMS: Mapping[str, StreamInput] = MappingProxyType({})
+#: Modes whose plans depend on the rates of events.
+MEASURING = (SharingMode.STATIC, SharingMode.DYNAMIC)
 #: Events of a batch, after which a plan may change.
 BATCH_EVENTS = 4_096
 
 
 def explain_workload(
     texts: Mapping[str, str], tables: Mapping[str, Any], sharing: str = "dynamic", modes: Mapping[str, str] = NO_MODES,
-    patterns: Mapping[str, str] | None = None,
+    patterns: Mapping[str, str] | None = None, streams: Mapping[str, StreamInput] = NO_STREAMS,
 ) -> str:  # fmt: skip
     """Returns, for each group of queries that can be counted together, their template, and after a run over the events
     of their table the rates, the sharing plan graph, the plan, its cost and its changes; and of each other query why it
     is counted alone. texts: statements by name. sharing: none, hamlet, static or dynamic; modes: those of single
-    queries. patterns: the named patterns that the statements may use, by name in lower case. Raises QueryError,
-    DataError. Cost: that of the queries."""
+    queries. patterns: the named patterns that the statements may use, by name in lower case. streams: snapshots of
+    streams that they may read, by name in lower case. Raises QueryError, DataError. Cost: that of the queries."""
     for mode in (sharing, *modes.values()):
         check_sharing(mode, mode)
     groups: dict[tuple[object, ...], dict[str, Plan]] = {}
     events: dict[tuple[object, ...], list[EventBatch]] = {}
     alone: dict[str, str] = {}
     for name, text in texts.items():
-        relations = Relations(text, tables, patterns=used_patterns(text, patterns or {}, list(tables)))
+        used = used_patterns(text, patterns or {}, [*tables, *streams])
+        relations = Relations(text, tables, streams, patterns=used)
         query = parse(text, relations.names(), relations.patterns)
         with relations.open():
             plan = relations.bind(query)
@@ -100,6 +105,9 @@ def _explained(plans: Mapping[str, Plan], batches: list[EventBatch], mode: Shari
         shown.append(show_cost(template, queries.plan, rates))
     else:
         shown.append(queries.plan.show(template))
+    if rates is None and mode in MEASURING and len(plans) > 1:
+        shown.append(f"{'rates':<12}not measured: that takes {MEASURED_EVENTS:,} events and a whole window, "
+                     f"and there are {queries.events:,} events")
     changes = [f"at event {c.events:,}: {c.why}" for c in queries.changes]
     shown += [f"{'' if i else 'changes':<12}{line}" for i, line in enumerate(changes)]
     return "\n".join(shown)

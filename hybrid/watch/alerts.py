@@ -454,14 +454,16 @@ class Alerts:
 
     def stats(self) -> dict[str, Any]:
         """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,
-        late rows, state. With ALERT ONCE: the suppressed ones of the fetched rows, and those that `suppressed()` no
-        longer lists."""
+        late rows, state, and the `failure` of a query that has failed. With ALERT ONCE: the suppressed ones of the
+        fetched rows, and those that `suppressed()` no longer lists."""
         with self._changed:
             state = "failed" if self._failure else self._over if self._done else "running"
             own = {
                 "state": state, "matches": self._match_count, "rows_fetched": self._row_count,
                 "rows_unread": self.unread_count,
             }  # fmt: skip
+        if self._failure is not None:
+            own["failure"] = first_line(self._failure)
         if self.trouble is not None:
             own["memory_trouble"] = self.trouble
         if self.suppressor is not None:

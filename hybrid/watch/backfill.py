@@ -27,6 +27,7 @@ from matching.purpose import Purpose
 from query.plan.plan import Plan
 
 if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
     from matching.shedding import Shedder
     from matching.workload.sharing_mode import SharingMode
 
@@ -40,9 +41,9 @@ class Filling:
 
     def __init__(
         self, plan: Plan, from_us: int, shedder: Shedder | None = None, low_us: int | None = None,
-        purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
+        purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None, join: Join | None = None,
     ) -> None:  # fmt: skip
-        """purpose, sharing: see matching.feed.Feed.add."""
+        """purpose, sharing: see matching.feed.Feed.add. join: of boxes joined with history."""
         self._plan = plan
         self._from_us = from_us
         self.reached_us = from_us if low_us is None else max(from_us, low_us)
@@ -53,7 +54,7 @@ class Filling:
 
             counted = counted_alone(plan, sharing, purpose)
         own = Purpose.LIVE if shedder else purpose
-        self.member = Member(live_matcher(plan, purpose=own), shedder) if counted is None else counted
+        self.member = Member(live_matcher(plan, purpose=own, join=join), shedder) if counted is None else counted
         #: Number of events taken.
         self.count = 0
 

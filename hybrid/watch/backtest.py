@@ -10,6 +10,7 @@ from archive.reader import HistoryReader, RangeRequest
 from archive.search.prefilter import windows_of
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
+from hybrid.join.pattern_history import views
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies import strategy_of
 from hybrid.rows.alert_once import Suppressor, alerts_among
@@ -21,14 +22,16 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
 from hybrid.statement.relations import Bounded
-from hybrid.statement.statement import live_matcher
+from hybrid.statement.statement import joining_matcher, live_matcher
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
-from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams
+from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams, streams_beside
 from hybrid.watch.query_spec import END_US
-from matching.batch import Matches
+from matching.batch import Matcher, Matches
 from matching.drive import run
+from matching.purpose import Purpose
 from query.language import ast
+from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
 
 
@@ -46,20 +49,24 @@ def backtest(
     reader: HistoryReader
     if plain(plan):
         snapshot = snapshots[plan_streams(plan)[0]]
-        found, reader = _in_stream(factor.plan, snapshot, start_us, end_us), snapshot
+        matcher = _joining(factor.plan, inputs, end_us)
+        found, reader = _in_stream(factor.plan, snapshot, start_us, end_us, matcher), snapshot
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
-    keys = [h.schema.name.lower() for h in factor.histories]
+    bounded = {
+        key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None)
+        for key in dict.fromkeys(name for h in factor.histories for name in h.streams)
+    }
+    joined = views(factor.histories, bounded)
     if factor.histories:
         driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
         driver.take(found)
-        views = {key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None) for key in keys}
-        answered = driver.settle(views)
+        answered = driver.settle(joined)
         rows = answered if answered is not None else empty_answer(factor)
     else:
         rows = answer_of(factor.plan, found)
     table = outer.run([rows])
-    lookups = (lookup_in(reader), tuple(lookup_in(snapshots[key]) for key in keys))
+    lookups = (lookup_in(reader), tuple(lookup_in(joined[h.schema.name.lower()].reader()) for h in factor.histories))
     top = outermost(plan)
     origins, suppressed = None, None
     if plan.alert is not None:
@@ -73,13 +80,24 @@ def backtest(
     )  # fmt: skip
 
 
-def _in_stream(plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None) -> list[Matches]:
+def _joining(plan: Plan, inputs: Mapping[str, StreamInput], end_us: int | None) -> Matcher:
+    """Returns the matcher of a pattern, whose boxes may be joined with history."""
+    beside = (inputs[h.schema.name.lower()] for h in joins_of(plan))
+    views = {
+        one.snapshot.schema.name.lower(): Bounded(one.snapshot, one.begins_us, end_us, end_us is None) for one in beside
+    }
+    return joining_matcher(plan, views, Purpose.LIVE) if views else live_matcher(plan)
+
+
+def _in_stream(
+    plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None, matcher: Matcher
+) -> list[Matches]:
     """Returns the matches of a pattern over one stream. Reads only events that can be part of a match."""
     count = snapshot.stretch_rows(start_us, end_us)[0]
     request = RangeRequest(start_us, end_us, columns=plan.columns)
     windows, _ = windows_of(snapshot, plan, request, None, count)
     events = snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
-    return list(run(live_matcher(plan), events, end_us))
+    return list(run(matcher, events, end_us))
 
 
 def _in_chain(
@@ -90,7 +108,12 @@ def _in_chain(
     events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
-    chain = PatternChain(plan, {name: inputs[name].schema for name in names}, static, live_matcher, access)
+    schemas = {name: inputs[name].schema for name in names}
+    beside = {
+        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
+        for name in streams_beside(plan)
+    }
+    chain = PatternChain(plan, schemas, static, live_matcher, access, beside)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

@@ -3,15 +3,16 @@
 A pattern has one input, or several that are merged by time. An input is a stream, whose events arrive as they are
 pushed, or the rows of another pattern after the SQL between the two. Such rows take their time from one of their
 columns and are held back until no earlier one can come (query.plan.lag computes how far behind the watermark a row may
-be).
+be). Rows joined with history wait until their ranges are complete, and hold the later ones back meanwhile.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -19,17 +20,25 @@ import numpy as np
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest, positions_in
+from hybrid.join.driver import Driver, HistoryStream
+from hybrid.join.pattern_history import views
+from hybrid.join.requests import Asking
+from hybrid.join.strategies import strategy_of
+from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
-from hybrid.rows.inputs import OrderedInput, one_batch, table_of, times_us
+from hybrid.rows.inputs import OrderedInput, one_batch, table_of
 from hybrid.rows.merged import Merged, MergedReader
-from hybrid.rows.outer import factor_name
+from hybrid.rows.outer import Outer, factor_name
 from hybrid.rows.times import show_us
+from hybrid.statement.statement import live_matcher
+from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.query_spec import END_US
-from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import Drive
+from matching.members import rows_searched, share_out, spills_of
 from matching.ordering import Ordering
-from matching.spill import BY_REFERENCE, SpillStats
+from matching.spill import SpillStats
 from matching.types import arrow_schema
 from query.errors import DataError
 from query.plan.expression import Column
@@ -38,7 +47,8 @@ from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Schema
 
 if TYPE_CHECKING:
-    from matching.matcher import KernelMatcher
+    from matching.rows import Rows
+    from matching.spilled import Spilled
 
 
 #: Minimum number of a pattern's rows that are kept as evidence for the matches over them.
@@ -46,6 +56,7 @@ KEPT_ROWS = 1_000_000
 
 #: Progress of each stream, by its name in lower case: its watermark, END_US, or None.
 Frontier = Mapping[str, int | None]
+NO_HISTORY: Mapping[str, HistoryStream] = MappingProxyType({})
 
 
 def plain(plan: QueryPlan) -> bool:
@@ -57,6 +68,16 @@ def plan_streams(plan: QueryPlan) -> tuple[str, ...]:
     """Returns the streams that a live query reads, by name in lower case."""
     names = [sql for f in plan.factors for sql, r in zip(f.inputs, f.rows_of, strict=True) if r is None]
     return tuple(dict.fromkeys(stream_key(name) for name in names))
+
+
+def streams_beside(plan: QueryPlan) -> tuple[str, ...]:
+    """Returns the streams whose history the patterns below the last one are joined with, by name in lower case."""
+    return tuple(dict.fromkeys(name for factor in plan.factors[:-1] for name in histories_of(factor)))
+
+
+def histories_of(factor: FactorPlan) -> tuple[str, ...]:
+    """Returns the streams that the history joins of a pattern read, by name in lower case."""
+    return tuple(dict.fromkeys(name for h in factor.histories for name in h.streams))
 
 
 def stream_key(text: str) -> str:
@@ -76,8 +97,9 @@ def outermost(plan: QueryPlan) -> QueryPlan:
 class PatternChain:
     """Finds the matches of the last pattern of a live query. Not thread safe, and unusable after an error.
 
-    schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. Raises
-    DataError for inputs without a total order.
+    schemas: of the streams, by name in lower case. static: the tables that SQL between patterns may read. beside: the
+    streams whose history patterns below the last one are joined with, by name in lower case; strategy: when these are
+    asked. Raises DataError for inputs without a total order.
     """
 
     __slots__ = ("_last", "_reached", "streams")
@@ -85,16 +107,22 @@ class PatternChain:
     def __init__(
         self, plan: QueryPlan, schemas: Mapping[str, Schema], static: Mapping[str, pa.Table],
         make: Callable[[Plan], Matcher], access: duck.Access = duck.NOTHING,
+        beside: Mapping[str, HistoryStream] = NO_HISTORY, strategy: Strategy | None = None,
     ) -> None:
         patterns: list[_Pattern] = []
-        for factor in plan.factors:
+        asked = strategy_of("auto") if strategy is None else strategy
+        outer = Outer(plan, static, access) if beside else None
+        for i, factor in enumerate(plan.factors):
+            joined = None
+            if outer is not None and factor.histories and i + 1 < len(plan.factors):
+                joined = _Joined(i, factor, {name: beside[name] for name in histories_of(factor)}, asked, outer)
             inputs: list[_Stream | _Rows] = []
             for k, (sql, rows_of) in enumerate(zip(factor.inputs, factor.rows_of, strict=True)):
                 if rows_of is None:
                     inputs.append(_Stream(schemas[stream_key(sql)]))
                 else:
                     inputs.append(_Rows(patterns[rows_of.factor], sql, rows_of, factor, k, static, access))
-            patterns.append(_Pattern(factor, inputs, make))
+            patterns.append(_Pattern(factor, inputs, make, joined))
         self._last = patterns[-1]
         self.streams = self._last.streams
         self._reached: dict[str, int | None] = dict.fromkeys(self.streams)
@@ -130,7 +158,7 @@ class PatternChain:
 
     @property
     def held_back(self) -> int:
-        """Returns the number of events and rows held back because earlier ones may come."""
+        """Returns the number of events and rows held back because earlier ones may come, or their history does."""
         return self._last.held_back
 
     @property
@@ -168,49 +196,65 @@ class PatternChain:
         return self._last.reader(readers)
 
 
+class _Joined:
+    """The histories that a pattern below another one is joined with. streams: those that they read, by name in lower
+    case."""
+
+    def __init__(
+        self, i: int, factor: FactorPlan, streams: Mapping[str, HistoryStream], strategy: Strategy, outer: Outer
+    ) -> None:
+        self.streams = tuple(streams)
+        self._histories = views(factor.histories, streams)
+        self.driver = Driver(factor, strategy, live_matcher)
+        # in this thread: later events may have to wait for the answer
+        self._asking = Asking(self.driver, None, lambda: None)
+        self._i, self._outer = i, outer
+
+    def tables(self, found: Sequence[Matches], watermark_us: int | None) -> Iterator[dict[str, pa.Table]]:
+        """Yields the rows that new matches and the progress of the streams complete, as tables of the SQL above. The
+        watermark is that of the pattern's input."""
+        if found:
+            self.driver.take(found)
+        for answer in self._asking.settle(self._histories, watermark_us, watermark_us == END_US, None):
+            if len(answer):
+                yield self._outer.tables(self._i, answer)
+
+
 class _Pattern:
-    """One pattern with its inputs."""
+    """One pattern with its inputs. joined: of one whose rows are joined with history, for the pattern above."""
 
     streams: tuple[str, ...]
 
-    def __init__(self, factor: FactorPlan, inputs: list[_Stream | _Rows], make: Callable[[Plan], Matcher]) -> None:
+    def __init__(
+        self, factor: FactorPlan, inputs: list[_Stream | _Rows], make: Callable[[Plan], Matcher], joined: _Joined | None
+    ) -> None:
         self.factor = factor
         self.inputs = inputs
-        self.streams = tuple(dict.fromkeys(name for i in inputs for name in i.streams))
-        self.merged = Merged(factor.plan.schema, factor.members) if factor.members else None
+        self.joined = joined
+        below = [name for i in inputs for name in i.streams]
+        self.streams = tuple(dict.fromkeys([*below, *(() if joined is None else joined.streams)]))
+        self.merged = Merged(factor.schema, factor.members) if factor.members else None
         # rows of a pattern arrive in order and are not held back again
         self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
         self.ended = False
+        #: Memory limit of its partial matches, if they may leave memory; divided among its layers with each push.
+        self.limit_bytes = next((spilled.limit_bytes for _, spilled in self._may_leave()), 0)
 
     @property
-    def _kernel(self) -> KernelMatcher | None:
-        from matching.matcher import KernelMatcher  # loads the kernels
+    def spill(self) -> Sequence[SpillStats]:
+        """Returns the number of partial matches in memory and on disk, of each of its layers."""
+        return spills_of(self.drive.matcher)
 
-        return self.drive.matcher if isinstance(self.drive.matcher, KernelMatcher) else None
-
-    @property
-    def spill(self) -> SpillStats:
-        """Returns the number of partial matches in memory and on disk."""
-        return BY_REFERENCE if self._kernel is None else self._kernel.spill
-
-    @property
-    def limit_bytes(self) -> int:
-        """Returns the memory limit of its partial matches."""
-        spilled = None if self._kernel is None else self._kernel.rows.spilled
-        return 0 if spilled is None else spilled.limit_bytes
-
-    @limit_bytes.setter
-    def limit_bytes(self, limit_bytes: int) -> None:
-        if self._kernel is not None and self._kernel.rows.spilled is not None:
-            self._kernel.rows.spilled.limit_bytes = limit_bytes
+    def _may_leave(self) -> list[tuple[Rows, Spilled]]:
+        return [(rows, rows.spilled) for rows in rows_searched(self.drive.matcher) if rows.spilled is not None]
 
     def take_trouble(self) -> list[str]:
         """See matching.feed.Feed."""
-        spilled = None if self._kernel is None else self._kernel.rows.spilled
-        return [] if spilled is None else spilled.take_trouble()
+        return [trouble for _, spilled in self._may_leave() for trouble in spilled.take_trouble()]
 
     def push(self, stream: str, batch: EventBatch | None, reached: Frontier) -> list[Matches]:
         found: list[Matches] = []
+        share_out(self.limit_bytes, self._may_leave())
         for k, source in enumerate(self.inputs):
             events = source.take(stream, batch, reached)
             if events is not None and len(events):
@@ -225,7 +269,8 @@ class _Pattern:
 
     def save(self) -> dict[str, Any]:
         inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]
-        return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs}
+        driver = None if self.joined is None else self.joined.driver.save()
+        return {"drive": self.drive.snapshot(), "ended": self.ended, "inputs": inputs, "driver": driver}
 
     def fits(self, saved: Mapping[str, Any]) -> bool:
         below = (i.below.fits(kept["below"]) for i, kept in zip(self.inputs, saved["inputs"]) if isinstance(i, _Rows))
@@ -234,6 +279,8 @@ class _Pattern:
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.drive.restore(saved["drive"])
         self.ended = saved["ended"]
+        if self.joined is not None:
+            self.joined.driver.restore(saved["driver"])
         for source, kept in zip(self.inputs, saved["inputs"], strict=True):
             if isinstance(source, _Rows):
                 source.restore(kept)
@@ -300,80 +347,74 @@ class _Rows:
         # Merged rows are ordered by time alone, as those of a table.
         by_time = (Order(Column(time.name, time.type)),)
         self._order_by = by_time if factor.members else factor.plan.order_by
-        self._held: list[tuple[pa.Table, Int64Array]] = []
+        self._held = HeldRows(self.schema.name, self.time)
         self._kept: deque[EventBatch] = deque()
         self._count = 0
         self._reached_us: int | None = None
 
     @property
     def held_back(self) -> int:
-        return sum(len(times) for _, times in self._held) + self.below.held_back
+        joined = self.below.joined
+        return len(self._held) + (0 if joined is None else joined.driver.waiting_count) + self.below.held_back
 
     def take(self, stream: str, batch: EventBatch | None, reached: Frontier) -> EventBatch | None:
         """Returns the rows that no later row can precede."""
         if stream not in self.streams:
             return None
         found = self.below.push(stream, batch, reached)
-        if found:
-            self._hold(found)
+        if self.below.joined is not None:
+            for tables in self.below.joined.tables(found, self.below.watermark_us(reached)):
+                self._hold(tables)
+        elif found:
+            rows = pa.concat_tables([m.rows for m in found])
+            self._hold({self._table: rows.cast(output_schema(self.below.factor.plan))})
         self._reached_us = self.watermark_us(reached)
         return self._release(self._reached_us) if self._reached_us is not None else None
 
     def watermark_us(self, reached: Frontier) -> int | None:
         w = self.below.watermark_us(reached)
-        return w if w is None or w == END_US else w - self._lag_us
+        waiting_us = None if self.below.joined is None else self.below.joined.driver.waiting_from_us()
+        if waiting_us is not None and w is not None:
+            w = min(w, waiting_us)
+        if w is None or w == END_US:
+            return w
+        # A match may come out whose last event is behind the watermark, by no more than the lag.
+        return w - self._lag_us if self._reached_us is None else max(w - self._lag_us, self._reached_us)
 
     def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         return _Recent(self.schema, tuple(self._kept))
 
     def save(self) -> dict[str, Any]:
         return {
-            "below": self.below.save(), "held": list(self._held), "kept": list(self._kept), "count": self._count,
-            "reached_us": self._reached_us,
+            "below": self.below.save(), "held": list(self._held.content), "kept": list(self._kept),
+            "count": self._count, "reached_us": self._reached_us,
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.below.restore(saved["below"])
-        self._held, self._kept = saved["held"], deque(saved["kept"])
+        self._held.content, self._kept = saved["held"], deque(saved["kept"])
         self._count, self._reached_us = saved["count"], saved["reached_us"]
 
-    def _hold(self, found: list[Matches]) -> None:
-        rows = pa.concat_tables([m.rows for m in found])
+    def _hold(self, tables: Mapping[str, pa.Table]) -> None:
         connection = duck.cursor(access=self._access)
         try:
-            for name, table in self._static.items():
+            for name, table in {**self._static, **tables}.items():
                 connection.register(name, table)
-            connection.register(self._table, rows.cast(output_schema(self.below.factor.plan)))
             table = table_of(connection.sql(self._sql), self.schema.name)
         except duckdb.Error as error:
             raise duck.query_error(error, self._sql) from None
-        if not table.num_rows:
-            return
-        times = times_us(table, self.time, self.schema.name)
-        if self._reached_us is not None and int(times.min()) < self._reached_us:
+        least_us = self._held.add(table)
+        if least_us is not None and self._reached_us is not None and least_us < self._reached_us:
             raise DataError(
-                f"a row of {self.below.factor.alias} has {self.time} {show_us(int(times.min()))}, and rows "
+                f"a row of {self.below.factor.alias} has {self.time} {show_us(least_us)}, and rows "
                 f"up to {show_us(self._reached_us)} are already matched",
                 "let the time of the row be that of an event of its match",
             )
-        self._held.append((table, times))
 
     def _release(self, w: int) -> EventBatch | None:
-        out: list[pa.Table] = []
-        kept: list[tuple[pa.Table, Int64Array]] = []
-        for table, times in self._held:
-            ready = times < w
-            if not ready.any():
-                kept.append((table, times))
-            elif ready.all():
-                out.append(table)
-            else:
-                out.append(table.filter(pa.array(ready)))
-                kept.append((table.filter(pa.array(~ready)), times[~ready]))
-        self._held = kept
-        if not out:
+        rows = self._held.release(w)
+        if rows is None:
             return None
-        rows = pa.concat_tables(out)
         ordered = OrderedInput.of(self.schema.name, rows, self._order_by, self.time, by_content=True)
         columns = one_batch(ordered.table)
         n = columns.num_rows

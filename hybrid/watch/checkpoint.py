@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from archive.place import Place
 from hybrid.watch.saved import load, save, saved_version
-from query.errors import DataError, HybridWarning, first_line
+from query.errors import DataError, first_line, warn
 
 #: In the directory of a database.
 CHECKPOINTS = "_checkpoint"
@@ -75,7 +74,7 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
             state = load(body)
             for name in broken:
                 message = f"the checkpoint {name} is damaged: queries resume from the previous one, and nothing is lost"
-                warnings.warn(message, HybridWarning, stacklevel=5)
+                warn(message)
             return number, state
     except OSError as error:
         message = f"the checkpoints in {directory} cannot be read: {first_line(error)}"
@@ -84,13 +83,9 @@ def newest(database: Place) -> tuple[int, dict[str, Any]] | None:
         message = f"all checkpoints are damaged: {', '.join(broken)}"
         raise DataError(message, f"restore one from a copy, or {_START_ANEW}")
     if names := _noted_names(database):
-        warnings.warn(
-            f"the checkpoints in {directory} are missing, and with them the queries {', '.join(names)}: start them "
+        warn(f"the checkpoints in {directory} are missing, and with them the queries {', '.join(names)}: start them "
             f"again with db.watch, no event is lost; the next checkpoint, or removing {database / NAMES}, ends this "
-            "warning",
-            HybridWarning,
-            stacklevel=5,
-        )
+            "warning")
     return None
 
 
@@ -122,7 +117,7 @@ def _note_names(database: Place, names: list[str]) -> None:
     except OSError as error:
         path = database / NAMES
         message = f"{path} cannot be written: {first_line(error)}; a loss of the checkpoints will not be noticed"
-        warnings.warn(message, HybridWarning, stacklevel=3)
+        warn(message)
 
 
 def _noted_names(database: Place) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archive.place import Place
 from hybrid.rows.times import duration_us, positive_us, show_duration
-from query.errors import DataError, HybridWarning, first_line, nearest
+from query.errors import DataError, check_text, first_line, nearest, warn
 from query.language.duck import canonical_type
 from query.schema import Field, Schema
 
@@ -37,6 +36,8 @@ def declared(
     if name.startswith("_"):
         raise DataError(f"{name} cannot name a stream", "names that begin with an underscore are reserved")
     check_length(name, "stream")
+    if not isinstance(columns, Mapping):
+        raise DataError(f"the columns of stream {name} are types by name, not {columns!r:.60}", '{"ts": "TIMESTAMP"}')
     fields = []
     seen: set[str] = set()
     for column, type in columns.items():
@@ -50,6 +51,7 @@ def declared(
     schema = Schema(name, tuple(fields))
 
     def known(what: str, column: str) -> str:
+        check_text(column, f"{what} of stream {name}")
         field = schema.field(column)
         if field is None:
             raise DataError(f"{what} {column} is not a column of {name}", nearest(column, schema.names))
@@ -223,7 +225,7 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[
 
         schema = Table.open(directory / TABLE).schema
         message = f"{file} is missing: {schema.name} is declared as its table is, without idle and heartbeat settings"
-        warnings.warn(message, HybridWarning, stacklevel=2)
+        warn(message)
         return schema, None, UNPACED, (), False
     try:
         state = json.loads(file.read_text())

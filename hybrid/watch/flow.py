@@ -195,28 +195,40 @@ class Flow:
         self.pours.remove(pour)
         self.streams[pour.target].live.driven = False
 
+    def give_held(self, query: LiveQuery) -> None:
+        """Passes on the rows of a query that ends which are held back from the stream that it feeds. Raises DataError,
+        and keeps them, if they cannot be written."""
+        pours = [p for p in self.pours if p.alerts is query.alerts and p.held is not None]
+        for pour in pours if not query.alerts.over else ():
+            rows = pour.fetch(whole=True)
+            try:
+                if rows.num_rows:
+                    self.take(self.streams[pour.target], rows)
+            except DataError:
+                pour.put_back(rows)
+                raise
+
     def _pour(self, state: Stream) -> list[str]:
         """Passes the rows that a change of a stream has produced to the streams they feed. Returns archive failures."""
         trouble: list[str] = []
         for pour in [p for p in self.pours if state.schema.name.lower() in p.reads]:
             target = self.streams[pour.target]
             try:
-                rows = pour.alerts.fetch()
+                rows = pour.fetch()
                 if rows.num_rows:
                     try:
                         trouble += self.take(target, rows)[1]
                     except DataError as error:
                         if not isinstance(error.__cause__, OSError):
                             raise
-                        pour.alerts.put_back()  # a full disk, for example: retried with the next change
+                        pour.put_back(rows)  # a full disk, for example: retried with the next change
                         trouble.append(str(error))
                         continue
-                reached_us = pour.reached()
-                behind = target.watermark_us is None or (reached_us or 0) - pour.lag_us > target.watermark_us
-                if reached_us == END_US:
+                before_us = pour.before_us
+                if before_us == END_US:
                     trouble += self.reach(target, None)
-                elif reached_us is not None and behind:
-                    trouble += self.reach(target, reached_us - pour.lag_us)
+                elif before_us is not None and (target.watermark_us is None or before_us > target.watermark_us):
+                    trouble += self.reach(target, before_us)
             except Exception as error:  # noqa: BLE001  (any failure is the query's own: its alerts raise it)
                 pour.alerts.fail(error)
             if pour.alerts.failed or target.ended:

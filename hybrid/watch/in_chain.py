@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,11 +11,13 @@ import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
+from hybrid.join.driver import Driver
+from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.begun import Begun, cannot_go_on, events_had
-from hybrid.watch.chain import PatternChain
+from hybrid.watch.chain import PatternChain, plan_streams, streams_beside
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.query_spec import END_US
@@ -25,7 +26,7 @@ from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import Spill, SpillStats
-from query.errors import HybridWarning
+from query.errors import warn
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
@@ -34,9 +35,10 @@ HELD_BACK_WARNED = 1_000_000
 
 
 class InChain:
-    """See hybrid.watch.live_query.Events. static: the tables that SQL between patterns may read."""
+    """See hybrid.watch.live_query.Events. static: the tables that SQL between patterns may read. streams: those that
+    its patterns read and those whose history the inner ones are joined with."""
 
-    __slots__ = ("_new", "_warned", "begun", "chain", "left", "streams")
+    __slots__ = ("_new", "_read", "_warned", "begun", "chain", "left", "streams")
 
     #: A chain has no member in a feed and no shedding: hybrid.watch.shedding refuses it.
     member = None
@@ -47,13 +49,17 @@ class InChain:
 
     def __init__(
         self, plan: QueryPlan, streams: Mapping[str, Stream], static: Mapping[str, pa.Table], spill: Spill | None,
-        from_us: int | None = None, access: duck.Access = duck.NOTHING,
+        from_us: int | None = None, access: duck.Access = duck.NOTHING, strategy: Strategy | None = None,
     ) -> None:  # fmt: skip
         """spill: where partial matches go that do not fit in memory. from_us: the query also reads the kept events from
-        then on."""
+        then on. strategy: when inner patterns ask the history that they are joined with."""
         self.streams = dict(streams)
+        self._read = plan_streams(plan)
         make, schemas = partial(live_matcher, spill=spill), {name: s.schema for name, s in streams.items()}
-        self._new: Callable[[], PatternChain] = partial(PatternChain, plan, schemas, static, make, access)
+        beside = {name: streams[name] for name in streams_beside(plan)}
+        self._new: Callable[[], PatternChain] = partial(
+            PatternChain, plan, schemas, static, make, access, beside, strategy
+        )
         self.chain = self._new()
         self.begun = Begun.now(streams, from_us)
         self.left = False
@@ -97,12 +103,8 @@ class InChain:
         if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
             self._warned = True
             slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
-            warnings.warn(
-                f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
-                f"{show_us(slowest.watermark_us)}: db.advance raises it without events",
-                HybridWarning,
-                stacklevel=2,
-            )
+            warn(f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
+                f"{show_us(slowest.watermark_us)}: db.advance raises it without events")
         return found
 
     def columns(self, stream: str) -> Collection[str] | None:
@@ -123,12 +125,12 @@ class InChain:
     # ---- replay
 
     def replay(self) -> bool:
-        had = {name: events_had(stream, self.begun) for name, stream in self.streams.items()}
+        had = {name: events_had(self.streams[name], self.begun) for name in self._read}
         self._go_through(had, self.begun)
         return all(whole for _, whole in had.values())
 
     def succeed(self, old: Events, fresh: bool) -> bool:
-        had = {name: events_had(stream, old.begun) for name, stream in self.streams.items()}
+        had = {name: events_had(self.streams[name], old.begun) for name in self._read}
         if all(whole for _, whole in had.values()):
             self._go_through(had, old.begun)
             return True
@@ -155,12 +157,16 @@ class InChain:
     # ---- memory and checkpoints
 
     @property
+    def drivers(self) -> Sequence[Driver]:
+        return [pattern.joined.driver for pattern in self.chain.patterns if pattern.joined is not None]
+
+    @property
     def holders(self) -> Sequence[Holder]:
         return () if self.left else self.chain.patterns
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return [pattern.spill for pattern in self.chain.patterns]
+        return [stats for pattern in self.chain.patterns for stats in pattern.spill]
 
     def take_trouble(self) -> list[str]:
         return [trouble for pattern in self.chain.patterns for trouble in pattern.take_trouble()]

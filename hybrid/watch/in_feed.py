@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archive.interrupts import Deferred
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
+from hybrid.join.driver import Driver
+from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.rows.times import show_us
+from hybrid.statement.statement import live_matcher
 from hybrid.watch.backfill import Filling
 from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.query_spec import END_US
+from hybrid.watch.saved import load, save
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
@@ -28,18 +32,27 @@ from query.errors import DataError
 from query.plan.plan import FactorPlan, Plan
 from query.schema import Schema
 
+if TYPE_CHECKING:
+    from matching.hierarchy.modules import Join
 
-def new_feed(schema: Schema, spill: Spill | None) -> Feed:
+
+def new_feed(stream: Stream, spill: Spill | None) -> Feed:
     """Returns a feed for a stream. spill: where partial matches go that do not fit in memory."""
     with Deferred():  # an interrupted import leaves an unusable module
         from hybrid.statement.background_compile import builder  # loads the kernels
-    return Feed(schema, builder(), spill)
+    return Feed(stream.schema, builder(), spill, join_of(stream))
+
+
+def join_of(stream: Stream) -> Join:
+    """Returns the join of boxes with the history of the stream that they read."""
+    histories = {stream.schema.name.lower(): stream}
+    return lambda plan, matcher: JoinedMatcher(plan, matcher, histories, live_matcher, save=save, load=load)
 
 
 def feed_of(stream: Stream, spill: Spill | None) -> Feed:
     """Returns the feed of a stream. Creates it if there is none."""
     if stream.feed is None:
-        stream.feed = new_feed(stream.schema, spill)
+        stream.feed = new_feed(stream, spill)
     return stream.feed
 
 
@@ -113,7 +126,9 @@ class InFeed:
         self.shedding = None if shed is None else Shedding(shed)
         plan, from_us, shedder = self.factor.plan, self.begun.from_us, self._new_shedder()
         if from_us is not None:
-            self._filling = Filling(plan, from_us, shedder, purpose=self._purpose, sharing=self._sharing)
+            self._filling = Filling(
+                plan, from_us, shedder, purpose=self._purpose, sharing=self._sharing, join=join_of(self.stream)
+            )
             self.member = self._filling.member
         else:
             self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose, self._sharing))
@@ -203,7 +218,8 @@ class InFeed:
             raise cannot_go_on()
         if member is not None:
             self.begun, self._accepted_before = old.begun, accepted_before
-        self._take_place(member or feed.add(
+        anew = feed.add_anew(old.member, plan) if member is None and isinstance(old, InFeed) and old.member else None
+        self._take_place(member or anew or feed.add(
             plan, self._since_seq, self._new_shedder(), self._purpose, self._sharing
         ))
         assert self.member is not None
@@ -216,7 +232,9 @@ class InFeed:
         live, name = self.stream.live, self.stream.schema.name.lower()
         passed = 0 if live.watermark_us is None else int(np.searchsorted(events.ts_us, live.watermark_us))
         from_us = EVER if begun.from_us is None else begun.from_us
-        filling = Filling(self.factor.plan, from_us, purpose=self._purpose, sharing=self._sharing)
+        filling = Filling(
+            self.factor.plan, from_us, purpose=self._purpose, sharing=self._sharing, join=join_of(self.stream)
+        )
         filling.take(events.slice(0, passed))
         feed, ahead = self._feed(), events.slice(passed, len(events))
         return _so_far(feed, filling.join(feed, ahead, live, begun.seq(name)))
@@ -241,7 +259,7 @@ class InFeed:
         low_us = needed_from(plan, feed.advanced_us)
         dropped_us = stream.dropped_us
         if from_us is not None:
-            filling = Filling(plan, from_us, shedder, low_us, purpose, sharing)
+            filling = Filling(plan, from_us, shedder, low_us, purpose, sharing, join_of(stream))
             few = events_max is None or reader.stretch_rows(filling.reached_us)[0] <= events_max
             if not few or (dropped_us is not None and dropped_us > filling.reached_us):
                 return None
@@ -323,12 +341,16 @@ class InFeed:
     # ---- memory and checkpoints
 
     @property
+    def drivers(self) -> Sequence[Driver]:
+        return ()
+
+    @property
     def holders(self) -> Sequence[Holder]:
         return ()  # the feed holds its partial matches
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else (self.member.spill,)
+        return () if self.member is None else self.member.spills
 
     def take_trouble(self) -> list[str]:
         return []

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from archive.reader import HistoryReader
 from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
+from hybrid.join.pattern_history import views
 from hybrid.join.requests import Asking
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies.base import Strategy
@@ -18,6 +19,7 @@ from hybrid.statement.statement import live_matcher
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.begun import Begun
 from hybrid.watch.found_again import with_events
+from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.memory import Holder, stats_of
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.shedding import Shed, Shedding
@@ -126,6 +128,10 @@ class Events(Protocol):
     # ---- memory and checkpoints
 
     @property
+    def drivers(self) -> Sequence[Driver]:
+        """Returns those that join the rows of inner patterns with history."""
+
+    @property
     def member(self) -> Member | None:
         """Returns its member in the feed of its stream, or None. The state of a member is in that of the
         feed."""
@@ -164,27 +170,31 @@ class Events(Protocol):
 class LiveQuery:
     """One live query. plan: of the whole text; factor: its last pattern; reads: the streams that it depends on, those
     of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and arguments
-    of a query with a name. sharing: how its trends are counted together with others."""
+    of a query with a name. sharing: how its trends are counted together with others. held: its rows that are held back
+    from the stream that they feed, or None."""
 
-    __slots__ = ("alerts", "asked", "asking", "driver", "events", "factor", "histories", "plan", "reads", "sharing")
+    __slots__ = (
+        "alerts", "asked", "asking", "driver", "events", "factor", "held", "histories", "plan", "reads", "sharing",
+    )  # fmt: skip
 
     def __init__(
         self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
-        spark: LargeRanges | None = None, sharing: str = SHARING,
+        spark: LargeRanges | None = None, sharing: str = SHARING, in_order: bool = False,
     ) -> None:  # fmt: skip
-        """histories: the streams of its history joins. strategy, spark: see Driver."""
+        """histories: the streams that its history joins read. strategy, spark, in_order: see Driver."""
         self.plan = plan
         self.factor = factor = plan.factors[-1]
         self.events = events
-        self.histories = dict(histories)
+        self.histories = views(factor.histories, histories)
         self.reads = frozenset((*events.streams, *histories))
         self.driver = None
         if factor.histories:
-            self.driver = Driver(factor, strategy, live_matcher, plan.alert is not None, spark=spark)
+            self.driver = Driver(factor, strategy, live_matcher, in_order or plan.alert is not None, spark=spark)
         self.alerts: Alerts
         self.asked: Asked | None = None
         self.sharing = sharing
         self.asking: Asking | None = None
+        self.held: HeldRows | None = None
 
     @property
     def name(self) -> str:
@@ -224,6 +234,14 @@ class LiveQuery:
         were open before it: they are found again. watermark_us: of the stream before it."""
         if self.driver is not None and self.events.names_sequences:
             self.driver.forget_from(seq, watermark_us)
+
+    @property
+    def reached_us(self) -> int | None:
+        """Returns the watermark of the last pattern's input, held back by the last events of rows that wait for their
+        history: END_US if no row can come, None without one."""
+        watermark_us = self.events.watermark_us
+        waiting_us = None if self.driver is None else self.driver.waiting_from_us()
+        return watermark_us if watermark_us is None or waiting_us is None else min(watermark_us, waiting_us)
 
     def rows_from(self) -> int | None:
         """Returns the least time of the last event of a later row, for ALERT ONCE; None: any."""

@@ -29,6 +29,7 @@ def _query(query: LiveQuery) -> dict[str, Any]:
     return {
         "asked": own | given, "alerts": query.alerts.save(), "own": query.events.save(),
         "driver": None if query.driver is None else query.driver.save(),
+        "held": None if query.held is None else list(query.held.content),
     }  # fmt: skip
 
 

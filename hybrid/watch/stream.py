@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from hybrid.watch.declaration import TABLE, UNPACED, Pace, read_declaration, wri
 from hybrid.watch.late import LateEvents, LateShare
 from live.stream import LiveStream
 from matching.feed import Feed
-from query.errors import HybridWarning
+from query.errors import warn
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def reopened(directory: Place, log: Policy | None, epoch: int | None = None, rea
     schema, saved_us, pace, expected, logged = read_declaration(directory)
     if (directory / REWIND).exists():
         message = f"{schema.name}: a rewind of its watermark was interrupted: run it again"
-        warnings.warn(message, HybridWarning, stacklevel=3)
+        warn(message)
     if logged:
         check_there(Path(directory / TABLE / LOG), schema.name)
         if log is None and not read_only:  # the first flush removes the log; after that it need not exist

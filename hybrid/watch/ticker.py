@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable
 
 from hybrid.rows.times import show_duration
-from query.errors import HybridWarning
+from query.errors import warn
 
 #: Name of the thread, and its interval in seconds.
 TICKER = "hybrid-ticker"
@@ -109,4 +108,4 @@ class Ticker:
                 self._tick()
             except Exception as error:  # noqa: BLE001  (a stopped clock would silently hold every watermark)
                 message = f"checking the clock failed and is retried: {error!r}"
-                warnings.warn(message, HybridWarning, stacklevel=1)
+                warn(message)

@@ -8,6 +8,7 @@ from typing import assert_never
 from query.language.ast import Selection
 from query.plan.boxes import bounded
 from query.plan.expression import Constant, Navigation, walk
+from query.plan.lag import prefers_one
 from query.plan.pattern import (
     Alternation,
     Anchor,
@@ -56,10 +57,16 @@ def endless(plan: Plan) -> str | None:
             return f"of {box.name}, {why}"
     if plan.within is not None:
         return None
+    if prefers_one(plan):
+        return f"AFTER MATCH {plan.after} decides between matches at the end of the stream; WITHIN would decide earlier"
     if plan.selection in (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY):
         if _single(plan.pattern):
             return None
         return f"SELECTION {plan.selection.value} may skip rows forever; WITHIN would end it"
+    if plan.boxes:
+        if _single(plan.pattern):
+            return None
+        return "a match of a box may begin with the next event, whenever it ends; WITHIN would end it"
     tested = {d.variable for d in plan.defines if d.condition != Constant(True, "BOOLEAN")}
     loop = _taking_all(plan.pattern, tested)
     return None if loop is None else f"{loop} takes every row forever; a condition on it or WITHIN would end it"

@@ -240,6 +240,18 @@ def ordered(engine: Engine) -> OrderedEngine | None:
     return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
+class RankingEngine(Protocol):
+    """An engine whose conditions may ask for the order of texts."""
+
+    def rank(self, ranks: Int64Array) -> None:
+        """Takes the places of texts among all known ones, by code."""
+
+
+def ranking(engine: Engine) -> RankingEngine:
+    """Returns the engine, whose program asks for the order of texts."""
+    return cast(RankingEngine, engine)
+
+
 def windowed(engine: Engine) -> WindowedEngine | None:
     """Returns the engine if it gives a row per window, else None."""
     return cast(WindowedEngine, engine) if hasattr(engine, "windows") else None
@@ -300,7 +312,7 @@ class EnginePlan:
     @property
     def specialised(self) -> bool:
         """True if a specialised kernel may follow after some rows."""
-        return self.engine is not None and self.engine.specialises
+        return self.engine is not None and self.engine.specialises and not self.runs.ranks_texts
 
     def make(self) -> Engine:
         """Returns a new engine, before the first row."""

@@ -59,6 +59,10 @@ class RunGraph:
         #: earlier starts have expired
         self._floor = graph.LOWEST
 
+    def rank(self, ranks: Int64Array) -> None:
+        """Takes the places of texts among all known ones, by code."""
+        self._tables = self._tables._replace(ranks=ranks)
+
     def _fresh(self, partitions: int) -> np.ndarray:
         """Returns lists of partitions without rows."""
         lists = np.full((partitions, graph.lists_width(self._states)), -1, np.int64)

@@ -447,7 +447,7 @@ def pairs_of(table: TrendTable) -> Pairs:
         np.cumsum([0, *map(len, alternatives)]).astype(np.int64), np.cumsum([0, *map(len, flat)]).astype(np.int64),
         np.array([compared(c) for c in each], np.int64).reshape(-1, 5),
         np.cumsum([0, *map(len, table.code)]).astype(np.int64), np.array(code, np.int64).reshape(-1, 3),
-        constants, constants.view(np.float64), stack, stack.view(np.float64), np.zeros(STACK, np.bool_),
+        constants, constants.view(np.float64), stack, stack.view(np.float64), np.zeros(STACK, np.bool_), stack[:1],
         np.array([v for v, _ in kept], np.int64), np.array([bits for _, bits in kept], np.bool_), grained, plain, n,
     )  # fmt: skip
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from matching.batch import Int64Array
 from matching.kernels.layout import grown
 from matching.keys import Keys
 from matching.state import as_array, pack, read_array, saved_array, unpack
+from query.plan.boxes import CountedEvents
+from query.schema import STREAM
 
 
 class KeyCodes:
@@ -61,26 +64,39 @@ def places_within(code: Int64Array) -> Int64Array:
 class Counts:
     """Counts events by the values of some columns."""
 
-    __slots__ = ("_codes", "_seen", "keys")
+    __slots__ = ("_codes", "_of", "_seen", "counted")
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self.keys = keys
+    def __init__(self, counted: CountedEvents) -> None:
+        self.counted = counted
+        self._of = pa.array(counted.of, pa.string())
         self._codes = KeyCodes()
         self._seen: Int64Array = np.zeros(1, np.int64)
 
-    def number(self, events: pa.RecordBatch) -> Int64Array:
-        """Returns the numbers of the next events, from 1 for the first with its keys."""
+    def number(self, events: pa.RecordBatch) -> tuple[Int64Array, Int64Array]:
+        """Returns, for each of the next events, the number of counted events with its keys before it, and that up to
+        it."""
         n = events.num_rows
-        if not self.keys:
+        if not self.counted.keys and not self.counted.of:
             self._seen[0] += n
-            return np.arange(self._seen[0] - n + 1, self._seen[0] + 1)
-        code = self._codes.of([events.column(name) for name in self.keys], n)
+            upto = np.arange(self._seen[0] - n + 1, self._seen[0] + 1)
+            return upto - 1, upto
+        code = self._codes.of([events.column(name) for name in self.counted.keys], n)
         if len(self._codes) > len(self._seen):
             self._seen = grown(self._seen, max(len(self._codes), 2 * len(self._seen)))
-        out = places_within(code) + 1
-        out += self._seen[code]
-        np.maximum.at(self._seen, code, out)
-        return out
+        is_counted = np.ones(n, np.bool_)
+        if self.counted.of:
+            is_counted = np.asarray(pc.is_in(events.column(STREAM), value_set=self._of))
+            order = np.argsort(code, kind="stable")
+            of_keys = np.bincount(code, minlength=len(self._codes))
+            so_far = np.cumsum(is_counted[order])
+            begins = np.cumsum(of_keys) - of_keys  # of each key in `order`
+            upto = np.empty(n, np.int64)
+            upto[order] = so_far - np.concatenate([[0], so_far])[begins][code[order]]
+        else:
+            upto = places_within(code) + 1
+        upto += self._seen[code]
+        np.maximum.at(self._seen, code, upto)
+        return upto - is_counted, upto
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Returns its state."""

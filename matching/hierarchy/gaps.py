@@ -1,8 +1,8 @@
-"""Negations between two elements of a pattern with boxes, tested on matches without them."""
+"""Negations of a pattern with boxes, tested on matches without them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,39 +11,54 @@ import pyarrow as pa
 from matching.batch import EventBatch, Int64Array, Matcher
 from matching.hierarchy.counts import KeyCodes
 from matching.state import as_array
-from query.plan.boxes import FIRST, FIRST_US, LAST, Gap
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, Gap, GapPlace
 
 #: Number of rows that may be kept although none needs them.
 PARTS_MIN = 1 << 12
+#: The columns of a row's interval, in the order of GapRows.
+_INTERVAL = (FIRST.name, LAST.name, FIRST_US.name, LAST_US.name)
 
 
 class GapRows(NamedTuple):
-    """Rows of one negation by key and last position. latest: the latest first position so far within the key."""
+    """Rows of one negation by key and last position; within a key they are by first position, too (see `gap_rows`)."""
 
     key: Int64Array
     first: Int64Array
     last: Int64Array
     first_us: Int64Array
-    latest: Int64Array
+    last_us: Int64Array
 
-    def violated(self, key: Int64Array, after: Int64Array, until: Int64Array) -> np.ndarray:
-        """Returns, for each gap, whether a row lies wholly in it: begins after one position and ends before another."""
+    def violated(self, gap: Gap, key: Int64Array, bounds: Sequence[Int64Array]) -> np.ndarray:
+        """Returns, for each match, whether one of at least one row lies wholly in its gap. bounds: Gap.columns."""
+        if gap.place is GapPlace.END:
+            after, begin_us, _ = bounds
+            far = max(int(self.first.max()), int(after.max(initial=0))) + 2
+            # the first row that begins after the last element: of all that do, it ends earliest
+            place = np.searchsorted(self.key * far + self.first, key * far + after, side="right")
+            found = np.minimum(place, len(self.key) - 1)
+            near = self.last_us[found] <= begin_us + gap.within_us
+            return (place < len(self.key)) & (self.key[found] == key) & near
+        until, other = bounds
         far = max(int(self.last.max()), int(until.max(initial=0))) + 2
-        # of the rows that end before it one begins latest
+        # the last row that ends before the next element: of all that do, it begins latest
         place = np.searchsorted(self.key * far + self.last, key * far + until) - 1
         found = np.maximum(place, 0)
-        return (place >= 0) & (self.key[found] == key) & (self.latest[found] > after)
+        inside = gap.place is GapPlace.INSIDE
+        near = self.first[found] > other if inside else self.first_us[found] >= other - gap.within_us
+        return (place >= 0) & (self.key[found] == key) & near
 
 
-def gap_rows(key: Int64Array, first: Int64Array, last: Int64Array, first_us: Int64Array) -> GapRows:
+def gap_rows(
+    key: Int64Array, first: Int64Array, last: Int64Array, first_us: Int64Array, last_us: Int64Array
+) -> GapRows:
     """Returns the rows that begin later than all rows of their key that end before them: of two rows inside a gap the
-    other one is not needed."""
+    other one is not needed, nor at an edge, where it is further away."""
     order = np.lexsort((first, last, key))
-    key, first, last, first_us = key[order], first[order], last[order], first_us[order]
+    key, first, last = key[order], first[order], last[order]
     far = int(first.max(initial=0)) + 1  # keys are far apart
     latest = np.maximum.accumulate(first + key * far) - key * far
     kept = np.concatenate([[True], (first[1:] > latest[:-1]) | (key[1:] != key[:-1])])[: len(key)]
-    return GapRows(key[kept], first[kept], last[kept], first_us[kept], latest[kept])
+    return GapRows(key[kept], first[kept], last[kept], first_us[order][kept], last_us[order][kept])
 
 
 class GapTest:
@@ -51,11 +66,11 @@ class GapTest:
 
     Rows are kept in parts, each at least twice as long as the next: a push sorts few of them again."""
 
-    __slots__ = ("_begin_us", "_codes", "_matcher", "_parts", "_settled", "gap")
+    __slots__ = ("_begin_us", "_codes", "_parts", "_settled", "gap", "matcher")
 
     def __init__(self, gap: Gap, matcher: Matcher) -> None:
         self.gap = gap
-        self._matcher = matcher
+        self.matcher = matcher
         self._codes = KeyCodes()
         self._parts: list[GapRows] = []
         self._settled = 0  # number of rows after all parts were put together
@@ -63,10 +78,10 @@ class GapTest:
 
     def push(self, batch: EventBatch) -> None:
         """Takes the next merged rows."""
-        rows = self._matcher.push(batch).rows
+        rows = self.matcher.push(batch).rows
         if rows.num_rows:
-            first, last, first_us = (np.asarray(rows.column(c.name)) for c in (FIRST, LAST, FIRST_US))
-            self._add(gap_rows(self._keys(rows), first, last, first_us))
+            interval = (np.asarray(rows.column(name)) for name in _INTERVAL)
+            self._add(gap_rows(self._keys(rows), *interval))
 
     def _add(self, part: GapRows) -> None:
         total = len(part.key) + sum(len(one.key) for one in self._parts)
@@ -78,25 +93,28 @@ class GapTest:
             self._settled = len(part.key)
 
     def _both(self, earlier: GapRows, later: GapRows) -> GapRows:
-        key, first, last, first_us = (
-            np.concatenate([getattr(earlier, name), getattr(later, name)]) for name in GapRows._fields[:4]
-        )
+        columns = [np.concatenate(pair) for pair in zip(earlier, later, strict=True)]
         if self._begin_us is not None:
-            kept = first_us >= self._begin_us
-            key, first, last, first_us = key[kept], first[kept], last[kept], first_us[kept]
-        return gap_rows(key, first, last, first_us)
+            kept = columns[GapRows._fields.index("first_us")] >= self._begin_us
+            columns = [values[kept] for values in columns]
+        return gap_rows(*columns)
 
     def violated(self, rows: pa.Table) -> np.ndarray:
-        """Returns, for each match, whether a row lies wholly in its gap. rows: the output rows of the matches."""
+        """Returns, for each match, whether a row lies wholly in its gap. rows: an output row of each match."""
         found = np.zeros(rows.num_rows, np.bool_)
         if not rows.num_rows:
             return found
-        after, until = (np.asarray(rows.column(name)) for name in (self.gap.after, self.gap.until))
+        bounds = [np.asarray(rows.column(name)) for name in self.gap.columns]
         key = self._keys(rows)
         for part in self._parts:
             if len(part.key):
-                found |= part.violated(key, after, until)
+                found |= part.violated(self.gap, key, bounds)
         return found
+
+    def due_us(self, rows: pa.Table) -> Int64Array:
+        """Returns, for each match of a pattern that ends in this negation, the time after which nothing violates it.
+        rows: an output row of each match."""
+        return np.asarray(rows.column(self.gap.columns[-1])) + self.gap.within_us
 
     def drop_before(self, time_us: int) -> None:
         """Notes that no match to come begins earlier, so that rows that do may be dropped."""
@@ -109,16 +127,14 @@ class GapTest:
             self._parts.append(self._both(self._parts.pop(), later))
         none = np.zeros(0, np.int64)
         (whole,) = self._parts or [GapRows(none, none, none, none, none)]
-        return {
-            "matcher": as_array(self._matcher.snapshot()), "codes": self._codes.snapshot(),
-            "key": whole.key, "first": whole.first, "last": whole.last, "first_us": whole.first_us,
-        }  # fmt: skip
+        own = {"matcher": as_array(self.matcher.snapshot()), "codes": self._codes.snapshot()}
+        return own | dict(zip(GapRows._fields, whole, strict=True))
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Restores a snapshot."""
-        self._matcher.restore(state["matcher"].tobytes())
+        self.matcher.restore(state["matcher"].tobytes())
         self._codes.restore(state["codes"])
-        whole = gap_rows(state["key"], state["first"], state["last"], state["first_us"])
+        whole = GapRows(*(state[name] for name in GapRows._fields))
         self._parts, self._settled, self._begin_us = [whole], len(whole.key), None
 
     def _keys(self, rows: pa.Table) -> Int64Array:

@@ -6,29 +6,38 @@ what intervals mean (query.plan.boxes.over_rows).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
-from matching.batch import EventBatch, Matches
+from matching.batch import EventBatch, Matcher, Matches
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.gaps import GapTest
-from matching.hierarchy.members import distinct
+from matching.hierarchy.held import Awaited, Pair, bare, joined, of_matches
+from matching.hierarchy.members import DROPPED_MIN, distinct
 from matching.hierarchy.merging import LayerReads, MergedRows
 from matching.hierarchy.modules import Modules
+from matching.hierarchy.skipping import Skipping
+from matching.hierarchy.uppers import Uppers
 from matching.kernels.flatten import flat_bounds, flatten
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack
 from matching.types import arrow_schema
 from query.errors import DataError
-from query.language.ast import RowsPerMatch
+from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.boxes import (
+    CountedEvents,
+    Gap,
+    GapPlace,
+    decides_apart,
     gaps_apart,
     independent_of_before,
     kind_of,
+    skip_columns,
     with_begin,
     with_interval,
 )
@@ -43,9 +52,10 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.fingerprint import fingerprint
-from query.plan.lag import in_order_of_last_events
+from query.plan.lag import in_order_of_last_events, last_event_lag_us
+from query.plan.output import front_columns, output_columns
 from query.plan.pattern import negated, variables
-from query.plan.plan import Plan
+from query.plan.plan import AfterMatch, Plan
 from query.plan.plan import modules as patterns
 
 #: Version of Layer.snapshot; restore refuses others.
@@ -56,16 +66,26 @@ COMPLEX = "#pattern"
 PATHS_MAX = 2**15 - 1
 
 
+@runtime_checkable
+class RowKeeper(Protocol):
+    """A matcher whose state another plan may take over, and that tells which rows it needs; see
+    matching.matcher.KernelMatcher."""
+
+    def successor(
+        self, plan: Plan, read: Callable[[int, int], EventBatch], purpose: Purpose
+    ) -> Matcher | None: ...  # fmt: skip
+
+    def least_offset(self, source: int) -> int | None: ...
+
+
 class Layer:
     """Matcher of one pattern with boxes in a hierarchy; its events have the columns of an interval
     (matching.hierarchy.modules.Modules.begin). Its matches have all events of all layers as evidence, with the path of
     their variables: `V.X` is the X of the match that is V, `V[2].X` that of the second V.
 
     modules: the patterns of its boxes, which other layers may share. fingerprint: of the plan. since: complex events
-    that begin before this position are not for it. stuck: always 0, since all matches are returned.
+    that begin before this position are not for it. stuck: see matching.batch.Matcher.
     """
-
-    stuck = 0
 
     def __init__(
         self, plan: Plan, modules: Modules, sources: tuple[str, ...], purpose: Purpose, since: int = 0
@@ -74,14 +94,22 @@ class Layer:
         self.sources = sources
         self.purpose = purpose
         self._all = modules
-        self._since = since
+        self.since = since
         counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
-        self.modules = [modules.of(with_interval(box.plan, counted), below) for box in boxes]
-        upper, gaps = gaps_apart(plan, counted)
+        self.modules = [modules.of(with_interval(box.plan, counted), below, box.name) for box in boxes]
+        self._skipping = Skipping(plan, modules.lenient) if decides_apart(plan) else None
+        upper, gaps = _plain(plan, counted)
         self._gaps = [GapTest(gap, modules.make(gap.rows, Purpose.ROWS)) for gap in gaps]
-        self._begins = modules.over is not None and _from_any_start(plan)
+        ends = [gap for gap in self._gaps if gap.gap.place is GapPlace.END]
+        self._awaited = Awaited(ends) if ends else None
+        names = [column.name for column in output_columns(upper)]
+        measured = len(front_columns(plan)) + len(plan.measures)
+        behind = [column.name for column in output_columns(plan)[measured:]]
+        #: the output columns among those of the plain pattern
+        self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
+        self._begins = modules.over is not None and _from_any_start(plan, upper)
         if self._begins:
             upper = with_begin(upper)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
@@ -91,29 +119,70 @@ class Layer:
         with_events = any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
-        member = None
+        self._lag_us = last_event_lag_us(plan)
+        searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
+        shared = None
         if self._begins:
             assert self.merging.uppers is not None
-            member = self.merging.uppers.add(id(self), upper, purpose)
-        self._member = member
-        self._upper = modules.make(upper, purpose) if member is None else member.alone
+            shared = self.merging.uppers.add(id(self), upper, searched, bool(self._lag_us))
+        #: the matchers that its own shares rows with
+        self._uppers: Uppers | None = None if shared is None else self.merging.uppers
+        self._upper: Matcher = modules.make(upper, searched) if shared is None else shared
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
+        #: number of events of matches at which those are looked for that nothing needs; None: to be set after a step
+        self._forget_at: int | None = DROPPED_MIN
         self._fingerprint = fingerprint(plan)
-        self._empty = self._free(self._own(self._no_matches()))
+        self._empty = self._own_columns(self._flat(self._free(self._own(self._no_matches()))))
+
+    @property
+    def own(self) -> list[Matcher]:
+        """Returns the matchers of its merged rows."""
+        return [self._upper, *(gap.matcher for gap in self._gaps)]
+
+    def successor(self, plan: Plan, purpose: Purpose) -> Layer | None:
+        """Returns a layer of another plan that continues with the whole state of this one, which is unusable then.
+        Returns None if they do not search for the same, in the same merged rows, or if new measures read columns that
+        are not kept; what reads the modules is to be tidied up then (Modules.keep_only)."""
+        decides_later = self._awaited is not None or self._skipping is not None
+        same = not decides_later and _merged_rows_of(plan) == _merged_rows_of(self.plan)
+        if not same or not isinstance(self._upper, RowKeeper):
+            return None
+        new = Layer(plan, self._all, self.sources, purpose, self.since)
+        upper, apart = _plain(plan, self._all.counted)
+        same = new.merging is self.merging and list(apart) == [gap.gap for gap in self._gaps]
+        if not same or (new._uppers is None) != (self._uppers is None):
+            return None
+        if self._uppers is None:
+            kernel = self._upper.successor(with_begin(upper) if self._begins else upper, _not_kept, purpose)
+        else:
+            kernel = self._uppers.succeed(id(self), id(new), with_begin(upper), _not_kept, purpose)
+        if kernel is None:
+            return None
+        new._upper, new._gaps, new._emitted_us = kernel, self._gaps, self._emitted_us
+        return new
 
     # ---- Matcher
+
+    @property
+    def stuck(self) -> int:
+        return 0 if self._skipping is None else self._skipping.stuck
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
-        return self._emit(self.merging.step(self._all.step, batch, None), None)
+        merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
+        # layers above wait for this one as long as for its time, which goes on with all events, of other keys, too
+        waits = self._lag_us if self._uppers is None else self._uppers.waits
+        return self._emit(merged, reached_us if waits else None, reached_us)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
         merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
         if watermark_us is None:
-            return self._emit(merged, None, ended=True)
-        return self._emit(merged, None if lag_us is None else watermark_us - lag_us)
+            return self._emit(merged, None, None, ended=True)
+        reached_us = None if lag_us is None else watermark_us - lag_us
+        return self._emit(merged, reached_us, reached_us)
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
@@ -122,8 +191,12 @@ class Layer:
             arrays |= {f"gap{i}.{name}": array for name, array in gap.snapshot().items()}
         head = {
             "version": STATE_VERSION, "plan": self._fingerprint, "sources": list(self.sources),
-            "emitted_us": self._emitted_us, "since": self._since,
+            "emitted_us": self._emitted_us, "since": self.since,
         }  # fmt: skip
+        if self._awaited is not None:
+            arrays |= {f"awaited.{name}": array for name, array in self._awaited.snapshot().items()}
+        if self._skipping is not None:
+            arrays |= {f"skipping.{name}": array for name, array in self._skipping.snapshot().items()}
         return pack(head, arrays)
 
     def fits(self, state: bytes) -> bool:
@@ -138,46 +211,31 @@ class Layer:
         if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
             raise DataError("this state belongs to another query or version", "start the query again")
         upper = arrays["upper"].tobytes()
-        if self._member is not None and self._member.kernel is not None:
-            self._member.kernel.restore_own(upper)
-        else:
+        if self._uppers is None:
             self._upper.restore(upper)
+        else:
+            self._uppers.restore_of(id(self), upper)
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
-        self._emitted_us, self._since = head["emitted_us"], head["since"]
+        self._emitted_us, self.since = head["emitted_us"], head["since"]
         self.sources = tuple(head["sources"])
+        if self._awaited is not None:
+            self._awaited.restore(group("awaited", arrays))
+        if self._skipping is not None:
+            self._skipping.restore(group("skipping", arrays))
 
     # ---- rows
 
     def _saved_upper(self) -> bytes:
         """Returns the state of the matcher; without its rows, if it shares them."""
-        if self._member is not None and self._member.kernel is not None:
-            return self._member.kernel.snapshot_own()
-        return self._upper.snapshot()
-
-    def _emit(self, merged: MergedRows | None, watermark_us: int | None, ended: bool = False) -> Matches:
-        """Returns the matches of the next merged rows and of a watermark (None: none), or of the end."""
-        batch = None if merged is None else self._batch(merged)
-        reached_us = watermark_us if batch is None else int(batch.ts_us[-1])
-        if watermark_us is not None and reached_us is not None:
-            reached_us = max(reached_us, watermark_us)
-        flat = [self._flat(self._free(self._own(found))) for found in self._found(batch, watermark_us, ended)]
-        if reached_us is not None and (self._emitted_us is None or reached_us > self._emitted_us):
-            self._emitted_us = reached_us
-            self._forget()
-        flat = [found for found in flat if len(found)]
-        if len(flat) > 1:
-            return _joined(flat)
-        if not flat and self._empty.sources != self.sources:
-            self._empty = replace(self._empty, sources=self.sources)
-        return flat[0] if flat else self._empty
+        return self._upper.snapshot() if self._uppers is None else self._uppers.snapshot_of(id(self))
 
     def _batch(self, merged: MergedRows) -> EventBatch | None:
-        """Returns merged rows for the matcher, None without any."""
+        """Returns merged rows as the events of the plain pattern, None without any."""
         rows, order = merged
-        if self._member is None:
+        if self._uppers is None:
             rows = rows.select(self._arrow.names)
-            if self._since and (before := order["first"] < self._since).any():
+            if self.since and (before := order["first"] < self.since).any():
                 after = np.flatnonzero(~before)
                 rows, order = rows.take(pa.array(after)), order[after]
         if not len(order):
@@ -187,25 +245,52 @@ class Layer:
             np.ascontiguousarray(order["offset"]), np.ascontiguousarray(order["seq"]), (COMPLEX, *self.sources),
         )  # fmt: skip
 
+    def _emit(
+        self, merged: MergedRows | None, watermark_us: int | None, reached_us: int | None, ended: bool = False
+    ) -> Matches:
+        """Returns the matches of the next merged rows and of a watermark (None: none), or of the end. reached_us: no
+        merged row with a lower time can still come."""
+        batch = None if merged is None else self._batch(merged)
+        if batch is not None:
+            last_us = int(batch.ts_us[-1])
+            reached_us = last_us if reached_us is None else max(last_us, reached_us)
+        goes_on = reached_us is not None and (self._emitted_us is None or reached_us > self._emitted_us)
+        self._emitted_us = reached_us if goes_on else self._emitted_us
+        pairs: list[Pair] = []
+        for matches in self._found(batch, watermark_us, ended):
+            free = self._free(self._own(matches))
+            if len(free):
+                pairs.append((free, self._flat(free)))
+        if self._awaited is not None:
+            pairs = self._awaited.step(pairs, self._emitted_us, ended)
+        if self._skipping is None:
+            found = [events for _, events in pairs]
+        else:
+            found = self._skipping.step(pairs, self._emitted_us, ended)
+        if goes_on:
+            self._forget()
+        found = [matches for matches in found if len(matches)]
+        if found:
+            return self._own_columns(joined(found))
+        if self._empty.sources != self.sources:
+            self._empty = replace(self._empty, sources=self.sources)
+        return self._empty
+
     def _found(self, batch: EventBatch | None, watermark_us: int | None, ended: bool) -> list[Matches]:
         """Returns the matches of merged rows that the next ones (None: there are none), a watermark or the end
         decide."""
         if batch is not None:
             for gap in self._gaps:
                 gap.push(batch)
-        advances = ended or watermark_us is not None
-        if self._member is not None:
-            assert self.merging.uppers is not None
-            self.merging.uppers.step(self._all.step, batch, watermark_us, ended)
-            if self._member.failure is not None:
-                raise self._member.failure
-            return self._member.take_found()
+        if self._uppers is not None:
+            return self._uppers.step(id(self), self._all.step, batch, watermark_us, ended)
         found = [] if batch is None else [self._upper.push(batch)]
+        advances = ended or watermark_us is not None
         return [*found, self._upper.advance(None if ended else watermark_us)] if advances else found
 
     def _no_matches(self) -> Matches:
-        if self._member is not None and self._member.kernel is not None:
-            return self._member.kernel.emit()
+        if self._uppers is not None:
+            return self._uppers.none(id(self))
         none = np.zeros(0, np.int64)
         batch = EventBatch(_no_rows(self._arrow), none, np.zeros(0, np.int32), none, none, (COMPLEX, *self.sources))
         return self._upper.push(batch)
@@ -216,24 +301,37 @@ class Layer:
             return matches
         *own, begin = matches.rows.column_names
         found = replace(matches, rows=matches.rows.select(own))
-        if not self._since:
+        if not self.since:
             return found
-        return only(found, np.flatnonzero(np.asarray(matches.rows.column(begin)) >= self._since))
+        return only(found, np.flatnonzero(np.asarray(matches.rows.column(begin)) >= self.since))
+
+    def _own_columns(self, matches: Matches) -> Matches:
+        """Returns matches without the columns by which they were decided."""
+        if len(self._shown) == matches.rows.num_columns:
+            return matches
+        return replace(matches, rows=matches.rows.select(self._shown))
 
     def _free(self, matches: Matches) -> Matches:
-        """Returns the matches whose gaps are free, without the columns of gaps."""
-        if not self._gaps:
-            return matches
+        """Returns the matches whose gaps are free."""
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
-            violated |= gap.violated(matches.rows)
-        own = matches.rows.column_names[: -2 * len(self._gaps)]
-        return only(replace(matches, rows=matches.rows.select(own)), np.flatnonzero(~violated))
+            if gap.gap.place is not GapPlace.END:
+                violated |= gap.violated(of_matches(matches))
+        return only(matches, np.flatnonzero(~violated))
 
     def _forget(self) -> None:
         """Drops what no match to come can contain."""
         within_us = None if self.plan.within is None else self.plan.within.interval_us
-        if within_us is None or self._emitted_us is None:
+        if self._emitted_us is None:
+            return
+        if within_us is None:
+            members = self.merging.members
+            if self._forget_at is None:
+                self._forget_at = max(DROPPED_MIN, 2 * members.events)
+            if isinstance(self._upper, RowKeeper) and members.events >= self._forget_at:
+                until_us = members.until_us(self._upper.least_offset(0))
+                self.merging.forget(id(self), self._emitted_us if until_us is None else min(until_us, self._emitted_us))
+                self._forget_at = None
             return
         begin_us = self._emitted_us - within_us
         self.merging.forget(id(self), begin_us)
@@ -244,7 +342,9 @@ class Layer:
 
     def _flat(self, matches: Matches) -> Matches:
         """Returns matches of merged rows as matches of events."""
-        if self.purpose is Purpose.ROWS or not len(matches):
+        if self.purpose is Purpose.ROWS:
+            return replace(matches, sources=self.sources) if self._skipping is None else bare(matches, self.sources)
+        if not len(matches):
             return replace(matches, sources=self.sources)
         members = self.merging.members
         # a variable may have several numbers
@@ -290,7 +390,7 @@ def _sieves(plan: Plan) -> dict[int, tuple[Expression, ...]]:
     """Returns, by KIND, conditions of which each row meets one that can be in a match, or keep one from being one: all
     others need not be merged. There are none for a kind with a variable that takes any row, nor if the time of other
     rows tells when matches are decided."""
-    if not in_order_of_last_events(replace(plan, boxes=())):
+    if not in_order_of_last_events(replace(plan, boxes=(), after=AfterMatch(AfterMatchKind.NO_SKIP))):
         return {}
     found: dict[int, list[Expression] | None] = {}
     for define in plan.defines:
@@ -303,31 +403,28 @@ def _sieves(plan: Plan) -> dict[int, tuple[Expression, ...]]:
     return {kind: tuple(conditions) for kind, conditions in found.items() if conditions is not None}
 
 
-def _from_any_start(plan: Plan) -> bool:
-    """True if the matches of a layer that begin from a position on are found by leaving out those that begin before."""
-    return plan.rows is RowsPerMatch.ONE and independent_of_before(replace(plan, boxes=()))
+def _from_any_start(plan: Plan, upper: Plan) -> bool:
+    """True if the matches that begin from a position on are found by leaving out those of the plain pattern that begin
+    before. AFTER MATCH is no obstacle if it is decided behind the plain pattern, of the matches that are left."""
+    return plan.rows is RowsPerMatch.ONE and independent_of_before(replace(plan, boxes=(), after=upper.after))
+
+
+def _plain(plan: Plan, counted: tuple[CountedEvents, ...]) -> tuple[Plan, tuple[Gap, ...]]:
+    """Returns the plain pattern over merged rows, with what AFTER MATCH needs, and its gaps."""
+    return gaps_apart(replace(plan, measures=(*plan.measures, *skip_columns(plan))), counted)
+
+
+def _merged_rows_of(plan: Plan) -> tuple[object, ...]:
+    """Returns what the merged rows of a pattern depend on, but for the columns that it reads."""
+    boxes = [(box.variable, box.name, fingerprint(box.plan), box.columns) for box in plan.boxes]
+    return plan.schema, plan.reads, plan.partition_by, plan.order_by, plan.settings, boxes
+
+
+def _not_kept(low_us: int, high_us: int) -> EventBatch:
+    """Returns no rows: merged rows are not read again."""
+    none = np.zeros(0, np.int64)
+    return EventBatch(_no_rows(pa.schema([])), none, none.astype(np.int32), none, none)
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _joined(parts: list[Matches]) -> Matches:
-    """Returns the matches of both parts."""
-    first, second = parts
-    names = tuple(dict.fromkeys([*first.variables, *second.variables]))
-    places = {name: i for i, name in enumerate(names)}
-    recoded = [
-        np.array([places[name] for name in part.variables] or [0], np.int16)[part.event_variable] for part in parts
-    ]
-
-    def both(name: str) -> np.ndarray:
-        return np.concatenate([getattr(first, name), getattr(second, name)])
-
-    return Matches(
-        pa.concat_tables([first.rows, second.rows]),
-        np.concatenate([first.row_match, second.row_match + len(first)]), both("number"), both("first_us"),
-        both("last_us"), np.concatenate([first.event_bounds, first.event_bounds[-1] + second.event_bounds[1:]]),
-        np.concatenate(recoded), both("event_ts_us"), both("event_source"), both("event_offset"), both("event_seq"),
-        names, first.sources,
-    )  # fmt: skip

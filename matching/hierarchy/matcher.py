@@ -8,17 +8,20 @@ by their strategy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.layer import Layer
-from matching.hierarchy.modules import Make, Modules, Used
+from matching.hierarchy.modules import Join, Make, Modules, Used
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
-from query.plan.boxes import all_counted_keys, bounded, independent_of_before
+from query.plan.boxes import all_counted_keys, bounded, independent_of_before, merged_time
+from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
 
@@ -30,22 +33,42 @@ class HierarchyMatcher:
     """Matcher of a pattern with boxes. See Layer for its matches.
 
     make: returns the matcher of a plan without boxes, for a use. modules: those of other queries over the same events,
-    from now on in the same batches (see `may_join`). stuck: always 0, since all matches are returned.
+    from now on in the same batches (see `may_join`). join: see Modules. lenient: see matching.matcher.make_matcher.
     """
 
-    stuck = 0
+    #: The matchers of all layers that search in rows, each once, with the name of the pattern (empty: the outermost).
+    searches: Sequence[tuple[str, Matcher]]
 
     def __init__(
         self, plan: Plan, make: Make, sources: tuple[str, ...] = ("default",), purpose: Purpose = Purpose.MATCHES,
-        modules: Modules | None = None,
+        modules: Modules | None = None, join: Join | None = None, lenient: bool = False,
     ) -> None:
         self.plan = plan
         use = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         self._shares = modules is not None
-        self.modules = modules_for(plan, make) if modules is None else modules
+        self.modules = modules_for(plan, make, join, lenient) if modules is None else modules
         self._step = self.modules.step
-        self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.position)
+        self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.first)
+        self.searches = _searches(self.layer)
         self._fingerprint = fingerprint(plan)
+
+    @property
+    def stuck(self) -> int:
+        """See matching.batch.Matcher."""
+        return self.layer.stuck
+
+    def begun_anew(self, plan: Plan, make: Make) -> HierarchyMatcher | None:
+        """Returns a matcher of another plan that begins now, but for patterns of boxes that both have: they go on, with
+        the matches that began before. Returns None if there are none."""
+        modules = self.modules
+        if not plan.boxes or all_counted_keys(plan) != modules.counted or time_of_events(plan) != modules.time:
+            return None
+        modules.since, before = self.layer.since, {id(module) for module in modules}
+        try:
+            new = HierarchyMatcher(plan, make, self.layer.sources, self.layer.purpose, modules)
+        finally:
+            modules.since = None
+        return new if new.used().modules & before else None
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
@@ -69,6 +92,19 @@ class HierarchyMatcher:
             found.modules.update(map(id, layer.modules))
             layers += [module.matcher for module in layer.modules if isinstance(module.matcher, Layer)]
         return found
+
+    def successor(self, plan: Plan) -> HierarchyMatcher | None:
+        """Returns a matcher of another plan that continues with the whole state of this one, which is unusable then.
+        Returns None, without any change, unless the outermost patterns differ only in measures, and the patterns of
+        boxes not at all. What only this matcher read is to be tidied up, see Modules.keep_only."""
+        if not plan.boxes or all_counted_keys(plan) != self.modules.counted:
+            return None
+        layer = self.layer.successor(bounded(plan), self.layer.purpose)
+        if layer is None:
+            return None
+        new = copy(self)
+        new.plan, new.layer, new.searches, new._fingerprint = plan, layer, _searches(layer), fingerprint(plan)
+        return new
 
     def snapshot(self) -> bytes:
         """Returns the state of all layers; without that of modules that it shares with other queries."""
@@ -104,18 +140,38 @@ def used_by(matchers: Iterable[Matcher | None]) -> Used:
     return Used(*(set().union(*(getattr(one, name) for one in found)) for name in Used._fields))
 
 
-def modules_for(plan: Plan, make: Make, over: Over | None = None) -> Modules:
-    """Returns the modules of a query and of those that join it, still without any. over: see Modules."""
+def _searches(outermost: Layer) -> Sequence[tuple[str, Matcher]]:
+    found: dict[int, tuple[str, Matcher]] = {}
+    left: list[tuple[str, Matcher]] = [("", outermost)]
+    for name, matcher in left:
+        if isinstance(matcher, Layer):
+            left += [(name, one) for one in matcher.own]
+            left += [(module.name, module.matcher) for module in matcher.modules]
+        else:
+            found.setdefault(id(matcher), (name, matcher))
+    return list(found.values())
+
+
+def modules_for(
+    plan: Plan, make: Make, join: Join | None = None, lenient: bool = False, over: Over | None = None
+) -> Modules:
+    """Returns the modules of a query and of those that join it, still without any. lenient: see
+    matching.matcher.make_matcher; over: see Modules."""
 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
-        return Layer(layer, modules, ("default",), use, modules.position) if layer.boxes else make(layer, use)
+        return Layer(layer, modules, ("default",), use, modules.first) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, plan.order_by[0].column, all_counted_keys(plan), over)
+    modules = Modules(make_layer, time_of_events(plan), all_counted_keys(plan), join, lenient, over)
     return modules
+
+
+def time_of_events(plan: Plan) -> Column:
+    """Returns the column of the events of a hierarchy that holds their time."""
+    return replace(plan.order_by[0].column, name=merged_time(plan))
 
 
 def may_join(plan: Plan, modules: Modules) -> bool:
     """True if a query may read the modules of others: they find the matches that begin from now on as if they began
     now."""
-    same = all_counted_keys(plan) == modules.counted and plan.order_by[0].column == modules.time
+    same = all_counted_keys(plan) == modules.counted and time_of_events(plan) == modules.time
     return same and (not modules.step or all(independent_of_before(box.plan) for box in plan.boxes))

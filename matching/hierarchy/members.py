@@ -50,6 +50,11 @@ class Members:
         return self._count - self._begin
 
     @property
+    def events(self) -> int:
+        """Returns the number of events of all complex events kept."""
+        return int(self.bounds[self._count] - self.bounds[self._begin])
+
+    @property
     def next(self) -> int:
         """Returns the number of the next complex event."""
         return self.first + self._count
@@ -88,6 +93,12 @@ class Members:
         if count > len(self._until_us):
             capacity = max(count, 2 * len(self._until_us))
             self.bounds, self._until_us = grown(self.bounds, capacity + 1), grown(self._until_us, capacity)
+
+    def until_us(self, number: int | None) -> int | None:
+        """Returns the time of the last event of a complex event, or of the first one kept if that is later; None if
+        there is none."""
+        at = self._begin if number is None else max(self._begin, number - self.first)
+        return None if number is None or at >= self._count else int(self._until_us[at])
 
     def drop_before(self, time_us: int) -> None:
         """Drops complex events at the front whose last event is earlier."""

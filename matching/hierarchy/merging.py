@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from matching.engines.buffered_runs import group
 from matching.hierarchy.members import Members
 from matching.hierarchy.module import Module
 from matching.hierarchy.sieve import Sieve
-from matching.hierarchy.uppers import Over, Uppers
+from matching.hierarchy.uppers import Over
 from matching.ipc import from_ipc, to_ipc
 from matching.purpose import Purpose
 from matching.state import as_array
@@ -53,15 +53,17 @@ class Merging:
     """Merges the events with the matches of some boxes, for all layers with these boxes and keys.
 
     boxes: one for each pattern, with its module. keys: the columns of PARTITION BY. time: that of ORDER BY.
-    with_events: False if no variable takes an event. purpose: ROWS if no evidence is wanted. members: the events of the
-    matches. uppers: the matchers of layers that share the merged rows, if `over` makes them. Rows wait while matches
-    that come later may stand before them (query.plan.lag)."""
+    with_events: False if no variable takes an event. purpose: ROWS if no evidence is wanted. own: gives the events of
+    FROM; None: all. members: the events of the matches. uppers: the matchers of layers that share the merged rows, if
+    `over` makes them. Rows wait while matches that come later may stand before them (query.plan.lag)."""
 
     def __init__(
         self, boxes: Sequence[Box], modules: Sequence[Module], keys: Sequence[str], time: str, with_events: bool,
-        purpose: Purpose, settings: Settings, over: Over | None = None,
-    ) -> None:
-        self.uppers = None if over is None else Uppers(over)
+        purpose: Purpose, settings: Settings, own: Callable[[EventBatch], EventBatch] | None = None,
+        over: Over | None = None,
+    ) -> None:  # fmt: skip
+        self._own = own
+        self.uppers = None if over is None else over()
         self.modules = tuple(modules)
         self.members = Members()
         self._boxes, self._keys, self._time, self._with_events = tuple(boxes), tuple(keys), time, with_events
@@ -76,6 +78,7 @@ class Merging:
         self._sieves: dict[int, Sieve] = {}
         self._held: list[MergedRows] = []
         self._step = 0
+        self._count = 0  # rows that have been handed on
         self._out: MergedRows | None = None
 
     # ---- readers
@@ -121,7 +124,7 @@ class Merging:
             reached_us = watermark_us
             if batch is not None:
                 reached_us = int(batch.ts_us[-1]) if len(batch) else None
-            self._out = self._released(reached_us, batch is None and watermark_us is None)
+            self._out = self._numbered(self._released(reached_us, batch is None and watermark_us is None))
             self._step = step
         return self._out
 
@@ -129,7 +132,7 @@ class Merging:
         """Returns its state without that of the modules and of matchers. layers: those that are saved, None: all."""
         head, arrays = self.members.snapshot()
         arrays = {f"members.{name}": array for name, array in arrays.items()}
-        arrays["head"] = as_array(json.dumps(head).encode())
+        arrays["head"] = as_array(json.dumps(head | {"count": self._count}).encode())
         if self.uppers is not None:
             arrays |= {f"uppers.{name}": array for name, array in self.uppers.snapshot(layers).items()}
         if self._held:
@@ -146,7 +149,9 @@ class Merging:
         """Restores a snapshot that fits; the state of the layers' matchers is restored after it."""
         if self.uppers is not None:
             self.uppers.restore(group("uppers", dict(state)))
-        self.members.restore(json.loads(state["head"].tobytes()), group("members", dict(state)))
+        head = json.loads(state["head"].tobytes())
+        self._count = head["count"]
+        self.members.restore(head, group("members", dict(state)))
         self._held = []
         if "rows" in state:
             rows = from_ipc(state["rows"].tobytes()).combine_chunks().to_batches()[0]
@@ -156,6 +161,8 @@ class Merging:
         """Adds merged rows of events and matches to those that wait for their place in the order."""
         schema = self._schema
         parts: list[tuple[pa.RecordBatch, np.ndarray]] = []
+        if batch is not None and self._with_events and self._own is not None:
+            batch = self._own(batch)
         if batch is not None and len(batch) and self._with_events:
             columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
             if 0 in self._sieves and (met := self._sieves[0].met(columns, len(batch))) is not None:
@@ -221,6 +228,15 @@ class Merging:
         order["name"] = self._by_name[kind]
         order["source"], order["offset"], order["seq"] = source, offset, seq
         return order
+
+    def _numbered(self, merged: MergedRows | None) -> MergedRows | None:
+        """Gives rows that are matches their place in the order as ingest sequence, which they do not have."""
+        if merged is not None:
+            order = merged.order
+            complex_ = np.flatnonzero(order["complex"])
+            order["seq"][complex_] = self._count + complex_
+            self._count += len(order)
+        return merged
 
     def _released(self, reached_us: int | None, ended: bool) -> MergedRows | None:
         """Returns the merged rows before which no further one can come, in order. reached_us: no event with a lower

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.held import joined
+from query.errors import QueryError
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
 
 
 class Module:
-    """A pattern of boxes and its matcher. key: of the pattern. searched: number of events that it was searched in."""
+    """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. own: gives
+    the events that it reads; None: all. searched: number of events that it was searched in."""
 
-    __slots__ = ("_failure", "_found", "_step", "key", "lag_us", "matcher", "searched")
+    __slots__ = ("_advances", "_failure", "_found", "_own", "_step", "key", "lag_us", "matcher", "name", "searched")
 
-    def __init__(self, key: str, plan: Plan, matcher: Matcher) -> None:
+    def __init__(
+        self, key: str, name: str, plan: Plan, matcher: Matcher,
+        own: Callable[[EventBatch], EventBatch] | None = None,
+    ) -> None:  # fmt: skip
         self.key = key
+        self.name = name
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
+        self._own = own
+        self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self.searched = 0
         self._step = 0
         self._found: Matches | None = None
@@ -28,10 +40,23 @@ class Module:
             raise self._failure
         if step != self._step or self._found is None:
             self._step = step
-            self.searched += 0 if batch is None else len(batch)
             try:
-                self._found = self.matcher.push(batch) if batch is not None else self.matcher.advance(watermark_us)
+                self._found = self._push(batch) if batch is not None else self.matcher.advance(watermark_us)
+            except QueryError as error:
+                where = f"in pattern {self.name}: "
+                faults = [replace(fault, message=where + fault.message) for fault in error.diagnostics]
+                self._failure = QueryError(faults, error.text)
+                raise self._failure from None
             except Exception as error:
                 self._failure = error
                 raise
         return self._found
+
+    def _push(self, batch: EventBatch) -> Matches:
+        own = batch if self._own is None else self._own(batch)
+        self.searched += len(own)
+        found = self.matcher.push(own)
+        if self._advances and len(batch):  # time goes on with events of other keys and streams, too
+            more = self.matcher.advance(int(batch.ts_us[-1]))
+            found = joined([found, more]) if len(more) else found
+        return found

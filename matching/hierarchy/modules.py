@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +16,20 @@ from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
+from matching.hierarchy.own_events import OwnEvents
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array
-from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, counts_of
+from query.errors import NO_SPAN, Diagnostic, QueryError
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, CountedEvents, counts_of
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
+from query.plan.joined_rows import pattern_of
 from query.plan.plan import Box, Plan
 
 Make = Callable[[Plan, Purpose], Matcher]
-Keys = tuple[tuple[str, ...], ...]
+#: From the plan of a box whose matches are joined with history and the matcher of its pattern alone, the matcher of it.
+Join = Callable[[Plan, Matcher], Matcher]
 
 
 class Used(NamedTuple):
@@ -36,30 +41,69 @@ class Used(NamedTuple):
 
 
 class Modules:
-    """The patterns of boxes over one stream, and the events as they read them.
+    """The patterns of boxes over one stream, or several merged, and the events as they read them.
 
-    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. over: makes matchers
-    of layers that share merged rows, None: none do. time: the column of ORDER BY. counted: see
-    query.plan.boxes.all_counted_keys. step: the number of batches and watermarks so far. position: the
-    number of events so far. Its readers take the same steps, one after the other."""
+    make: returns the matcher of a plan, for a use; of one with boxes a layer over these modules. join: of boxes that
+    are joined with history, None if there can be none. over: makes matchers of layers that share merged rows, None:
+    none do. time: the column of the events that holds their time. counted: see query.plan.boxes.all_counted_keys. step:
+    the number of batches and watermarks so far. position: the number of events so far. lenient: see
+    matching.matcher.make_matcher. Its readers take the same steps, one after the other."""
 
-    def __init__(self, make: Make, time: Column, counted: Keys, over: Over | None = None) -> None:
+    def __init__(
+        self, make: Make, time: Column, counted: tuple[CountedEvents, ...], join: Join | None = None,
+        lenient: bool = False, over: Over | None = None,
+    ) -> None:  # fmt: skip
         self.make = make
+        self.lenient = lenient
         self.over = over
+        self._join = join
         self.time = time
         self.counted = counted
+        #: See `first`; None: the next event.
+        self.since: int | None = None
         self.step = self.position = 0
-        self._counts = [Counts(keys) for keys in counted]
+        self._counts = [Counts(one) for one in counted]
         self._known: dict[str, Module] = {}
         self._merged: dict[str, Merging] = {}
         self._events: EventBatch | None = None
+        self._parts: dict[object, EventBatch] = {}  # of the events, those that some layers read
 
-    def of(self, plan: Plan, purpose: Purpose) -> Module:
-        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on."""
+    @property
+    def first(self) -> int:
+        """Returns the position of the first event of matches that are for a layer which is added."""
+        return self.position if self.since is None else self.since
+
+    def of(self, plan: Plan, purpose: Purpose, name: str) -> Module:
+        """Returns the module of a plan with the columns of an interval. One that is new sees the events from now on.
+        name: of its box."""
         key = _key(plan, purpose)
         if key not in self._known:
-            self._known[key] = Module(key, plan, self.make(plan, purpose))
+            own = None if plan.boxes else self.own(plan)
+            self._known[key] = Module(key, name, plan, self._matcher(plan, purpose), own)
         return self._known[key]
+
+    def own(self, plan: Plan) -> Callable[[EventBatch], EventBatch] | None:
+        """Returns a function that gives the events of a step that a plan reads; None if it reads all."""
+        reads = plan.reads
+        if reads is None:
+            return None
+        fields = plan.schema.fields[: len(reads.columns)]
+        own = OwnEvents(fields, reads)
+
+        def part(batch: EventBatch) -> EventBatch:
+            if (fields, reads) not in self._parts:
+                self._parts[fields, reads] = own.of(batch)
+            return self._parts[fields, reads]
+
+        return part
+
+    def _matcher(self, plan: Plan, purpose: Purpose) -> Matcher:
+        if plan.joined is None:
+            return self.make(plan, purpose)
+        if self._join is None:
+            message = f"a box joined with the history {plan.joined.factor.histories[0].alias} is not supported yet here"
+            raise QueryError([Diagnostic("HQ500", message, NO_SPAN, "", "use db.sql, or db.watch over one stream")])
+        return self._join(plan, self.make(pattern_of(plan), Purpose.MATCHES))  # the driver needs its events
 
     def merging(
         self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,
@@ -69,28 +113,38 @@ class Modules:
         keys = [c.name for c in plan.partition_by]
         kinds = [(box.name, module.key, box.columns) for box, module in zip(boxes, modules, strict=True)]
         name = json.dumps([kinds, keys, with_events, plan.settings])
-        n = 0
-        while (found := self._merged.get(f"{n} {name}")) is not None and not found.takes(reader):
-            n += 1
+        if plan.reads is not None:
+            name += json.dumps([plan.schema.names, plan.reads.streams, plan.reads.columns])
+        of_name = (one for key, one in self._merged.items() if key.partition(" ")[2] == name)
+        found = next((one for one in of_name if one.takes(reader)), None)
         if found is None:
             time = plan.order_by[0].column.name
-            found = Merging(boxes, modules, keys, time, with_events, purpose, plan.settings, self.over)
-            self._merged[f"{n} {name}"] = found
+            found = Merging(
+                boxes, modules, keys, time, with_events, purpose, plan.settings, self.own(plan), self.over
+            )
+            self._merged[self._free_name(name)] = found
         found.join(of, reader)
         return found
+
+    def _free_name(self, name: str) -> str:
+        return next(numbered for n in count() if (numbered := f"{n} {name}") not in self._merged)
 
     def begin(self, step: int, batch: EventBatch | None) -> EventBatch | None:
         """Begins a step, unless another reader has, and returns its events with the columns of an interval, which
         begins and ends with the event."""
         if step > self.step:
             self.step = step
+            self._parts = {}
             self._events = None if batch is None else self._with_interval(batch)
         return self._events
 
     def keep_only(self, used: Used) -> None:
         """Drops what no layer reads any more."""
         self._known = {key: module for key, module in self._known.items() if id(module) in used.modules}
-        self._merged = {name: merging for name, merging in self._merged.items() if id(merging) in used.merged}
+        merged, self._merged = self._merged, {}
+        for name, merging in merged.items():
+            if id(merging) in used.merged:
+                self._merged[self._free_name(name.partition(" ")[2])] = merging
         for merging in self._merged.values():
             merging.keep_only(used.layers)
 
@@ -141,9 +195,9 @@ class Modules:
         hidden: dict[str, pa.Array] = {f"#{name}": at for name in TIMES}
         hidden |= {FIRST.name: position, LAST.name: position, FIRST_US.name: us, LAST_US.name: us}
         for counts in self._counts:
-            upto = counts.number(batch.columns)
-            before, last = counts_of(counts.keys)
-            hidden |= {before.name: pa.array(upto - 1), last.name: pa.array(upto)}
+            before, upto = counts.number(batch.columns)
+            first, last = counts_of(counts.counted)
+            hidden |= {first.name: pa.array(before), last.name: pa.array(upto)}
         columns = [*batch.columns.columns, *hidden.values()]
         return replace(batch, columns=pa.RecordBatch.from_arrays(columns, [*batch.columns.schema.names, *hidden]))
 

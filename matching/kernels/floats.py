@@ -24,3 +24,19 @@ def float_equal(x, y):
 def to_float(x, divisor):
     """An integer of a scale, whose divisor is 10**scale, as a double."""
     return x / divisor
+
+
+@inlined
+def float_larger(x, y, xv, yv):
+    """Returns the larger of those that are there."""
+    if xv and yv:
+        return y if float_less(x, y) else x
+    return x if xv else y
+
+
+@inlined
+def float_smaller(x, y, xv, yv):
+    """Returns the smaller of those that are there."""
+    if xv and yv:
+        return y if float_less(y, x) else x
+    return x if xv else y

@@ -69,6 +69,54 @@ def remainder(x, y):
 
 
 @inlined
+def stretched(x, y):
+    """Returns the product with a positive y, or what is nearest to it."""
+    if _product_overflows(x, y):
+        return MANY if x > 0 else -MANY - 1
+    return x * y
+
+
+@inlined
+def rounded_quotient(x, y):
+    """Returns the quotient of a positive y, rounded to the nearest integer, halves away from 0."""
+    whole = _quotient(x, y)
+    rest = _remainder(x, y)
+    if rest < 0:
+        return whole - 1 if -rest >= y + rest else whole
+    return whole + 1 if rest >= y - rest else whole
+
+
+@inlined
+def lower_quotient(x, y):
+    """Returns the quotient of a positive y, rounded down."""
+    whole = _quotient(x, y)
+    return whole - 1 if _remainder(x, y) < 0 else whole
+
+
+@inlined
+def upper_quotient(x, y):
+    """Returns the quotient of a positive y, rounded up."""
+    whole = _quotient(x, y)
+    return whole + 1 if _remainder(x, y) > 0 else whole
+
+
+@inlined
+def larger(x, y, xv, yv):
+    """Returns the larger of those that are there."""
+    if xv and yv:
+        return x if x > y else y
+    return x if xv else y
+
+
+@inlined
+def smaller(x, y, xv, yv):
+    """Returns the smaller of those that are there."""
+    if xv and yv:
+        return x if x < y else y
+    return x if xv else y
+
+
+@inlined
 def wrapped_product(x, y):
     """Returns the product modulo 2**64."""
     return _multiplied(x, y)

@@ -76,6 +76,7 @@ class ProgramArrays(NamedTuple):
     gap_label: np.ndarray
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
+    ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
     parameters: np.ndarray
 
 
@@ -198,7 +199,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
-        ints(state_masks), ints(program.carries or ()), parameters,
+        ints(state_masks), ints(program.carries or ()), ints([0]), parameters,
     )  # fmt: skip
 
 

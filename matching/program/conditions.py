@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matching.program.lanes import (
+    BOOLEAN,
+    FLOAT,
     Lane,
     Leaf,
     Literal,
@@ -14,9 +18,11 @@ from matching.program.lanes import (
     kept_lane,
     lane_of,
     lower,
+    sqrt,
 )
 from matching.program.opcodes import OpCode, constants_of
 from matching.program.registers import Register, RegisterKind, before_last_row, register_of
+from query.language.duck import Settings
 from query.plan.expression import (
     TRUE,
     Aggregate,
@@ -27,16 +33,19 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    conjuncts,
     is_row_local,
     walk,
 )
+from query.plan.row_parts import by_rows
 
 
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
-    constants (`values`) and texts."""
+    constants (`values`) and texts. settings: of DuckDB, under which they are meant."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = ()) -> None:
+        self._settings = settings
         self.features: dict[Expression, int] = {}
         self.lanes: list[Lane] = []
         self.registers: list[Register] = []
@@ -55,8 +64,14 @@ class ConditionCode:
     def code(self, condition: Expression) -> tuple[tuple[int, int, int], ...]:
         """Returns the instructions (opcode, a, b) of a condition. Raises NoLane for a value that is not kept."""
         out: list[tuple[int, int, int]] = []
-        self.emit(lower(condition, self.leaf), out)
+        self.emit(lower(self._known(condition), self.leaf), out)
         return tuple(out)
+
+    def _known(self, condition: Expression) -> Expression:
+        """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
+        settings = self._settings
+        parts = tuple(part if _lowers(part) else by_rows(part, _lowers, settings) for part in conjuncts(condition))
+        return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
 
     def text(self, value: str) -> int:
         """Returns the code of a VARCHAR constant."""
@@ -72,7 +87,7 @@ class ConditionCode:
     def _register(self, kind: RegisterKind, feature: int, variables: tuple[str, ...], depth: int, lane: Lane) -> int:
         return register_of(self.registers, kind, feature, variables, depth, lane)
 
-    def leaf(self, expression: Expression) -> Leaf | None:
+    def leaf(self, expression: Expression) -> Lowered | None:
         match expression:
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
@@ -103,19 +118,38 @@ class ConditionCode:
                 return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
 
-    def _before(self, leaf: Leaf) -> Leaf:
+    def _before(self, lowered: Lowered) -> Lowered:
         """Returns an aggregate without the row that is tried: what its registers held before they took it."""
 
-        match leaf.source:
-            case ("avg", int(total), int(count)):
+        match lowered:
+            case Leaf(("avg", int(total), int(count)), lane):
                 places = (before_last_row(self.registers, index) for index in (total, count))
-                return Leaf(("avg", *places), leaf.lane)
-            case int(index):
-                return Leaf(before_last_row(self.registers, index), leaf.lane)
+                return Leaf(("avg", *places), lane)
+            case Leaf(int(index), lane):
+                return Leaf(before_last_row(self.registers, index), lane)
+            case Op(arguments=arguments):
+                return replace(lowered, arguments=tuple(map(self._before, arguments)))
+            case Literal():
+                return lowered
             case _:
                 raise NoLane("an unknown leaf")
 
-    def _aggregate(self, e: Aggregate) -> Leaf:
+    def _spread(self, function: str, argument: Expression, variables: tuple[str, ...]) -> Lowered:
+        """Returns a variance or standard deviation of doubles."""
+        feature = self.feature(argument)
+        mean = self._register(RegisterKind.MEAN, feature, variables, 0, FLOAT)
+        spread = Leaf(self._register(RegisterKind.SPREAD, feature, variables, mean, FLOAT), FLOAT)
+        whole = Lane(False)
+        count = Leaf(self._register(RegisterKind.COUNT_VALUES, feature, variables, 0, whole), whole)
+        of_all = function.endswith("_pop")
+        divisor = count if of_all else Op("sub", (count, Literal(1, whole)), whole)
+        found: Lowered = Op("fdiv", (spread, Op("to_float", (divisor,), FLOAT)), FLOAT)
+        if function.startswith("stddev"):
+            found = sqrt(found)
+        one = Op("eq", (count, Literal(1, whole)), BOOLEAN)
+        return Op("case", (one, Literal(0.0 if of_all else None, FLOAT), found), FLOAT)
+
+    def _aggregate(self, e: Aggregate) -> Lowered:
         whole = Lane(False)
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
             raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
@@ -150,6 +184,9 @@ class ConditionCode:
                 added = self._register(RegisterKind.SUM, feature, e.variables, 0, sums)
                 count = self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
                 return Leaf(("avg", added, count), Lane(True))
+            case "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop":
+                as_double = argument if argument.type == "DOUBLE" else Call("cast", (argument,), "DOUBLE")
+                return self._spread(e.function, as_double, e.variables)
             case _:
                 raise NoLane(f"{e.function}()")
 
@@ -215,6 +252,15 @@ class ConditionCode:
                 for argument in arguments:
                     self.emit(argument, out)
                 emit(OpCode[name.upper()], *map(self._constant, constants_of(lowered)))
+
+
+def _lowers(expression: Expression) -> bool:
+    """True if a part of a condition has a form as it is."""
+    try:
+        lower(expression, ConditionCode().leaf)
+    except NoLane:
+        return False
+    return True
 
 
 def _has_lane(expression: Expression) -> bool:

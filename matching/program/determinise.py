@@ -16,6 +16,8 @@ from matching.program.program import Merge, Mode, Program
 TESTED_MAX = 8
 LISTS_MAX = 512
 TRANSITIONS_MAX = 4096
+#: Edges that are looked at to make the table: it takes a second or so.
+LOOKED_AT_MAX = 4_000_000
 #: Lists that EXPLAIN prints.
 SHOWN_MAX = 32
 
@@ -121,11 +123,14 @@ def determinise(program: Program) -> ListTable | None:
     number: dict[tuple[int, ...], int] = {(): 0}
     lists: list[tuple[int, ...]] = [()]
     transitions: list[ListTransition] = []
-    at = 0
+    at = looked_at = 0
     while at < len(lists):
         if len(lists) > LISTS_MAX or len(lists) * masks > TRANSITIONS_MAX:
             return None
         runs = (*enumerate(lists[at]), (START, 0))
+        looked_at += masks * sum(program.edge_start[s + 1] - program.edge_start[s] for _, s in runs if s != WAITING)
+        if looked_at > LOOKED_AT_MAX:
+            return None
         for holds in hold:
             items, cut = step_items(program, runs, holds)
             if program.accept[0] and not cut:

@@ -5,6 +5,8 @@ microseconds, dates in days) or float64. BIGINT never passes through float64. In
 range of their DuckDB type, so that overflow is an error and never a wrong number. Texts and other values that are only
 told apart are codes of a dictionary (code lanes). What has no lane raises NoLane and is computed another way (DuckDB
 for row-local expressions, the reference otherwise).
+
+Long: each operator and each function of DuckDB that has a form has a case.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -128,12 +130,13 @@ class Op:
 
     name: one of matching.program.opcodes in small letters. `and` and `or` are computed up to the operand that decides
     (a failure after it does not count), `both` and `either` are the same, but all operands are computed, as DuckDB
-    does for BETWEEN and IN; case and coalesce become jumps.
+    does for BETWEEN and IN; case and coalesce become jumps. constant: that of an operation, if its lanes do not say it.
     """
 
     name: str
     arguments: tuple[Lowered, ...]
     lane: Lane
+    constant: int | float | None = None
 
 
 Lowered = Leaf | Literal | Op
@@ -239,7 +242,21 @@ def _same(a: Lowered, b: Lowered) -> tuple[Lowered, Lowered, str]:
     if a.lane.floating or b.lane.floating:
         return _to_float(a), _to_float(b), "f"
     scale = max(a.lane.scale, b.lane.scale)
-    return _to_scale(a, scale), _to_scale(b, scale), ""
+    return _stretched(a, scale), _stretched(b, scale), ""
+
+
+def _stretched(value: Lowered, scale: int) -> Lowered:
+    """A value to be compared with one of that scale; where it has no 64 bits then, it is beyond all others."""
+    factor = 10 ** (scale - value.lane.scale)
+    largest = max(value.lane.high, -value.lane.low) * factor
+    if factor == 1 or isinstance(value, Literal) or largest <= INT64_MAX or factor > INT64_MAX:
+        return _to_scale(value, scale)
+    return Op("stretch", (value,), Lane(False, scale))
+
+
+def _ranked(text: Lowered) -> Lowered:
+    """The place of a text among all that are known."""
+    return text if _is_null(text) else Op("rank", (text,), Lane(False))
 
 
 def _fit(value: Lowered, lane: Lane) -> Lowered:
@@ -288,7 +305,192 @@ def _connected(name: str, parts: list[Lowered]) -> Lowered:
     return reduce(lambda left, right: Op(name, (left, right), BOOLEAN), parts)
 
 
-def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> Lowered:
+def _cast(x: Lowered, lane: Lane, what: str) -> Lowered:
+    """A value in another lane, as CAST does: an error where that has no such value, decimals rounded half away from 0,
+    doubles half to even."""
+    if _is_null(x):
+        return Literal(None, lane)
+    if x.lane.unit is Unit.NUMBER and lane.unit is Unit.NUMBER and x.lane.boolean != lane.boolean:
+        if lane.boolean and not x.lane.floating:
+            return Op("ne", (x, Literal(0, x.lane)), BOOLEAN)
+        if x.lane.boolean and not lane.scale:
+            return _to_float(x) if lane.floating else x
+        raise NoLane(what)
+    if x.lane.boolean or lane.boolean:
+        raise NoLane(what)
+    if lane.unit not in (Unit.NUMBER, Unit.MICROSECONDS, Unit.SINGLE):
+        raise NoLane(what)
+    if lane.floating or (
+        not x.lane.floating and lane.scale >= x.lane.scale and lane.low <= x.lane.low and x.lane.high <= lane.high
+    ):
+        return _fit(x, lane)
+    if x.lane.unit is not Unit.NUMBER or lane.unit is not Unit.NUMBER:
+        raise NoLane(what)
+    if x.lane.floating:
+        if lane.scale:
+            raise NoLane(what)  # DuckDB rounds the product with the power of ten
+        return Op("to_integer", (x,), lane)
+    if x.lane.scale > lane.scale:
+        x = Op("shrink", (x,), Lane(False, lane.scale), 10 ** (x.lane.scale - lane.scale))
+    elif x.lane.scale < lane.scale:
+        x = _to_scale(x, lane.scale)
+    return Op("fit", (x,), lane)
+
+
+#: Functions of the C library that kernels call, of one number and of two; a condition has the place of one.
+FUNCTIONS = (
+    "sqrt", "cbrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "floor", "ceil",
+    "trunc", "round",
+)  # fmt: skip
+FUNCTIONS_OF_TWO = ("pow", "fmod", "atan2")
+#: By DuckDB's names.
+_FUNCTIONS = {name: place for place, name in enumerate(FUNCTIONS)}
+_FUNCTIONS |= {"ln": _FUNCTIONS["log"], "log": _FUNCTIONS["log10"], "ceiling": _FUNCTIONS["ceil"]}
+_FUNCTIONS_OF_TWO = {name: place for place, name in enumerate(FUNCTIONS_OF_TWO)}
+_FUNCTIONS_OF_TWO |= dict.fromkeys(("power", "**", "^"), _FUNCTIONS_OF_TWO["pow"])
+_TO_WHOLE = {"floor": "floor", "ceil": "ceil", "ceiling": "ceil", "trunc": "trunc", "round": "shrink"}
+#: Microseconds of the parts of times that are always as long.
+_PART_US = {
+    "microsecond": 1, "microseconds": 1, "us": 1, "millisecond": 1000, "milliseconds": 1000, "ms": 1000,
+    "second": 10**6, "seconds": 10**6, "s": 10**6, "minute": 60 * 10**6, "minutes": 60 * 10**6, "m": 60 * 10**6,
+    "hour": 3600 * 10**6, "hours": 3600 * 10**6, "h": 3600 * 10**6,
+}  # fmt: skip
+_TEXT = r"'(?:[^']|'')*'"
+
+
+def _called(sql: str) -> tuple[str, list[int | Constant]] | None:
+    """Returns the function, or operator, of a text with one call, and what it is given: places of arguments, and
+    constants. None if the text is none."""
+    operator = re.fullmatch(r'\(\s*("_\d+"|-?\d+)\s*(\*\*|\^|&|\|)\s*("_\d+"|-?\d+)\s*\)', sql)
+    if operator is not None:
+        return operator[2], [_item(operator[1]), _item(operator[3])]
+    call = re.fullmatch(r'"?(\w+)"?\((.*)\)', sql, re.DOTALL)
+    if call is None:
+        return None
+    found, at = [], 0
+    item = re.compile(rf"""\s*("_\d+"|{_TEXT}|-?\d+(?:\.\d+)?|true|false|NULL)\s*(,|$)""")
+    while at < len(call[2]):
+        one = item.match(call[2], at)
+        if one is None:
+            return None
+        found.append(_item(one[1]))
+        at = one.end()
+    return call[1].lower(), found
+
+
+def _item(text: str) -> int | Constant:
+    """Returns the place of an argument, or a constant."""
+    if text.startswith('"'):
+        return int(text[2:-1])
+    if text.startswith("'"):
+        return Constant(text[1:-1].replace("''", "'"), "VARCHAR")
+    if text in ("true", "false"):
+        return Constant(text == "true", "BOOLEAN")
+    if text == "NULL":
+        return Constant(None, "NULL")
+    if "." in text:
+        return Constant(Decimal(text), f"DECIMAL({len(text) - text.count('-') - 1},{len(text.partition('.')[2])})")
+    return Constant(int(text), "INTEGER" if abs(int(text)) < 2**31 else "BIGINT")
+
+
+def _function(
+    name: str, given: tuple[Expression, ...], type: str, down: Callable[[Expression], Lowered]
+) -> Lowered | None:
+    """Returns a function of DuckDB in lanes, or None if it has no form. Long: a case for each function."""
+    match name, given:
+        case "if", (condition, yes, no):
+            return down(Call("case", (condition, yes, no), type))
+        case "ifnull", (_, _):
+            return down(Call("coalesce", given, type))
+        case "nullif", (a, b):
+            return down(Call("case", (Call("=", (a, b), "BOOLEAN"), Constant(None, type), a), type))
+        case "greatest" | "least", (_, *_):
+            lane = kept_lane(type)
+            if lane.unit is Unit.CODE or (lane.unit is not Unit.NUMBER and any(a.type != type for a in given)):
+                return None
+            values = [_fit(down(value), lane) for value in given]
+            chosen = ("f" if lane.floating else "") + ("larger" if name == "greatest" else "smaller")
+            return reduce(lambda x, y: Op(chosen, (x, y), lane), values)
+        case "date_sub" | "datesub", (Constant(str(part)), a, b):  # date_diff: query.plan.row_parts
+            if (a.type, b.type, type) != ("TIMESTAMP", "TIMESTAMP", "BIGINT") or part.lower() not in _PART_US:
+                return None
+            return _whole_units(down(a), down(b), _PART_US[part.lower()])
+        case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
+            x, second = down(a), Literal(10**6, Lane(False))
+            whole, rest = Op("idiv", (x, second), Lane(False)), Op("mod", (x, second), Lane(False))
+            return Op("fadd", (Op("to_float", (whole,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
+        case "&" | "|", (a, b):
+            x, y = down(a), down(b)
+            whole_numbers = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
+            if not all(whole_numbers) or x.lane.boolean or y.lane.boolean or {a.type, b.type, type} & {"HUGEINT"}:
+                return None
+            return Op("bit_and" if name == "&" else "bit_or", (x, y), lane_of(type))
+    numbers = [a for a in given if _is_number(a.type)]
+    if len(numbers) < len(given) or not _is_number(type):
+        return None
+    lane = lane_of(type)
+    match name, given:
+        case "sign", (a,):
+            x = down(a)
+            if x.lane.floating:
+                return None
+            zero, null = Literal(0, replace(x.lane, low=INT64_MIN, high=INT64_MAX)), Op("is_null", (x,), BOOLEAN)
+            more, less = Op("gt", (x, zero), BOOLEAN), Op("lt", (x, zero), BOOLEAN)
+            signs = (more, Literal(1, lane), less, Literal(-1, lane), Literal(0, lane))
+            return Op("case", (null, Literal(None, lane), *signs), lane)
+        case "round", (a, Constant(int(places))) if lane.floating and type == "DOUBLE" and 0 < places < 300:
+            return Op("rounded", (_to_float(down(a)),), lane, 10.0**places)
+        case ("round" | "floor" | "ceil" | "ceiling" | "trunc"), (a, *more) if not lane.floating:
+            return _to_fewer_places(name, down(a), more, lane)
+        case _, (a,) if name in _FUNCTIONS and type == "DOUBLE" and not (name == "round" and a.type != "DOUBLE"):
+            return Op("function", (_to_float(down(a)),), lane, _FUNCTIONS[name])
+        case _, (a, b) if name in _FUNCTIONS_OF_TWO and type == "DOUBLE":
+            return Op("function_of_two", (_to_float(down(a)), _to_float(down(b))), lane, _FUNCTIONS_OF_TWO[name])
+    return None
+
+
+def _is_time_apart(e: Expression) -> bool:
+    """True for the difference of two times, whose days and rest have one sign."""
+    return isinstance(e, Call) and e.function == "-" and all(a.type == "TIMESTAMP" for a in e.arguments)
+
+
+def _is_number(type: str) -> bool:
+    try:
+        lane = lane_of(type)
+    except NoLane:
+        return False
+    return lane.unit is Unit.NUMBER and not lane.boolean
+
+
+def _to_fewer_places(name: str, x: Lowered, more: Sequence[Expression], lane: Lane) -> Lowered | None:
+    """A decimal or integer with fewer places, or None."""
+    places = more[0].value if len(more) == 1 and isinstance(more[0], Constant) else None
+    if x.lane.floating or (more and not isinstance(places, int)):
+        return None
+    if x.lane.scale == lane.scale:
+        return x if places is None or int(places) >= x.lane.scale else None
+    if x.lane.scale < lane.scale or places not in (None, lane.scale):
+        return None
+    return Op(_TO_WHOLE[name], (x,), lane, 10 ** (x.lane.scale - lane.scale))
+
+
+def _whole_units(a: Lowered, b: Lowered, unit_us: int) -> Lowered:
+    """The number of whole units between two times; null if one of them is infinite."""
+    lane = Lane(False)
+
+    def finite(x: Lowered) -> Lowered:
+        endless = Op("eq", (Op("abs", (x,), lane), Literal(INT64_MAX, lane)), BOOLEAN)
+        return Op("case", (endless, Literal(None, lane), x), lane)
+
+    return Op("idiv", (Op("sub", (finite(b), finite(a)), lane), Literal(unit_us, lane)), lane)
+
+
+def sqrt(value: Lowered) -> Lowered:
+    """The square root of a double."""
+    return Op("function", (value,), FLOAT, _FUNCTIONS["sqrt"])
+
+
+def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) -> Lowered:
     """Returns the expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 
     Raises NoLane if the exact meaning is not expressible. Long: a case for each operation."""
@@ -315,7 +517,9 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
                 a, b = _alike((a, b))
             x, y, prefix = _same(down(a), down(b))
             if Unit.CODE in (x.lane.unit, y.lane.unit) and name not in ("=", "<>"):
-                raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
+                if "VARCHAR" not in (x.lane.coded, y.lane.coded):
+                    raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
+                x, y = _ranked(x), _ranked(y)
             return Op(prefix + _COMPARE[name], (x, y), BOOLEAN)
         case Opaque(sql, (a, *others), "BOOLEAN") if (equal := _equality(sql, len(others))) and a.type in CODED:
             return down(Call(equal, (a, others[0] if others else a), "BOOLEAN"))
@@ -353,9 +557,15 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Call("//" | "%" as name, (a, b), type):
             lane = lane_of(type)
             x, y = down(a), down(b)
-            if lane.floating or any(of.scale or of.unit is not Unit.NUMBER for of in (lane, x.lane, y.lane)):
-                raise NoLane(f"{name} of other than integers")
-            return Op("idiv" if name == "//" else "mod", (x, y), lane)
+            if any(of.unit is not Unit.NUMBER for of in (lane, x.lane, y.lane)):
+                raise NoLane(f"{name} of other than numbers")
+            if lane.floating:
+                if name == "//":
+                    raise NoLane("// of doubles")
+                return Op("function_of_two", (_to_float(x), _to_float(y)), lane, _FUNCTIONS_OF_TWO["fmod"])
+            if name == "//" and any(of.scale for of in (lane, x.lane, y.lane)):
+                raise NoLane("// of decimals")
+            return Op("idiv" if name == "//" else "mod", (_to_scale(x, lane.scale), _to_scale(y, lane.scale)), lane)
         case Call("neg" | "abs" as name, (a,), type):
             lane = lane_of(type)
             if lane.unit not in (Unit.NUMBER, Unit.MICROSECONDS):
@@ -367,13 +577,7 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
             x = down(a)
             if a.type == type:
                 return x
-            if x.lane.boolean != lane.boolean or (x.lane.floating and not lane.floating):
-                raise NoLane(f"CAST to {type}")
-            if lane.unit not in (Unit.NUMBER, Unit.MICROSECONDS, Unit.SINGLE):
-                raise NoLane(f"CAST of {a.type} to {type}")
-            if lane.floating or (lane.scale >= x.lane.scale and lane.low <= x.lane.low and x.lane.high <= lane.high):
-                return _fit(x, lane)
-            raise NoLane(f"CAST to {type}")
+            return _cast(x, lane, f"CAST of {a.type} to {type}")
         case Call("case", arguments, type):
             lane = kept_lane(type)
             parts = [
@@ -383,6 +587,13 @@ def lower(expression: Expression, leaf: Callable[[Expression], Leaf | None]) -> 
         case Call("coalesce", arguments, type):
             lane = kept_lane(type)
             return Op("coalesce", tuple(_fit(down(e), lane) for e in arguments), lane)
+        case Call("refuse", (a,)):
+            return Op("refuse", (down(a),), BOOLEAN)
+        case Opaque(sql, values, type) if (called := _called(sql)) is not None:
+            given = tuple(values[item] if isinstance(item, int) else item for item in called[1])
+            if (computed := _function(called[0], given, type, down)) is None:
+                raise NoLane(f"the function {called[0]}")
+            return computed
         case Column(name):
             raise NoLane(f"column {name}")
         case Call(name):

@@ -40,6 +40,8 @@ def _before(program: Program, label: int, registers: frozenset[int]) -> frozense
             needed.add(r)
         if register.kind.reads_link:
             needed.add(register.link)
+        if register.kind.reads_other:
+            needed.add(register.depth)
     return frozenset(needed)
 
 

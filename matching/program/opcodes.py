@@ -20,17 +20,20 @@ from typing import Literal
 
 from matching.program.lanes import Op
 
-#: Functions that texts may call: the scalar form is in matching.kernels.integers or .floats, that of arrays in
+#: Functions that texts may call: the scalar form is in matching.kernels.integers, .floats or .libm, that of arrays in
 #: matching.array_lanes. Two more names are numbers: INT64_MIN, and c.
 PRIMITIVES = (
-    "add_overflows", "sub_overflows", "mul_overflows", "quotient", "remainder", "to_float", "float_less", "float_equal",
+    "add_overflows", "sub_overflows", "mul_overflows", "stretched", "quotient", "remainder", "rounded_quotient",
+    "lower_quotient", "upper_quotient", "larger", "smaller", "to_float", "float_less", "float_equal", "float_larger",
+    "float_smaller", "function_of", "function_of_two", "rounded", "nearest",
 )  # fmt: skip
 
 #: A truth is an integer, 0 or 1. Of a value of any kind only xv is read.
 Kind = Literal["integer", "float", "truth", "any"]
 #: What a and b of an instruction are: the index of a feature, of a register, or of a constant (a value to push, the
-#: `low` and `high` of the result's type, the `factor` or, a float, the `divisor` c), or the instruction jumped to.
-Operand = Literal["feature", "register", "value", "low", "high", "factor", "divisor", "target"]
+#: `low` and `high` of the result's type, the `factor`, a function's number (`which`) or, a float, the `divisor` c), the
+#: `ranks` c of the texts known so far, by code, or the instruction jumped to.
+Operand = Literal["feature", "register", "value", "low", "high", "factor", "which", "divisor", "ranks", "target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,24 @@ class OpCode(IntEnum):
     RESCALE = Compute(_ONE, "integer", "x * c", "mul_overflows(x, c)", operands=("factor",))  # c: 10**more
     AVG = Compute(_TWO, "float", _OF_COUNT, operands=("divisor",))  # c: 10**scale
     FAVG = Compute(("float", "integer"), "float", _OF_COUNT, operands=("divisor",))
+    STRETCH = Compute(_ONE, "integer", "stretched(x, c)", operands=("factor",))  # c: 10**more
+    SHRINK = Compute(_ONE, "integer", "rounded_quotient(x, c)", operands=("factor",))  # c: 10**less
+    FLOOR = Compute(_ONE, "integer", "lower_quotient(x, c)", operands=("factor",))
+    CEIL = Compute(_ONE, "integer", "upper_quotient(x, c)", operands=("factor",))
+    TRUNC = Compute(_ONE, "integer", "quotient(x, c)", operands=("factor",))
+    FIT = _checked(_ONE, "x", "xv == False")
+    TO_INTEGER = _checked(("float",), "nearest(x)", "(abs(x) < 9223372036854775808.0) == False")
+    FUNCTION = Compute(("float",), "float", "function_of(x, c)", operands=("which",))
+    FUNCTION_OF_TWO = Compute(("float", "float"), "float", "function_of_two(x, y, c)", operands=("which",))
+    ROUNDED = Compute(("float",), "float", "rounded(x, c)", operands=("divisor",))  # c: 10**places
+    LARGER = Compute(_TWO, "integer", "larger(x, y, xv, yv)", valid="xv | yv")
+    SMALLER = Compute(_TWO, "integer", "smaller(x, y, xv, yv)", valid="xv | yv")
+    FLARGER = Compute(("float", "float"), "float", "float_larger(x, y, xv, yv)", valid="xv | yv")
+    FSMALLER = Compute(("float", "float"), "float", "float_smaller(x, y, xv, yv)", valid="xv | yv")
+    BIT_AND = Compute(_TWO, "integer", "x & y")
+    BIT_OR = Compute(_TWO, "integer", "x | y")
+    RANK = Compute(_ONE, "integer", "c[x]", operands=("ranks",))  # by which texts are ordered
+    REFUSE = Compute(("truth",), "truth", "x == True", "x == True")
     DISTINCT = Compute(_TWO, "truth", "x != y", null="xv != yv")
     FDISTINCT = Compute(("float", "float"), "truth", "float_equal(x, y) == False", null="xv != yv")
     AND = Compute(("truth", "truth"), "truth", "x & y", valid="(xv & (x == False)) | (yv & (y == False))")
@@ -145,10 +166,15 @@ class OpCode(IntEnum):
 
 #: By number.
 OPCODES = tuple(OpCode)
+#: The operations, as they are called in trees, that numpy does not compute as the C library and DuckDB do; and those
+#: that read what only a kernel has.
+OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded", "rank"})
 
 
 def constants_of(op: Op) -> tuple[int | float, ...]:
-    """Returns the constants of a lowered operation's operands, in order; they depend on its lanes."""
+    """Returns the constants of a lowered operation's operands, in order: its own, or what its lanes say."""
+    if op.constant is not None:
+        return (op.constant,)
     match OpCode[op.name.upper()].does.operands:
         case ("low", "high"):
             return op.lane.low, op.lane.high

@@ -7,24 +7,26 @@ section 5.2.2: only the values that later conditions need, never the events).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 from matching.program.conditions import ConditionCode
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
-from matching.program.refused import NoKernel, automaton_to_run, negated_ends, refuse
+from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
 from matching.program.registers import REGISTERS_MAX, Assign, Register, RegisterKind
 from query.automaton.compile import is_ambiguous
 from query.automaton.nfa import Automaton, Edge, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
+    Aggregate,
     Call,
     Constant,
     Expression,
     Logical,
     Navigation,
+    Opaque,
     conjuncts,
     is_row_local,
     show,
@@ -200,6 +202,11 @@ class Program:
         return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
 
     @property
+    def ranks_texts(self) -> bool:
+        """True if a condition asks for the order of texts."""
+        return any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+
+    @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(
@@ -294,7 +301,7 @@ class Program:
                 return f" f{a}"
             case ("register",):
                 return f" r{a}"
-            case ("value" | "factor" | "divisor",):
+            case ("value" | "factor" | "which" | "divisor",):
                 return f" {self.constants[a]}"
             case ("target",):
                 return f" {a}"
@@ -312,6 +319,10 @@ def _and(parts: list[Expression]) -> Expression:
     if not parts:
         return TRUE
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
+
+
+#: Offsets of LAST above it are read from the rows before, instead of kept by every run.
+NEIGHBOURS_FROM = 8
 
 
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
@@ -356,8 +367,9 @@ def _conditions(
     """Returns, by variable, the row-local part of its condition and the code of the rest. Raises NoKernel."""
     local: dict[str, Expression] = {}
     codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    contiguous = plan.selection not in PASSING
     for variable in variables:
-        parts = conjuncts(plan.condition(variable))
+        parts = conjuncts(_by_neighbours(plan.condition(variable)) if contiguous else plan.condition(variable))
         local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
         if any(map(_is_far, rest)):
@@ -400,7 +412,7 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
 
-    conditions = ConditionCode()
+    conditions = ConditionCode(plan.settings)
     local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
     label_text = (-1,) * len(labels)
     if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
@@ -468,6 +480,20 @@ def assemble(plan: Plan) -> Program:
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
     )
+
+
+def _by_neighbours(e: Expression) -> Expression:
+    """Returns a condition in which LAST(x, n) of many rows of a match is PREV(x, n), as far as the match goes: no row
+    of the partition lies between two rows of a match."""
+    match e:
+        case Navigation(argument, (), Logical.LAST, n, 0, False, type) if n > NEIGHBOURS_FROM:
+            count = Aggregate("count", None, (), False, False, "BIGINT")
+            there = Call(">", (count, Constant(n, "BIGINT")), "BOOLEAN")
+            return Call("case", (there, Navigation(argument, (), None, 0, -n, False, type), Constant(None, type)), type)
+        case Call(_, arguments) | Opaque(_, arguments):
+            return replace(e, arguments=tuple(map(_by_neighbours, arguments)))
+        case _:
+            return e
 
 
 def _is_far(condition: Expression) -> bool:

@@ -5,8 +5,8 @@ the statements of a kernel written out for a program (matching.written_registers
 (matching.program.live). A new kind of register is an entry here.
 
 The texts of an entry are Python over x, the register before the row, y, the value of the row, z, the linked register
-before the row, and d, the depth; xv, yv and zv are True if these are not null. They may call the functions of
-matching.program.opcodes.PRIMITIVES.
+before the row, and d, the depth; xv, yv and zv are True if these are not null; w is the float register of the number d,
+before the row. They may call the functions of matching.program.opcodes.PRIMITIVES.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class RegisterKind(IntEnum):
     LAST = Assign("y", valid="yv")
     FIRST = Assign("y", valid="yv", when="z == d")
     BEFORE = Assign("z", valid="zv")
+    # of the count z before the row, as DuckDB has them: the mean, and the sum of squared distances from it
+    MEAN = Accumulate("x + (y - x) / (z + 1)", first="y + 0.0")
+    SPREAD = Accumulate("x + (y - w) * (y - (w + (y - w) / (z + 1)))", first="y * (y - y) + 0.0")
 
     @property
     def counts(self) -> bool:
@@ -80,6 +83,16 @@ class RegisterKind(IntEnum):
         return _reads("z", self.does)
 
     @property
+    def reads_other(self) -> bool:
+        """True if the value after a row depends on the register of the number d."""
+        return _reads("w", self.does)
+
+    @property
+    def floats_only(self) -> bool:
+        """True if the register is a float always."""
+        return self in (RegisterKind.MEAN, RegisterKind.SPREAD)
+
+    @property
     def reads_row(self) -> bool:
         """True if the value after a row may be that of the row."""
         return _reads("y", self.does)
@@ -95,9 +108,9 @@ class Register:
 
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
     bound. depth: the offset of FIRST and LAST, which is kept as BEFORE from 1 on; 0 for what an aggregate was before
-    its last row. link: of BEFORE the register whose value before the row it keeps, of FIRST the COUNT_ROWS it reads,
-    else -1. A register comes after the one it links to, and updates go from the last register to the first, so that
-    each reads the value before.
+    its last row; of SPREAD the number of its MEAN. link: of BEFORE the register whose value before the row it keeps, of
+    FIRST the COUNT_ROWS it reads, of MEAN and SPREAD the COUNT_VALUES, else -1. A register comes after the one it links
+    to, and updates go from the last register to the first, so that each reads the value before.
     """
 
     kind: RegisterKind
@@ -122,6 +135,8 @@ def register_of(
     link = -1
     if kind is RegisterKind.FIRST:
         link = register_of(registers, RegisterKind.COUNT_ROWS, -1, names, 0, Lane(False))
+    if kind in (RegisterKind.MEAN, RegisterKind.SPREAD):
+        link = register_of(registers, RegisterKind.COUNT_VALUES, feature, names, 0, Lane(False))
     if kind is RegisterKind.BEFORE:
         link = register_of(registers, RegisterKind.LAST, feature, names, depth - 1, lane)
     registers.append(Register(kind, feature, names, depth, link, lane))

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from matching.program.conditions import ConditionCode
-from matching.program.lanes import Lane, Leaf, NoLane, kept_lane, lower
+from matching.program.lanes import Lane, Leaf, Lowered, NoLane, kept_lane, lower
 from matching.program.opcodes import OpCode
 from matching.program.program import NoKernel, Program, TextCodes, assemble
 from query.automaton.trends import TrendAutomaton, trend_automaton
@@ -309,13 +309,15 @@ def _pair(condition: Expression, reads: ConditionCode, code: list[tuple[tuple[in
         reads.emit(lower(condition, lambda e: _leaf(e, reads)), instructions)
     except NoLane as why:
         raise NoKernel(f"the condition {show(condition)} between two events of a trend ({why})") from None
+    if any(op == OpCode.RANK for op, _, _ in instructions):
+        raise NoKernel(f"the condition {show(condition)} between two events of a trend (order of VARCHAR)")
     before = tuple(dict.fromkeys(a for op, a, _ in instructions if op == OpCode.REGISTER))
     if tuple(instructions) not in code:
         code.append(tuple(instructions))
     return ((Computed(code.index(tuple(instructions)), before),),)
 
 
-def _leaf(e: Expression, reads: ConditionCode) -> Leaf | None:
+def _leaf(e: Expression, reads: ConditionCode) -> Lowered | None:
     """Returns what only one of the two events is read for as a value of it, where it has a lane; a register is one of
     the event right before."""
     if isinstance(e, Constant):

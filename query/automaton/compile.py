@@ -29,6 +29,8 @@ from query.plan.plan import Plan
 #: Maximum number of nodes of a pattern; {n,m} is written out, so A{5000} has 5,000, and an optional round has three
 #: more.
 NODES_MAX = 30_000
+#: Most edges: `(A?){1000}` has half a million, one from each A to each later one.
+EDGES_MAX = 300_000
 
 
 #: A loop of the pattern: the number of nodes before it, and its depth.
@@ -201,7 +203,8 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
 
 
 def compile_plan(plan: Plan) -> Automaton:
-    """Returns the automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX.
+    """Returns the automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX
+    or EDGES_MAX.
 
     Rows inside {- -} are distinguished only if the output shows the rows of a match. States from which no match can end
     are dropped, except if TIMEOUT ROWS may show a match that waits in one. Cost: O(positions * edges); done once per
@@ -218,6 +221,7 @@ def compile_plan(plan: Plan) -> Automaton:
                 made.place = replace(made.place, shown=True)
     closures: dict[int, _Closure] = {}
     pending = [p for p, _ in first.positions]
+    edge_count = 0
     while pending:
         node = pending.pop()
         if node not in closures:
@@ -225,6 +229,12 @@ def compile_plan(plan: Plan) -> Automaton:
             assert isinstance(position, _Position)
             closures[node] = _closure(position.then, nodes, False)
             pending.extend(p for p, _ in closures[node].positions)
+            edge_count += len(closures[node].positions)
+            if edge_count > EDGES_MAX:
+                raise QueryError([Diagnostic(
+                    "HQ600", f"the pattern expands to more than {EDGES_MAX:,} edges", NO_SPAN,
+                    hint="use smaller bounds in {n,m} around what may be left out, or fewer nested ones",
+                )])
     alive = set(closures) if plan.timeout_rows else _alive(closures)
 
     # states are (node, after the last row of a partition), numbered in breadth-first order

@@ -527,6 +527,13 @@ def lambda_names() -> frozenset[str]:
 
 
 @cache
+def reserved_words() -> frozenset[str]:
+    """Returns the words that cannot name a table without quotes, lower case."""
+    rows = _rows("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
+    return frozenset(row[0].lower() for row in rows) | {"match_recognize"}
+
+
+@cache
 def volatile_names() -> frozenset[str]:
     """Returns the names of functions whose value is not a function of their arguments: volatile ones, the clock, the
     session."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from query.errors import Diagnostic, ExpandedText, Insert, QueryError, Span
+from query.errors import Diagnostic, ExpandedText, Insert, QueryError, Span, check_text
 from query.language.build import identifier_of
 from query.language.cut import WithEntry, enclosing, with_lists
 from query.language.lexer import TokenKind, Tokens, tokenize
-from query.language.read import names_pattern
+from query.language.read import names_box, names_pattern
 
 #: The columns of a named pattern's rows beside its own: the times of its first and last event.
 TIMES = ("t0", "t1")
@@ -49,6 +49,7 @@ class DropPattern:
 def pattern_statement(text: str) -> CreatePattern | DropPattern | None:
     """Returns the statement about a named pattern that a text is, or None if it is another one. Raises QueryError for
     an incomplete one."""
+    check_text(text)
     head = text.lstrip()[:6].upper()
     if head not in ("CREATE", "DROP P") and not head.startswith(("--", "/*", "DROP")):
         return None
@@ -101,10 +102,22 @@ def _expected(tokens: Tokens, i: int, what: str, hint: str = "") -> QueryError:
 
 
 def boxes(tokens: Tokens) -> Iterator[int]:
-    """Yields the tokens that name the pattern of a box."""
-    for i in range(len(tokens.items)):
-        if tokens.words(i, "AS", "PATTERN") and names_pattern(tokens, i + 1):
-            yield i + 2
+    """Yields the tokens that name the pattern of a box: `v AS PATTERN name`, and `PATTERN name v` in SEQ."""
+    for i, token in enumerate(tokens.items):
+        if token.word == "PATTERN" and names_pattern(tokens, i):
+            if tokens.words(i - 1, "AS") or (names_box(tokens, i) and _is_element(tokens, i)):
+                yield i + 1
+
+
+def _is_element(tokens: Tokens, i: int) -> bool:
+    """True if an element of SEQ may begin at token i."""
+    before = tokens.items[i - 1].word if i else ""
+    if before not in ("(", ",", "~", "∼"):
+        return False
+    around = enclosing(tokens, i)
+    if before == "(" and len(around) > 1 and tokens.items[around[-1] - 1].word in ("~", "∼"):
+        around = around[:-1]
+    return bool(around) and tokens.words(around[-1] - 1, "SEQ", "(")
 
 
 def written(tokens: Tokens, i: int) -> str:
@@ -112,11 +125,29 @@ def written(tokens: Tokens, i: int) -> str:
     return identifier_of(tokens.items[i].text, tokens.items[i].span).written.lower()
 
 
+def histories(tokens: Tokens, patterns: Mapping[str, str], inputs: Sequence[str]) -> Iterator[int]:
+    """Yields the tokens that name a pattern in HISTORY OF."""
+    for i in _read(tokens, patterns, inputs):
+        if tokens.items[i - 1].word == "OF" and not _is_entry(tokens, i):
+            yield i
+
+
 def entries_seen(tokens: Tokens, i: int) -> Iterator[WithEntry]:
     """Yields the WITH entries that stand before token i where it can see them, the innermost last."""
     for open in (-1, *enclosing(tokens, i)):
         for listed in with_lists(tokens, open, i):
             yield from (e for e in listed.entries if e.close < i)
+
+
+def entry_around(text: str, place: int) -> str | None:
+    """Returns the name of the innermost entry of WITH around a place of a text, None outside of all."""
+    tokens = tokenize(text)
+    at = next((i for i, token in enumerate(tokens.items) if token.end > place), len(tokens.items))
+    found = None
+    for open in (-1, *enclosing(tokens, at)):
+        entries = [e for listed in with_lists(tokens, open, at) for e in listed.entries if e.open < at < e.close]
+        found = tokens.items[entries[0].name] if entries else found
+    return None if found is None else identifier_of(found.text, found.span).written
 
 
 def used_patterns(text: str, patterns: Mapping[str, str], inputs: Sequence[str] = ()) -> dict[str, str]:
@@ -224,8 +255,8 @@ def expanded(
     text: str, inputs: Sequence[str], patterns: Mapping[str, str], inside: tuple[str, ...] = ()
 ) -> str:
     """Returns a statement with the queries of the named patterns that FROM or JOIN reads as entries of WITH; the text
-    itself if it reads none. inside: the patterns that this text is part of, the outermost first. Raises QueryError for
-    HISTORY OF a named pattern, and HQ222 for a pattern made of itself."""
+    itself if it reads none. HISTORY OF a named pattern stays. inside: the patterns that this text is part of, the
+    outermost first. Raises QueryError, HQ222, for a pattern made of itself."""
     if not any(name in text.lower() for name in patterns):
         return text
     tokens = tokenize(text)
@@ -236,10 +267,7 @@ def expanded(
             continue
         span = tokens.items[i].span
         if tokens.items[i - 1].word == "OF":
-            message = f"HISTORY OF the named pattern {name} is not supported yet"
-            keep = f'db.watch("SELECT * FROM {name}", into="{name}s", time="t1")'
-            hint = f"keep its rows in a stream, {keep}, and join HISTORY OF that"
-            raise QueryError([Diagnostic("HQ500", message, span, "no stream", hint)], text)
+            continue  # read by ranges
         if name in inside:
             ring = " -> ".join((*inside[inside.index(name) :], name))
             raise QueryError([Diagnostic("HQ222", f"the pattern {name} is made of itself", span, ring,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import lark
@@ -21,7 +21,7 @@ from query.language.build import (
     trees_of,
     within_of,
 )
-from query.language.build_trends import Trend, listed_of, returned_of, trend_of
+from query.language.build_trends import Trend, TrendEvent, listed_of, returned_of, trend_of
 from query.language.clauses import Input
 from query.language.cut import (
     AlertCut,
@@ -38,6 +38,7 @@ from query.language.cut import (
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
+from query.language.named import histories as histories_of
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -77,6 +78,7 @@ def _parse(
     if not tokens.items:
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
     modules, unread = _modules(tokens, inputs, patterns, named, inside)
+    modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}, inside))
     cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
     histories: list[ast.HistoryJoin] = []
@@ -121,8 +123,7 @@ def _modules(
         if entry is not None and _is_added(tokens, entry):
             entry = None  # the pattern itself, without the columns that FROM shows
         if entry is not None and not _is_read(tokens, entry):
-            span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            unread += [span] if span not in unread else []
+            unread = _with(unread, Span(tokens.items[entry.open].end, tokens.items[entry.close].start))
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
@@ -132,9 +133,7 @@ def _modules(
                 tokens.text, "HQ222", f"there is no pattern {name}", tokens.items[i].span, "no such pattern", hint
             )
         if name in inside:
-            ring = " -> ".join((*inside[inside.index(name) :], name))
-            raise error_at(tokens.text, "HQ222", f"the pattern {name} is made of itself", tokens.items[i].span, ring,
-                           "a box stands for a pattern of a lower layer")
+            raise _of_itself(tokens, i, inside)
         if entry is None:
             text, below = patterns[name], patterns
         else:
@@ -151,10 +150,43 @@ def _modules(
         entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
         for entry in entries.values():
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
-            has_pattern = any(t.word == "MATCH_RECOGNIZE" for t in tokens.items[entry.open : entry.close])
-            if has_pattern and span not in unread and not _is_read(tokens, entry) and not _is_added(tokens, entry):
-                unread.append(span)
+            if _has_pattern(tokens, entry) and not _is_read(tokens, entry) and not _is_added(tokens, entry):
+                unread = _with(unread, span)
     return tuple(found.values()), tuple(unread)
+
+
+def _with(spans: list[Span], span: Span) -> list[Span]:
+    """Returns spans with a further one, and of those that lie in others only these."""
+    if any(s.start <= span.start and span.end <= s.end for s in spans):
+        return spans
+    return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]
+
+
+def _of_itself(tokens: Tokens, i: int, inside: tuple[str, ...]) -> QueryError:
+    """Returns the fault of a pattern that is named inside itself, by token i."""
+    name = written(tokens, i)
+    ring = " -> ".join((*inside[inside.index(name) :], name))
+    return error_at(tokens.text, "HQ222", f"the pattern {name} is made of itself", tokens.items[i].span, ring,
+                    "a box stands for a pattern of a lower layer")
+
+
+def _histories(
+    tokens: Tokens, inputs: Sequence[str], named: Mapping[str, str], known: set[str], inside: tuple[str, ...]
+) -> Iterator[ast.ModuleSyntax]:
+    """Yields the named patterns whose rows are histories, each once. known: those that boxes name, too. inside: see
+    `_parse`."""
+    for i in histories_of(tokens, named, inputs):
+        name = written(tokens, i)
+        if name not in known:
+            known.add(name)
+            if name in inside:
+                raise _of_itself(tokens, i, inside)
+            try:
+                yield ast.ModuleSyntax(name, _parse(named[name], (), named, named, (*inside, name)))
+            except QueryError as error:
+                if error.text != named[name]:
+                    raise
+                raise QueryError(*in_pattern(name, error.diagnostics, named[name])) from None
 
 
 def _is_added(tokens: Tokens, entry: WithEntry) -> bool:
@@ -176,9 +208,64 @@ def _with_times(text: str, factors: Sequence[ast.PatternFactor]) -> list[ast.Pat
 
 
 def _body(tokens: Tokens, entry: WithEntry) -> str:
-    """Returns the query of a WITH entry, with blanks before it so that it has its place in the text."""
+    """Returns the query of a WITH entry, with the entries that it reads, and else blanks before it, so that it has its
+    place in the text. Entries with patterns are left out: their rows are not known by themselves."""
     start, end = tokens.items[entry.open].end, tokens.items[entry.close].start
-    return re.sub(r"[^\n]", " ", tokens.text[:start]) + tokens.text[start:end]
+    before = re.sub(r"[^\n]", " ", tokens.text[:start])
+    read = _read_in(tokens, entry)
+    lists = [w for at in (-1, *enclosing(tokens, entry.open)) for w in with_lists(tokens, at, entry.open)]
+    kept = 0
+    for listed in lists:
+        mine = [e for e in listed.entries if e.name in read]
+        for k, one in enumerate(mine):
+            head = tokens.items[listed.first]
+            if k:
+                comma = tokens.items[one.name - 1]
+                before = _put(before, comma.start, comma.text)
+            else:
+                before = _put(before, head.start, "," if kept else head.text)
+                if listed.recursive and not kept:
+                    word = tokens.items[listed.first + 1]
+                    before = _put(before, word.start, word.text)
+            begin, until = tokens.items[one.name].start, tokens.items[one.close].end
+            before = _put(before, begin, tokens.text[begin:until])
+            kept += 1
+    own = tokens.text[start:end]
+    if kept and tokens.words(entry.open + 1, "WITH"):
+        own = _put(own, tokens.items[entry.open + 1].start - start, ",   ")
+    return before + own
+
+
+def _put(text: str, at: int, part: str) -> str:
+    return text[:at] + part + text[at + len(part) :]
+
+
+def _read_in(tokens: Tokens, entry: WithEntry) -> set[int]:
+    """Returns the entries without patterns that the query of an entry may read, directly or through others, each by its
+    name's token."""
+    seen = {written(tokens, e.name): e for e in entries_seen(tokens, entry.open)}
+    found: set[int] = set()
+    todo = [entry]
+    while todo:
+        inside = todo.pop()
+        for i in range(inside.open + 1, inside.close):
+            token = tokens.items[i]
+            if token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
+                continue
+            one = seen.get(written(tokens, i))
+            if one is None or one.name in found or tokens.items[i - 1].word not in ("FROM", "JOIN", ",", "("):
+                continue
+            if not _has_pattern(tokens, one):
+                found.add(one.name)
+                todo.append(one)
+    return found
+
+
+def _has_pattern(tokens: Tokens, entry: WithEntry) -> bool:
+    return any(
+        tokens.items[i].word == "MATCH_RECOGNIZE" or tokens.words(i, "PATTERN", "SEQ", "(")
+        for i in range(entry.open, entry.close)
+    )
 
 
 def _bodies(tokens: Tokens, i: int) -> dict[str, str]:
@@ -311,7 +398,8 @@ def _sase(tokens: Tokens, piece: SaseCut, inputs: Sequence[str]) -> ast.PatternF
         names += [alias.written] if alias is not None else []
     else:
         input_span, head = keyword, "FROM "
-        merged = _types(text, [e.type for e in statement.events], piece, inputs, keyword)
+        of_events = [e.type for e in statement.events if isinstance(e, TrendEvent) or not e.box]
+        merged = _types(text, of_events, piece, inputs, keyword)
         names = [n.written for n in merged]
         input = _sql_name(names[0]) if len(names) == 1 else f"MERGE({', '.join(map(_sql_name, names))})"
         merged = merged if len(names) > 1 else ()
@@ -336,7 +424,7 @@ def _types(
     name."""
     spelt = {name.lower(): name for name in inputs}
     types = {type.written.lower(): type for type in events}
-    if len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
+    if types and len(inputs) != 1 and piece.type_column is None and types.keys() <= spelt.keys():
         return tuple(replace(type, written=spelt[name]) for name, type in types.items())
     if len(inputs) == 1:
         return (ast.Identifier(inputs[0], inputs[0], True, keyword),)
@@ -357,6 +445,11 @@ def _sql_name(name: str) -> str:
 
 def _trend(tokens: Tokens, piece: SaseCut) -> Trend:
     """Returns a trend statement; variables are not looked up yet."""
+    if named := [i for i in boxes(tokens) if piece.keyword < i <= piece.last]:
+        span = tokens.items[named[0] - 1].span.to(tokens.items[named[0]].span)
+        hint = "name a strategy, return matches, and aggregate in the SELECT around them"
+        raise error_at(tokens.text, "HQ500", "a box in a statement about trends is not supported yet", span,
+                       "a pattern of its own", hint)
     check_clauses(tokens, piece)
     items, returned = tokens.items, None
     if piece.returned is not None:
@@ -376,8 +469,9 @@ def _flat(tokens: Tokens, piece: SaseCut) -> sase.Statement:
     for child in trees_of(tree):
         match str(child.data):
             case "one_event" | "many_events" | "no_event" as kind:
-                type, name = map(name_of, tokens_of(child))
-                events.append(sase.Event(type, name, kind == "many_events", kind == "no_event", span_of(child)))
+                *box, type, name = tokens_of(child)
+                plus, negated = kind == "many_events", kind == "no_event"
+                events.append(sase.Event(name_of(type), name_of(name), plus, negated, span_of(child), bool(box)))
             case "conditions":
                 strategy, *listed = trees_of(child)
                 body = next(map(span_of, tokens_of(child)), None)

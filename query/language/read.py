@@ -152,6 +152,14 @@ def names_pattern(tokens: Tokens, i: int) -> bool:
     return plain or name.kind is TokenKind.QUOTED
 
 
+def names_box(tokens: Tokens, i: int) -> bool:
+    """True if token i is the PATTERN of `PATTERN name variable` or `PATTERN name+ variable[]`, an element of SEQ."""
+    if not names_pattern(tokens, i) or i + 2 >= len(tokens.items):
+        return False
+    behind = tokens.items[i + 2]
+    return behind.word == "+" or behind.kind in (TokenKind.WORD, TokenKind.QUOTED)
+
+
 def read_tokens(tokens: Tokens, start: str, first: int, last: int, end: int) -> lark.Tree[lark.Token]:
     """The tree of the tokens [first, last); end is the position in the text where they end."""
     return _Reader(tokens, start, first, last, end).read()
@@ -200,8 +208,10 @@ class _Reader:
         return self.tokens.words(i, "{") or names_strategy(self.tokens, i)
 
     def _names_pattern(self, i: int, accepted: Any) -> bool:
-        """True if `PATTERN name` is at token i, where a condition over a column called `pattern` could begin, too."""
-        return "OF_PATTERN" in accepted and names_pattern(self.tokens, i)
+        """True if `PATTERN name` is at token i, where a condition over a column called `pattern` could begin, too, or a
+        type of that name stand."""
+        names = names_box if self.start == "sase" else names_pattern
+        return "OF_PATTERN" in accepted and names(self.tokens, i)
 
     def _expected(self) -> set[str]:
         """Returns exactly the terminals that can come next; slow."""

@@ -22,13 +22,15 @@ from query.language.lexer import Token, TokenKind, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One element of SEQ: `Type v`, `Type+ v[]`, `~(Type v)`."""
+    """One element of SEQ: `Type v`, `Type+ v[]`, `~(Type v)`. box: it takes matches of the pattern `type`: `PATTERN
+    visit v`."""
 
     type: ast.Identifier
     variable: ast.Identifier
     plus: bool
     negated: bool
     span: Span
+    box: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class _Translation(Clauses):
 
     def match(self) -> ast.MatchRecognize:
         statement = self.statement
-        self.types(event.type for event in self.events)
+        self.types(event.type for event in self.events if not event.box)
         self.listed()
         partition: list[ast.ExpressionText] = []
         conditions: list[_Condition] = []
@@ -418,23 +420,26 @@ class _Translation(Clauses):
                 parts.append(ast.PatternQuantified(ast.PatternVariable(rest, span), 0, None, True, span))
                 parts.append(ast.PatternVariable(last, span))
                 subsets.append(ast.SubsetSyntax(name, (rest, last), span))
-                if each:
-                    defines.append(self.define(rest, each, span))
+                if each or event.box:
+                    defines.append(self.define(event, rest, each))
                 name = last
                 each = [*each, *(self.sql(c.first, c.last, c.references, (i, _Part.WHOLE)) for c in closing)]
             elif event.plus:
                 parts.append(ast.PatternQuantified(ast.PatternVariable(name, span), 1, None, True, span))
             else:
                 parts.append(ast.PatternVariable(name, span))
-            if each:
-                defines.append(self.define(name, each, span))
+            if each or event.box:
+                defines.append(self.define(event, name, each))
         whole = self.events[0].span.to(self.events[-1].span)
         pattern = parts[0] if len(parts) == 1 else ast.PatternSequence(tuple(parts), whole)
         return pattern, tuple(subsets), tuple(defines)
 
-    def define(self, name: ast.Identifier, parts: list[Text], span: Span) -> ast.DefineSyntax:
+    def define(self, event: Event, name: ast.Identifier, parts: list[Text]) -> ast.DefineSyntax:
+        box, span = event.type if event.box else None, event.span
+        if not parts:
+            return ast.DefineSyntax(name, None, span, box)
         text = parts[0] if len(parts) == 1 else Text(self.text).joined(parts, "AND", span)
-        return ast.DefineSyntax(name, text.expression(span), span)
+        return ast.DefineSyntax(name, text.expression(span), span, box)
 
     def each(self, i: int, homes: dict[_Home, list[_Condition]]) -> list[Text]:
         """Returns the conditions on an event of variable i."""
@@ -442,7 +447,8 @@ class _Translation(Clauses):
         name, span = event.variable, event.span
         written = self.text[name.span.start : name.span.end]
         found: list[Text] = []
-        found += [typed] if (typed := self.typed(written, event.type)) is not None else []
+        typed = None if event.box else self.typed(written, event.type)
+        found += [] if typed is None else [typed]
         first, later = (
             [self.sql(c.first, c.last, c.references, (i, part)) for c in homes.get((i, part), [])]
             for part in (_Part.FIRST, _Part.EACH)

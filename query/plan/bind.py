@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import copy
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from query.errors import Diagnostic, HybridWarning, QueryError, Span, in_pattern, nearest, own_text
+from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.named import entry_around
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
 from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
-from query.plan.boxes import bounded, common_keys, with_times
+from query.plan.boxes import TIMES, bounded, common_keys, reach_us, with_times
 from query.plan.expression import TRUE, Expression, quote
 from query.plan.fingerprint import fingerprint
+from query.plan.inputs_of_layers import merged_inputs, read_alike, without_inputs
+from query.plan.joined_rows import after_us, box_column, box_plan, history_columns, joined_faults, joins_of, known_span
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
@@ -40,6 +42,7 @@ from query.plan.statement import (
     check,
     factors_in,
     input_statement,
+    only_read,
     origins,
     picks_only,
     rewrite,
@@ -119,6 +122,8 @@ class _Query:
         self.aliases: dict[str, str] = {}
         self.silent: set[str] = set()
         self.fingerprints: dict[str, str] = {}
+        self.is_module = False  # it is the query of a pattern that boxes name
+        self.inputs: tuple[MergedInput, ...] = ()  # of the last factor
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
@@ -154,7 +159,7 @@ class _Query:
                 alert = self.alert(self.query.alert, select_sql, columns, len(bound) - 1, bound[-1])
                 self.raise_faults()
         for message in self.warnings:
-            warnings.warn(message, HybridWarning, stacklevel=4)
+            warn(message)
         return QueryPlan(self.query.text, select_sql, bound, self.query.kind, alert)
 
     def live_statement(self) -> None:
@@ -175,9 +180,6 @@ class _Query:
                            self.query.factors[-1].span,
                            hint="watch each on its own, put one into FROM of the other, or merge their rows")
                 return factors
-            if factors[i].histories:
-                self.fault("HQ500", "a live pattern over rows joined with history is not supported yet",
-                           self.query.factors[i].span, hint="join the history to the outermost pattern")
         return tuple(self.fed(factor, k, factors) for k, factor in enumerate(factors))
 
     def fed(self, factor: FactorPlan, k: int, factors: tuple[FactorPlan, ...]) -> FactorPlan:
@@ -204,9 +206,14 @@ class _Query:
                            "in which order?", "write ORDER BY and a TIMESTAMP among them, ascending")
                 continue
             origin = origin_of(sql, time)
+            if faults := list(joined_faults(factors[inner[0]], time, origin, where)):
+                self.faults += faults
+                continue
             lag = lag_us(factors[inner[0]].plan, None if origin is None else origin[1])
             if lag is None:
-                alias = factors[inner[0]].alias
+                of = self.query.factors[inner[0]]
+                around = entry_around(self.query.text, of.span.start) if of.alias is None else None
+                alias = around or factors[inner[0]].alias
                 self.fault("HQ220", f"rows of {alias} may be returned any time after {time}", where, "no bound",
                            f"add WITHIN INTERVAL '...' to {alias}; if each match ends with its last event, use LAST "
                            "of the time; NEXT and $ always wait")
@@ -290,23 +297,37 @@ class _Query:
         query = module.query
         inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
         inner.volatile = inner.volatile and self.volatile
-        written = query.text.lstrip()
         try:
             return inner.as_module(module.name)
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
-            if self.query.text[: len(query.text)].endswith(written):  # an entry of WITH has its place in this text
-                raise QueryError(error.diagnostics, self.query.text) from None
+            if _is_part(query.text, self.query.text):  # an entry of WITH has its place in this text
+                raise QueryError([self.not_seen(d) for d in error.diagnostics], self.query.text) from None
             raise QueryError(*in_pattern(module.name, error.diagnostics, error.text)) from None
+
+    def not_seen(self, fault: Diagnostic) -> Diagnostic:
+        """Returns the fault of a pattern in WITH; if it reads an entry that it does not see, with a hint what to do
+        instead."""
+        name = self.query.text[fault.span.start : fault.span.end].strip('"').lower()
+        entries = {name for factor in self.query.factors for scope in factor.scopes for name in scope.names}
+        if fault.code != "HQ200" or name not in entries:
+            return fault
+        each = f"write FROM (SELECT ...) AS {name} in each layer, or keep the rows by CREATE TABLE AS"
+        return replace(fault, hint=f"a pattern of boxes sees no entry of WITH with a pattern: {each}")
 
     def as_module(self, name: str) -> Box:
         """Binds the query of a pattern that boxes name: one pattern, whose columns the SELECT picks."""
+        self.is_module = True
         plan = self.bind()
         whole = Span(len(self.query.text) - len(self.query.text.lstrip()), len(self.query.text))
         if len(plan.factors) != 1 or plan.kind is not StatementKind.SELECT or plan.alert is not None:
-            self.fault("HQ222", "a named pattern is a SELECT from one MATCH_RECOGNIZE", whole,
-                       "another statement", "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")
+            several = len(plan.factors) > 1
+            self.fault("HQ222", f"a box takes matches of one MATCH_RECOGNIZE over events, and {name} has "
+                       f"{len(plan.factors)}" if several else "a named pattern is a SELECT from one MATCH_RECOGNIZE",
+                       whole, "rows of patterns" if several else "another statement",
+                       "the rows of a pattern become the events of a stream by db.watch(text, into=\"name\")"
+                       if several else "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")
             self.raise_faults()
         (factor,), (syntax,) = plan.factors, self.query.factors
         columns: list[tuple[str, str]] = []
@@ -316,14 +337,33 @@ class _Query:
                 self.fault("HQ500", "a named pattern whose SELECT does more than pick columns is not supported yet",
                            whole, "conditions and expressions", "compute them in MEASURES, and filter in ON of the box")
                 break
-            names = {c.name.lower(): c.name for c in output_columns(factor.plan)}
-            columns.append((column.name, names.get(found[1].lower(), found[1])))
-        for history in factor.histories:
-            self.fault("HQ500", f"a box of rows joined with the history {history.alias} is not supported yet",
-                       syntax.span, hint="join the history to the outermost pattern")
+            read = box_column(factor, found)
+            if read is None:
+                self.fault("HQ500", f"a box with the column {column.name} is not supported yet", whole,
+                           "neither of the match nor of its history", "leave it out")
+                break
+            if column.name.lower() not in {shown.lower() for shown, _ in columns}:  # else the first one is meant
+                columns.append((column.name, read))
         self.faults += module_faults(factor.plan, name, syntax.match.span)
+        if factor.histories:
+            self.joined_box(factor, name)
         self.raise_faults()
-        return Box("", name, factor.plan, tuple(columns))
+        return Box("", name, box_plan(factor) if factor.histories else factor.plan, tuple(columns), self.inputs)
+
+    def joined_box(self, factor: FactorPlan, name: str) -> None:
+        """Checks that rows joined with history can be boxes: each match has one row, as its events are its identity,
+        and live the rows come out some time after it."""
+        for history, join in zip(factor.histories, self.query.histories, strict=True):
+            if history.kind in (HistoryKind.JOIN, HistoryKind.LEFT):
+                self.fault("HQ500", f"{history.kind.value} HISTORY in a box is not supported yet", join.span,
+                           f"a match of {name} may have several rows", "NEAREST, SEMI and ANTI JOIN have one at most; "
+                           f"or read the rows: FROM {name}")
+            elif self.live and unquoted(factor.input_sql.strip()).lower() != history.schema.name.lower():
+                self.fault("HQ500", "a live box joined with the history of another stream is not supported yet",
+                           join.stream.span, f"{name} reads {factor.input_sql.strip()}",
+                           f"read the rows: FROM {name}, or let them feed a stream: into=")
+        if self.live:
+            self.faults += joined_faults(factor, "", None, Span(0, 0))
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -353,17 +393,35 @@ class _Query:
         plan = replace(plan, inputs=origins([m.input_sql for m in members] or [input_sql], self.fingerprints))
         if self.live and plan.boxes:
             self.bounded_boxes(plan, factor.match)
-        for box in plan.boxes:
-            if box.plan.inputs != plan.inputs:
-                self.fault("HQ500", f"{box.name} reads {', '.join(box.plan.inputs)}, and this pattern "
-                           f"{', '.join(plan.inputs)}: boxes over another input are not supported yet",
-                           factor.input_span, "another input", "let both read one stream, or MERGE(a, b)")
-                break
+        self.inputs = members or (self.alone(input_sql, plan),)
+        merged: Schema | None = None
+        if plan.boxes and not self.is_module:
+            if read_alike(plan, self.inputs):
+                plan = without_inputs(plan)
+            else:
+                if self.live and joins_of(plan):
+                    self.fault("HQ500", "live boxes joined with history, in a pattern over several streams, are not "
+                               "supported yet", factor.input_span, "boxes over other streams",
+                               "let all layers read one stream, or use db.sql")
+                made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
+                if made is None:
+                    return None
+                plan, merged, members = made
+                input_sql = f"MERGE({', '.join(m.name for m in members)})"
+                plan = replace(plan, inputs=origins([m.input_sql for m in members], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
-        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members)
+        bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members,
+                           merged=merged)  # fmt: skip
         self.replace(i, factor, bound, columns)
         self.fingerprints[f"{FACTOR_TABLE}{i}"] = fingerprint(plan)
         return bound
+
+    def alone(self, input_sql: str, plan: Plan) -> MergedInput:
+        """Returns the only input of a factor as one that may be merged with those of its boxes."""
+        schema = plan.schema
+        if schema.time is None and plan.order_by:
+            schema = replace(schema, time=plan.order_by[0].column.name)
+        return MergedInput(schema.name, input_sql, schema)
 
     def replace(self, i: int, syntax: ast.PatternFactor, factor: FactorPlan, shown: Sequence[Field]) -> None:
         """Registers the tables that stand for a factor and the histories joined to it, and the SQL that names them."""
@@ -455,7 +513,8 @@ class _Query:
             return None
         alias = factor.input_alias.written if factor.input_alias else shortened(text)
         name = unquoted(bare[1]) if bare is not None else alias
-        return statement.sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
+        sql = only_read(statement.sql) if self.query.modules or self.is_module else statement.sql
+        return sql, Schema(name, tuple(Field(f.name, duck.canonical_type(f.type)) for f in fields)), ()
 
     def schema(self, input_sql: str, span: Span, entry: bool = False) -> Schema | None:
         """Returns the columns of an input, None after a fault. entry: WITH has an entry of that name, which is none."""
@@ -481,7 +540,16 @@ class _Query:
         alias."""
         stream = quote(join.stream.written) if join.stream.quoted else join.stream.written
         entries = {name.lower() for scope in factor.scopes for name in scope.names}
-        schema = self.schema(stream, join.stream.span, join.stream.written.lower() in entries)
+        name = join.stream.written.lower()
+        rows_of = None if name in entries else self.modules.get(name)
+        if rows_of is not None and self.known(stream):
+            rows_of = None  # a table of the name of the pattern
+        schema: Schema | None
+        merged: Schema | None = None
+        if rows_of is not None:
+            rows_of, schema, merged = self.rows_of(rows_of, join.stream.span)
+        else:
+            schema = self.schema(stream, join.stream.span, name in entries)
         if schema is None:
             return None
         if schema.time is None:
@@ -489,7 +557,15 @@ class _Query:
                        "HISTORY OF takes a stream, or a relation with a time column")
         plan = self.match(join.match, schema) if join.match is not None else None
         if plan is not None:
-            plan = replace(plan, inputs=origins([stream], {}))
+            alone = (self.alone(stream, plan),)
+            other = next((b for b in plan.boxes if not read_alike(replace(plan, boxes=(b,)), alone)), None)
+            named = {} if rows_of is None else {name: fingerprint(rows_of.plan)}
+            plan = without_inputs(replace(plan, inputs=origins([stream], named)))
+            if other is not None and join.match is not None:
+                span = next(d.box.span for d in join.match.defines if d.box and d.box.written.lower() == other.name)
+                self.fault("HQ500", f"matches of {other.name}, which reads another stream than HISTORY OF "
+                           f"{schema.name}, are not supported in a pattern on history yet", span, "of another stream",
+                           f"let {other.name} read {schema.name}")
         alias = join.alias.written if join.alias else join.stream.written
         if plan is not None and join.match is not None and not output_columns(plan):
             plan = self.with_a_column(plan, join.kind, alias, join.match.span)
@@ -520,8 +596,50 @@ class _Query:
         return HistoryPlan(
             join.kind, schema, alias, join.low.text.strip(), join.high.text.strip(), join.closed, join.as_known, plan,
             join.on.text.strip(), equalities, _shift(join.low, names), _shift(join.high, names), rest != [], on_rest,
-            self.session.settings,
+            self.session.settings, after_us(join.high, live, names), join.high.span, known_span(self.query.text, join),
+            rows_of, None if rows_of is None else reach_us(rows_of.plan), merged,
         )  # fmt: skip
+
+    def known(self, input_sql: str) -> bool:
+        """True if an input is a stream or relation."""
+        try:
+            self.resolve(input_sql)
+        except LookupError:
+            return False
+        return True
+
+    def rows_of(self, box: Box, span: Span) -> tuple[Box, Schema | None, Schema | None]:
+        """Returns a named pattern whose rows are a history, with the times of its matches, their columns, None after a
+        fault, and the columns of its events if it reads several streams."""
+        before, name = len(self.faults), box.name
+        plan, inputs, merged = box.plan, box.inputs, None
+        if not read_alike(plan, inputs):
+            made = merged_inputs(plan, inputs, name, span, self.faults)
+            if made is not None:
+                plan, merged, inputs = made
+        else:
+            plan = without_inputs(plan)
+            merged = plan.schema if len(inputs) > 1 else None
+        own = {column.lower() for column, _ in box.columns}
+        if taken := own & set(TIMES):
+            self.fault("HQ500", f"HISTORY OF {name}, which has a column {min(taken)} of its own, is not supported yet",
+                       span, "the times of a match", "give that column another name")
+        if joins_of(plan):
+            self.fault("HQ500", f"HISTORY OF {name}, which is joined with history itself, is not supported yet", span,
+                       "a history of its own", "keep its rows in a stream: into=, and join HISTORY OF that")
+        if not all(BARE_NAME.fullmatch(one.input_sql) for one in inputs):
+            self.fault("HQ500", f"HISTORY OF {name}, which reads a SELECT, is not supported yet", span)
+        elif self.live and last_event_lag_us(box.plan) is None:
+            self.fault("HQ220", f"rows of {name} may be returned any time after their last event", span, "no bound",
+                       f"add WITHIN INTERVAL '...' to {name}; NEXT and $ always wait")
+        if len(self.faults) > before:
+            return box, None, None
+        plan = with_times(plan)
+        columns = (*box.columns, *((time, time) for time in TIMES))
+        types = {c.name: c.type for c in output_columns(plan)}
+        fields = tuple(Field(shown, types[column]) for shown, column in columns)
+        shown = replace(box, plan=plan, columns=columns, inputs=inputs)
+        return shown, Schema(name, fields, time=TIMES[1]), merged
 
     def with_a_column(self, plan: Plan, kind: HistoryKind, alias: str, span: Span) -> Plan:
         """Adds an invisible column to the rows of SEMI and ANTI joins without columns: rows without columns cannot be
@@ -696,11 +814,6 @@ class _Query:
         return None if clock else node
 
 
-def history_columns(history: HistoryPlan) -> tuple[Field, ...]:
-    """Output columns of a history join's right side: PA's, or those of the stream for plain rows."""
-    return output_columns(history.plan) if history.plan is not None else history.schema.fields
-
-
 def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
     """Returns the columns of a history in the outer SELECT: its own, and `history_complete` if the query refers to
     that."""
@@ -715,6 +828,11 @@ def shown_columns(history: HistoryPlan, text: str) -> tuple[Field, ...]:
 
 def _field(columns: Sequence[Field], name: str) -> Field | None:
     return next((f for f in columns if f.name.lower() == name.lower()), None)
+
+
+def _is_part(part: str, text: str) -> bool:
+    """True if a text is another one up to some place, of which the rest is blanks, or commas between its parts."""
+    return len(part) <= len(text) and all(a == b or a in " ," for a, b in zip(part, text))
 
 
 def shortened(text: str) -> str:

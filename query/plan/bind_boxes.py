@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from query.errors import Diagnostic, Span
 from query.language import ast
-from query.language.ast import AfterMatchKind, RowsPerMatch
-from query.plan.expression import Column, Expression, Navigation, walk
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.boxes import keys_of_events
+from query.plan.expression import Column, Expression, MatchNumber, Navigation, walk
 from query.plan.output import output_columns
-from query.plan.pattern import RowPattern, anchors, gaps, min_rows, variables
-from query.plan.plan import Box, Order, Plan
+from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
+from query.plan.plan import Box, Order, Plan, modules
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 
@@ -42,22 +43,39 @@ class BoxBinder:
             module = self.modules[name]
             self.keys(module, partition, define.box.span)
             found.append(replace(module, variable=define.variable.name))
-        self.clauses(order, pattern, next(d.box.span for d in self.match.defines if d.box is not None))
+        first = next(d.box.span for d in self.match.defines if d.box is not None)
+        columns = [(schema.name or "the input", schema.names)]
+        columns += [(box.name, tuple(c.name for c in output_columns(box.plan))) for box in modules(tuple(found))]
+        for owner, names in columns:
+            if hidden := [name for name in names if name.startswith("#")]:
+                message = f"{owner} has a column {hidden[0]}: under a pattern with boxes no name may begin with #"
+                self.fault("HQ500", message, first, hint="give it another name: AS name")
+        self.clauses(order, pattern, first)
         return () if len(self.faults) > before else tuple(found)
 
     def keys(self, module: Box, partition: Sequence[Column], span: Span) -> None:
         """Checks that matches have the columns by which the pattern is partitioned."""
         types = {c.name: c.type for c in output_columns(module.plan)}
         shown = {name.lower(): types[column] for name, column in module.columns}
+        between = self.match.selection is not None and self.match.selection.selection is Selection.PARTITION
         for column in partition:
             found = shown.get(column.name.lower())
             if found is None:
                 self.fault("HQ222", f"matches of {module.name} have no column {column.name}, by which this pattern is "
                            "partitioned", span, "of which partition?",
                            f"add it to PARTITION BY or MEASURES of {module.name}")
+            elif between and column.name.lower() not in self._of_events(module):
+                self.fault("HQ222", f"events of a match of {module.name} may have several values of {column.name}, by "
+                           "which this pattern is partitioned", span, "events of which partition may not lie between?",
+                           f"write PARTITION BY {column.name} in {module.name}, or SELECTION SKIP TILL NEXT MATCH here")
             elif found != column.type:
                 self.fault("HQ222", f"{column.name} of {module.name} is {found}, here it is {column.type}", span,
                            "another type", f"cast it in MEASURES of {module.name}")
+
+    def _of_events(self, module: Box) -> set[str]:
+        """Returns the columns in whose values all events of a match are equal, in lower case."""
+        shown = {column.lower(): name.lower() for column, name in module.columns}
+        return {name.lower() for name in keys_of_events(module.plan) if shown.get(name.lower()) == name.lower()}
 
     def clauses(self, order: Sequence[Order], pattern: RowPattern, span: Span) -> None:
         """Checks the clauses that boxes require, or do not go with."""
@@ -65,12 +83,12 @@ class BoxBinder:
         if match.selection is None:
             self.fault("HQ222", "a pattern with boxes needs SELECTION", span, "which events may lie between?",
                        "write SELECTION SKIP TILL NEXT MATCH, SKIP TILL ANY MATCH, PARTITION or STRICT after PATTERN")
-        if match.after is not None and match.after.kind is not AfterMatchKind.NO_SKIP:
-            self.fault("HQ500", f"AFTER MATCH {match.after.kind.value} of a pattern with boxes is not supported yet",
-                       match.after.span, hint="all matches are returned: AFTER MATCH NO SKIP")
-        if match.rows is not None and match.rows is not RowsPerMatch.ONE:
+        if match.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
             self.fault("HQ500", f"{match.rows.value} of a pattern with boxes is not supported yet", match.span,
-                       hint="the evidence of a match has the events of all layers")
+                       "of events, or of matches?", "write ALL ROWS PER MATCH")
+        elif match.rows not in (None, RowsPerMatch.ONE) and excludes(pattern):
+            self.fault("HQ500", "{- -} in ALL ROWS PER MATCH of a pattern with boxes is not supported yet",
+                       match.pattern.span, hint="name CLASSIFIER() in MEASURES, and filter in SELECT")
         if match.timeout is not None:
             self.fault("HQ500", "TIMEOUT ROWS of a pattern with boxes is not supported yet", match.timeout)
         if match.within is not None and match.within.rows is not None:
@@ -103,6 +121,21 @@ def module_faults(plan: Plan, name: str, span: Span) -> Iterator[Diagnostic]:
         yield Diagnostic("HQ500", "TIMEOUT ROWS as a box is not supported yet", span, "these are no matches")
     if not plan.order_by or plan.order_by[0].column.type not in TIME_TYPES or plan.order_by[0].descending:
         yield Diagnostic("HQ222", f"{name} needs ORDER BY a time, ascending", span, "matches are intervals of time")
+
+
+def numbers(plan: Plan) -> Iterator[Diagnostic]:
+    """Yields the MATCH_NUMBER() of a pattern with boxes that engines cannot give: they number matches at last."""
+    for define in plan.defines:
+        for e in walk(define.condition):
+            if isinstance(e, MatchNumber):
+                message = "MATCH_NUMBER() in DEFINE of a pattern with boxes is not supported yet"
+                yield Diagnostic("HQ500", message, e.span)
+    for measure in plan.measures if plan.after.kind is not AfterMatchKind.NO_SKIP else ():
+        for e in walk(measure.expression):
+            if isinstance(e, MatchNumber) and e is not measure.expression:
+                yield Diagnostic("HQ500", "MATCH_NUMBER() inside an expression is not supported yet where a pattern "
+                                 f"with boxes has AFTER MATCH {plan.after.kind.value}", e.span, "",
+                                 "make it a measure of its own, and compute with that in SELECT")
 
 
 def physical_steps(expression: Expression) -> Iterator[Diagnostic]:

@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from query.errors import Diagnostic, Span, nearest
@@ -40,6 +41,7 @@ from query.plan.tree import (
     blank_words,
     direction,
     expressions,
+    is_plain_call,
     parameter_names,
     reads_match,
     reads_rows,
@@ -82,7 +84,8 @@ class Scope:
     one_row: ONE ROW PER MATCH. volatile: True if now(), random() and the like are allowed. qualified: True if every
     column needs a variable. session: the connection that runs the statement. trends: True in the measures of ONE ROW
     PER WINDOW. boxes: the variables that stand for matches; then `schema` is that of merged rows, which begins with the
-    `own` columns of the input.
+    `own` columns of the input. opens: True if a function that only DuckDB knows becomes an Opaque of its own, over the
+    expressions that are its arguments.
     """
 
     schema: Schema
@@ -97,6 +100,7 @@ class Scope:
     trends: bool = False
     boxes: tuple[Box, ...] = ()
     own: Schema | None = None
+    opens: bool = False
 
     def of_variable(self, variable: str | None) -> Mapping[str, Field]:
         """Returns the columns that a variable's rows show, by name in lower case; None: those that all rows have, and
@@ -127,6 +131,15 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
         return None
     expression = typed(expression, scope.schema, faults, scope.session.settings)
     return expression if len(faults) == before else None
+
+
+@lru_cache(maxsize=1024)
+def opened(sql: str, types: tuple[str, ...], settings: Settings) -> Expression | None:
+    """Returns an expression that only DuckDB computes as operators, and functions over their arguments: the columns
+    "_0", "_1", ..., of these types. None if DuckDB reads it otherwise."""
+    schema = Schema("", tuple(Field(f"_{i}", type) for i, type in enumerate(types)))
+    scope = Scope(schema, (), (), {}, None, True, True, session=Session(settings=settings), opens=True)
+    return bind_expression(ExpressionText(sql, Span(0, len(sql))), scope, [])
 
 
 def bind_over_trends(
@@ -656,8 +669,28 @@ class _Binder:
 
     def opaque(self, node: Node, inside: _Inside | None) -> Expression:
         arguments: list[Expression] = []
+        if self.scope.opens and is_plain_call(node):
+            return self.opened(node)
         tree = self.template(copy.deepcopy(node), inside, arguments, frozenset())
         return Opaque(duck.deserialize(tree), tuple(arguments), "", self.span(node))
+
+    def opened(self, node: Node) -> Expression:
+        """Returns a function over the expressions that are its arguments; constants stay in its text, for a literal
+        adopts the type that the function takes."""
+        arguments: list[Expression] = []
+        given: list[Node] = []
+        for argument in node["arguments"]:
+            if self.constant(argument["expression"]) is not None:
+                given.append(argument)
+                continue
+            value = self.expression(argument["expression"], None)
+            if value not in arguments:
+                arguments.append(value)
+            place = {k: argument["expression"][k] for k in ("alias", "query_location", "query_location_length")}
+            names = [f"_{arguments.index(value)}"]
+            column = {"class": "COLUMN_REF", "type": "COLUMN_REF", **place, "column_names": names}
+            given.append({**argument, "expression": column})
+        return Opaque(duck.deserialize({**node, "arguments": given}), tuple(arguments), "", self.span(node))
 
     def template(
         self, value: Any, inside: _Inside | None, arguments: list[Expression], parameters: frozenset[str]

@@ -17,7 +17,7 @@ from query.language.duck import NO_SESSION, DuckFault, Session
 from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
 from query.plan import pattern as rp
-from query.plan.bind_boxes import BoxBinder, physical_steps
+from query.plan.bind_boxes import BoxBinder, numbers, physical_steps
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
@@ -78,7 +78,6 @@ class MatchBinder:
         boxes: tuple[Box, ...] = ()
         if any(d.box is not None for d in match.defines):
             boxes = BoxBinder(match, self.modules, self.faults).boxes(schema, partition, order, pattern)
-            after = AfterMatch(AfterMatchKind.NO_SKIP)
         if boxes:
             merged = merged_schema(schema, boxes, order[0].column)
             scope = replace(scope, schema=merged, boxes=boxes, own=schema)
@@ -90,11 +89,13 @@ class MatchBinder:
         self.output_names(match, partition, rows, schema)
         for expression in (*(d.condition for d in defines), *(m.expression for m in measures)) if boxes else ():
             self.faults += physical_steps(expression)
-        return Plan(
+        plan = Plan(
             schema, tuple(partition), tuple(order), tuple(measures), rows, after, pattern, within, selection,
             tuple(subsets.items()), tuple(defines), match.timeout is not None,
             settings=self.session.settings, boxes=boxes,
         )  # fmt: skip
+        self.faults += numbers(plan) if boxes else ()
+        return plan
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
         """Binds ONE ROW PER WINDOW. Without SELECTION the trends are those of SKIP TILL ANY MATCH."""
@@ -142,10 +143,12 @@ class MatchBinder:
         order = (ast.OrderItem(time, False, None, sase.span),) if schema.time is None else ()
         if sase.returned:
             return replace(match, order_by=order)
+        boxed = any(define.box is not None for define in match.defines)
+        begin, end = ("t0", "t1") if boxed and not {"t0", "t1"} & set(map(str.lower, schema.names)) else [time.text] * 2
         shown = {
             "match_number": "MATCH_NUMBER()",
-            f"first_{times[0]}": f"FIRST({time.text})",
-            f"last_{times[0]}": f"LAST({time.text})",
+            f"first_{times[0]}": f"FIRST({begin})",
+            f"last_{times[0]}": f"LAST({end})",
             "events": "count(*)",
         }
         measures = [
@@ -404,6 +407,10 @@ class MatchBinder:
                 continue
             condition = bind_expression(define.condition, replace(scope, candidate=name), self.faults)
             if condition is None:
+                word = define.condition.text.strip()
+                if word.isidentifier() and self.faults and self.faults[-1].span == define.condition.span:
+                    matches = f"{define.variable.written} AS PATTERN {word} takes matches of a pattern"
+                    self.faults[-1] = replace(self.faults[-1], hint=f"{self.faults[-1].hint}; {matches}")
                 continue
             if condition.type == duck.NULL_TYPE:
                 condition = Constant(None, "BOOLEAN", condition.span)

@@ -25,6 +25,7 @@ from query.plan import expression as e
 from query.plan import pattern as p
 from query.plan import plan as q
 from query.plan import trends as t
+from query.plan.merge import MergedInput
 from query.schema import Field, Schema
 
 
@@ -53,11 +54,16 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "after": _Tagged("af"), "pattern": _Tagged("pa"), "within": _Tagged("wi", None),
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
         "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
-        "boxes": _Tagged("bx", ()),
+        "boxes": _Tagged("bx", ()), "joined": _Tagged("jo", None), "reads": _Tagged("rd", None),
     }),
+    q.Joined: ("joined", {"factor": _SILENT, "columns": _SILENT, "key": _Tagged("k")}),
     q.Box: ("box", {
         "variable": _Tagged("v"), "name": _Tagged("n", any_case=True), "plan": _Tagged("p"), "columns": _Tagged("c"),
+        "inputs": _SILENT,
     }),
+    # what a layer reads is among the inputs of the outermost plan
+    MergedInput: ("input", {"name": _SILENT, "input_sql": _SILENT, "schema": _SILENT, "places": _SILENT}),
+    q.Reads: ("reads", {"streams": _Tagged("s"), "columns": _Tagged("c")}),
     t.Trends: ("trends", {
         "within_us": _Tagged("wi"), "slide_us": _Tagged("sl"), "group_by": _Tagged("by", ()),
         "aggregates": _Tagged("ag", ()), "having": _Tagged("ha", None),

@@ -62,9 +62,10 @@ def flattened(plan: Plan) -> Plan | str:
     rows; matches with the same last event may come in another order. A string says why there is none that is known to
     be equal.
 
-    All layers must be SKIP TILL ANY MATCH and AFTER MATCH NO SKIP, and partitioned alike. WITHIN of a box's pattern
-    becomes a condition on its events. A box that may occur twice in a match must be a sequence of variables, so that
-    the events tell where one match ends and the next begins."""
+    All layers must be SKIP TILL ANY MATCH and AFTER MATCH NO SKIP, and partitioned alike; but a pattern whose matches
+    are single events finds them whatever it says, and a sequence of such boxes and events takes the same ones under any
+    strategy. WITHIN of a box's pattern becomes a condition on its events. A box that may occur twice in a match must be
+    a sequence of variables, so that the events tell where one match ends and the next begins."""
     try:
         return _flat(plan)
     except _Differs as why:
@@ -72,6 +73,8 @@ def flattened(plan: Plan) -> Plan | str:
 
 
 def _flat(plan: Plan) -> Plan:
+    if plan.reads is not None:
+        raise _Differs("its layers read several streams")
     _layer(plan, "the pattern")
     if not plan.boxes:
         return plan
@@ -103,11 +106,16 @@ def _flat(plan: Plan) -> Plan:
 
 def _layer(plan: Plan, name: str) -> None:
     """Checks one pattern by itself."""
+    if plan.joined is not None:
+        raise _Differs(f"{name} is joined with history: its matches are not found by events alone")
     if plan.trends is not None or plan.rows is not RowsPerMatch.ONE or plan.timeout_rows:
         raise _Differs(f"{name} has other rows than one for each match")
-    if plan.selection is not Selection.SKIP_TILL_ANY:
+    alone = _is_one_event(plan)
+    in_turn = bool(plan.boxes) and all(_is_one_event(box.plan) for box in plan.boxes) and _is_in_turn(plan.pattern)
+    if plan.selection is not Selection.SKIP_TILL_ANY and not alone and not in_turn:
         raise _Differs(f"{name} is SELECTION {plan.selection.value}: which events lie between depends on the layer")
-    if plan.after.kind is not AfterMatchKind.NO_SKIP:
+    moves_on = (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW, AfterMatchKind.PAST_LAST_ROW)
+    if plan.after.kind is not AfterMatchKind.NO_SKIP and not (alone and plan.after.kind in moves_on):
         raise _Differs(f"{name} has AFTER MATCH {plan.after}")
     if plan.within is not None and plan.within.rows is not None:
         raise _Differs(f"{name} has WITHIN {plan.within}")
@@ -427,6 +435,16 @@ def _put(pattern: RowPattern, put: Mapping[str, RowPattern], gaps: Mapping[str, 
 
 def _parts(pattern: RowPattern) -> tuple[RowPattern, ...]:
     return pattern.parts if isinstance(pattern, Sequence) else (pattern,)
+
+
+def _is_one_event(plan: Plan) -> bool:
+    """True if each match is one event."""
+    return isinstance(plan.pattern, Variable) and all(_is_one_event(box.plan) for box in plan.boxes)
+
+
+def _is_in_turn(pattern: RowPattern) -> bool:
+    """True if a match waits for one variable at a time."""
+    return all(isinstance(part, Variable | Negation) for part in _parts(pattern))
 
 
 def _ends(pattern: RowPattern, first: bool = False) -> set[str]:

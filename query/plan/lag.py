@@ -20,7 +20,7 @@ from query.plan.pattern import (
     anchors,
     min_rows,
 )
-from query.plan.plan import Plan
+from query.plan.plan import Joined, Plan
 from query.plan.trends import WINDOW_COLUMNS
 
 
@@ -38,7 +38,7 @@ def lag_us(plan: Plan, column: str | None) -> int | None:
     below = _below_us(plan)
     if _looks_ahead(plan) or below is None:
         return None
-    if column is not None and _is_last(plan, column) and _ends_at_once(plan):
+    if column is not None and _is_last(plan, column) and ends_at_once(plan):
         return below
     return plan.within.interval_us + below if plan.within is not None and plan.within.interval_us is not None else None
 
@@ -51,8 +51,15 @@ def last_event_lag_us(plan: Plan) -> int | None:
         return None
     if in_order_of_last_events(plan):
         return 0
-    own = 0 if _ends_at_once(plan) else None if plan.within is None else plan.within.interval_us
-    return None if own is None else own + below
+    own = 0 if ends_at_once(plan) else None if plan.within is None else plan.within.interval_us
+    waits = 0 if plan.joined is None else _waits_us(plan.joined)
+    return None if own is None or waits is None else own + below + waits
+
+
+def _waits_us(joined: Joined) -> int | None:
+    """Returns how long a match waits at most for its histories, by event time; None if there is no bound."""
+    bounds = [history.after_us for history in joined.factor.histories]
+    return None if None in bounds else max(0, *(us for us in bounds if us is not None))
 
 
 def _below_us(plan: Plan) -> int | None:
@@ -64,7 +71,7 @@ def _below_us(plan: Plan) -> int | None:
 def in_order_of_last_events(plan: Plan) -> bool:
     """True if rows are emitted in the order of their last events, whatever the batches: each with that event."""
     unmatched = plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
-    here = not _looks_ahead(plan) and not unmatched and _ends_at_once(plan)
+    here = not _looks_ahead(plan) and not unmatched and ends_at_once(plan) and plan.joined is None
     return here and all(in_order_of_last_events(box.plan) for box in plan.boxes)
 
 
@@ -93,9 +100,16 @@ def _is_last(plan: Plan, column: str) -> bool:
     return plain and to_last and (not measure.variables or (None not in ends and ends <= set(measure.variables)))
 
 
-def _ends_at_once(plan: Plan) -> bool:
+def prefers_one(plan: Plan) -> bool:
+    """True if a pattern with boxes gives one preferred match of each start. Another one may end before it, so that all
+    of WITHIN must have passed."""
+    skips = plan.after.kind is not AfterMatchKind.NO_SKIP
+    return bool(plan.boxes) and skips and plan.selection in (Selection.STRICT, Selection.PARTITION)
+
+
+def ends_at_once(plan: Plan) -> bool:
     """True if every match is emitted with its last event: no later event can replace it or rule it out."""
-    if plan.timeout_rows or _forbids_behind(plan.pattern):
+    if plan.timeout_rows or _forbids_behind(plan.pattern) or prefers_one(plan):
         return False
     if plan.after.kind is AfterMatchKind.NO_SKIP:
         return True

@@ -22,11 +22,12 @@ TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 @dataclass(frozen=True, slots=True)
 class MergedInput:
     """One of the merged inputs. name: its value of STREAM. input_sql: as of FactorPlan. schema: its columns, with a
-    time."""
+    time. places: as `positions` returns, if columns of the merged input are not found by their names."""
 
     name: str
     input_sql: str
     schema: Schema
+    places: tuple[int | None, ...] = ()
 
 
 def positions(merged: Schema, member: Schema) -> tuple[int | None, ...]:
@@ -87,11 +88,11 @@ def merge(
             types[key] = both
             spelt.setdefault(key, time if is_time else f.name)
             first.setdefault(key, member.name)
-    ties = _ties(members, [span for _, span in inputs], faults)
+    order_of_ties = ties(members, [span for _, span in inputs], faults)
     if len(faults) > before:
         return None
     fields = (Field(STREAM, "VARCHAR"), *(Field(spelt[key], type) for key, type in types.items()))
-    return Schema(name, fields, time, order=ties), tuple(members)
+    return Schema(name, fields, time, order=order_of_ties), tuple(members)
 
 
 def _time_of(schema: Schema, wanted: str | None) -> str | None:
@@ -152,7 +153,7 @@ def _holds(wide: str, type: str) -> bool:
     return scale <= places and least <= low * 10 ** (places - scale) and high * 10 ** (places - scale) <= largest
 
 
-def _ties(members: Sequence[MergedInput], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
+def ties(members: Sequence[MergedInput], spans: Sequence[Span], faults: list[Diagnostic]) -> tuple[str, ...]:
     """Returns the tie columns of merged inputs: those common to all members, STREAM, and those that one has alone."""
     orders = [tuple(o.lower() for o in m.schema.order) for m in members]
     common = 0

@@ -36,11 +36,16 @@ def output_columns(plan: Plan) -> tuple[Field, ...]:
         zoned = any(o.column.type == "TIMESTAMP WITH TIME ZONE" for o in plan.order_by[:1])
         bounds = [replace(f, type=plan.order_by[0].column.type) if zoned else f for f in WINDOW_COLUMNS]
         return (*bounds, *groups, *(Field(m.name, m.type) for m in plan.measures))
-    partition = [Field(c.name, c.type) for c in plan.partition_by]
+    front = front_columns(plan)
     measures = [Field(m.name, m.type) for m in plan.measures]
     behind = TIMEOUT_COLUMNS if plan.timeout_rows else ()
     if plan.rows is RowsPerMatch.ONE:
-        return (*partition, *measures, *behind)
-    order = [Field(o.column.name, o.column.type) for o in plan.order_by]
-    front = list(dict.fromkeys([*partition, *order]))
+        return (*front, *measures, *behind)
     return (*front, *measures, *(f for f in plan.schema.fields if f not in front), *behind)
+
+
+def front_columns(plan: Plan) -> tuple[Field, ...]:
+    """Returns the columns of a plan's rows before its measures, unless they are rows of windows."""
+    partition = [Field(c.name, c.type) for c in plan.partition_by]
+    order = [Field(o.column.name, o.column.type) for o in plan.order_by]
+    return tuple(partition if plan.rows is RowsPerMatch.ONE else dict.fromkeys([*partition, *order]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from query.errors import NO_SPAN, Span
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
 from query.plan.expression import TRUE, Column, Expression, quote, show, walk
@@ -65,22 +66,54 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`variable AS PATTERN name`: the variable takes matches of `plan`, a pattern over the same input.
+    """`variable AS PATTERN name`: the variable takes matches of `plan`.
 
-    columns: of its matches, each with the output column of the plan that it shows."""
+    columns: of its matches, each with the output column of the plan that it shows. inputs: what the plan reads, until
+    the inputs of all layers are merged (query.plan.inputs_of_layers)."""
 
     variable: str
     name: str
     plan: Plan
     columns: tuple[tuple[str, str], ...]
+    inputs: tuple[MergedInput, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.variable} AS PATTERN {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The histories that the matches of a box's pattern are joined with; each match has at most one row.
+
+    factor: the pattern with its histories. columns: for each output column of the box's plan that comes from a history,
+    its name, the index of the history, and the column there; the plan has a null measure in its place. key: of what
+    the rows depend on besides the pattern."""
+
+    factor: FactorPlan
+    columns: tuple[tuple[str, int, str], ...]
+    key: str
+
+
 def modules(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
     """Returns the first box of each pattern, in order. The k-th has KIND k + 1."""
     return tuple({box.name: box for box in reversed(boxes)}[name] for name in dict.fromkeys(b.name for b in boxes))
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The events that one layer of a hierarchy reads, where the layers read several streams and the hierarchy their
+    events merged by time.
+
+    streams: of its FROM, as the column STREAM of the merged events names them. columns: for each column of its schema
+    the merged column that holds it, by stream (None: the stream has no such column)."""
+
+    streams: tuple[str, ...]
+    columns: tuple[tuple[str | None, ...], ...]
+
+    def column(self, schema: Schema, name: str) -> str | None:
+        """Returns the merged column that holds a column of the schema; None if it is not one for all streams."""
+        found = set(self.columns[schema.names.index(name)])
+        return found.pop() if len(found) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +124,10 @@ class Plan:
     subsets: union variables with their members. timeout_rows: partial matches that WITHIN ends are emitted too (TIMEOUT
     ROWS). inputs: the origins of its rows, see `query.plan.statement.origins`. settings: of DuckDB, for its
     expressions. trends: of ONE ROW PER WINDOW; the measures then read its aggregates and groups. boxes: variables that
-    stand for matches of other patterns over the same input; conditions and measures then read merged rows
-    (query.plan.boxes), while `schema` remains that of the input.
+    stand for matches of other patterns; conditions and measures then read merged rows (query.plan.boxes), while
+    `schema` remains that of the input. joined: of a box's pattern, the histories that its matches are joined with.
+    reads: its part of the merged events, where the layers of a hierarchy read several streams; None: they read the
+    same.
     """
 
     schema: Schema
@@ -111,6 +146,8 @@ class Plan:
     settings: Settings = ()
     trends: Trends | None = None
     boxes: tuple[Box, ...] = ()
+    joined: Joined | None = None
+    reads: Reads | None = None
 
     def condition(self, variable: str) -> Expression:
         """The DEFINE condition of a variable."""
@@ -133,10 +170,13 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"input       {self.schema}"]
+        lines += [f"reads       {', '.join(self.reads.streams)}"] if self.reads is not None else []
         lines.append("partition   " + (", ".join(c.name for c in self.partition_by) or "(one)"))
         lines.append("order       " + (", ".join(map(str, self.order_by)) or "(as given)"))
+        beside = {name for name, _, _ in self.joined.columns} if self.joined is not None else ()
         for i, m in enumerate(self.measures):
-            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {show(m.expression)}")
+            value = "(of the history)" if m.name in beside else show(m.expression)
+            lines.append(f"{'measures' if i == 0 else '':<12}{m.name} {m.type} = {value}")
         lines.append(f"rows        {self.rows.value}" + (" TIMEOUT ROWS" if self.timeout_rows else ""))
         lines.append(f"after       {self.after}")
         lines.append(f"pattern     {self.pattern}")
@@ -154,6 +194,8 @@ class Plan:
                 shown = boxes[d.variable] + (f" ON {shown}" if d.condition != TRUE else "")
             lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {shown}")
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
+        for history in self.joined.factor.histories if self.joined is not None else ():
+            lines += str(history).split("\n")
         for box in modules(self.boxes):
             lines += [f"pattern     {box.name}", *(f"  {line}" for line in str(box.plan).split("\n"))]
         return "\n".join(lines)
@@ -175,10 +217,15 @@ class HistoryPlan:
     low_sql, high_sql: DuckDB SQL over the live alias, giving times; low_shift, high_shift: the same, if they are a
     column of the live output and an INTERVAL of fixed length. on_sql: over both aliases, as written. on_more: True if
     ON has further conjuncts besides the equalities; on_rest: these, over columns called live.<column> and
-    history.<column>; None if there are none, or if a pattern cannot express them. equalities: (history column, live
+    history.<column>; None if there are none, or if a pattern cannot express them. rows_of: a named pattern, whose rows
+    the history consists of, as a box without a variable; None: a stream or relation. reach_us: how long before the
+    range the first events are that these rows depend on; None: any time. merged: the columns of its streams' events,
+    if that pattern reads several. equalities: (history column, live
     output column) pairs of top-level conjuncts of ON that pin a *partition column of PA* (or any column of plain
     history rows) to a value of the PL match; they may be pushed into the read, except under STRICT. settings: of
-    DuckDB, for its expressions.
+    DuckDB, for its expressions. after_us: the range ends at most so many microseconds after the last event of the match
+    (a window: its end), None if that is not known. high_span, known_span: of the upper bound and of AS KNOWN in the
+    text.
     """
 
     kind: HistoryKind
@@ -196,6 +243,18 @@ class HistoryPlan:
     on_more: bool = True
     on_rest: Expression | None = None
     settings: Settings = ()
+    after_us: int | None = None
+    high_span: Span = field(default=NO_SPAN, compare=False)
+    known_span: Span = field(default=NO_SPAN, compare=False)
+    rows_of: Box | None = None
+    reach_us: int | None = None
+    merged: Schema | None = None
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Returns the names of the streams or relations whose events are read, in lower case."""
+        read = [self.schema.name] if self.rows_of is None else [one.name for one in self.rows_of.inputs]
+        return tuple(name.lower() for name in read)
 
     def __str__(self) -> str:
         upper = "]" if self.closed else ")"
@@ -205,6 +264,10 @@ class HistoryPlan:
             "keys        " + (", ".join(f"{h} = {live}" for h, live in self.equalities) or "(all)"),
             f"on          {self.on_sql}",
         ]
+        if self.rows_of is not None:
+            begin = "the start" if self.reach_us is None else f"{self.reach_us} us before the range"
+            lines.append(f"rows of     {self.schema.name}, found in {', '.join(self.streams)} from {begin}")
+            lines += [f"  {line}" for line in str(self.rows_of.plan).split("\n")]
         if self.plan is not None:
             lines.append(str(self.plan))
         return "\n".join(lines)
@@ -261,10 +324,11 @@ class RowsOf:
 class FactorPlan:
     """One pattern factor with the history joins that follow it.
 
-    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: the inputs of MERGE;
-    input_sql then only shows them. alias: the name of its output in the outer SELECT; columns: the names of its first
-    columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows it
-    reads, None for a stream.
+    input_sql: a bare name, or the whole SELECT that DuckDB evaluates to get the input. members: the inputs of MERGE, or
+    of layers that read several streams; input_sql then only shows them. merged: the columns of the members' events, if
+    they are more than the pattern's own. alias: the name of its output in the outer SELECT; columns: the names of its
+    first columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows
+    it reads, None for a stream.
     """
 
     input_sql: str
@@ -274,6 +338,12 @@ class FactorPlan:
     columns: tuple[str, ...] = ()
     members: tuple[MergedInput, ...] = ()
     rows_of: tuple[RowsOf | None, ...] = ()
+    merged: Schema | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """Returns the columns of its input."""
+        return self.plan.schema if self.merged is None else self.merged
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
+from query.language.cut import with_lists
 from query.language.duck import DuckFault, Node
 from query.language.lexer import TokenKind, tokenize
 from query.language.pieces import ComposedSql, SqlPiece
@@ -66,6 +68,25 @@ def input_statement(text: str, factor: PatternFactor, cuts: Sequence[tuple[Span,
     pieces += [ours("SELECT * FROM "), *rewrite(text, cuts, factor.input_span).pieces]
     pieces += [ours(")")] * (len(lists) - 1)
     return ComposedSql(tuple(pieces))
+
+
+def only_read(sql: str) -> str:
+    """Returns the SELECT of an input without the entries of its first WITH list that it does not read: so that layers
+    of a hierarchy that read the same have the same text."""
+    tokens = tokenize(sql)
+    listed = next((of for of in with_lists(tokens, -1, len(tokens.items)) if of.first == 0 and not of.recursive), None)
+    if listed is None:
+        return sql
+    entries = {tokens.items[e.name].text.strip('"').lower(): e for e in listed.entries}
+    read: set[str] = set()
+    todo = [range(listed.entries[-1].close + 1, len(tokens.items))]
+    while todo:
+        names = {tokens.items[i].text.strip('"').lower() for i in todo.pop()} & entries.keys()
+        todo += [range(entries[name].open, entries[name].close) for name in names - read]
+        read |= names
+    kept = [sql[tokens.items[e.name].start : tokens.items[e.close].end] for name, e in entries.items() if name in read]
+    behind = sql[tokens.items[listed.entries[-1].close].end :].strip()
+    return f"WITH {', '.join(kept)} {behind}" if kept else behind
 
 
 def tables_of(statement: ComposedSql) -> set[str]:
@@ -150,16 +171,66 @@ def _read(value: Any, entries: Mapping[str, Node], found: set[str]) -> None:
                 _read(child, entries, found)
 
 
+def same_input(sql: str) -> str:
+    """Returns a text that is equal for inputs that are equal but for layout and entries of WITH that they do not read.
+    sql: a bare name or a SELECT."""
+    bare = BARE_NAME.fullmatch(sql)
+    if bare:
+        return unquoted(bare[1]).lower()
+    try:
+        tree = duck.parse_statement(sql)
+    except DuckFault:
+        return sql
+    read: set[str] = set()
+    _note_entries(tree, read)
+    return json.dumps(_pruned(tree, read), sort_keys=True)
+
+
+def _note_entries(node: Node, read: set[str]) -> None:
+    """Adds the entries of the WITH list of a query that it reads, directly or through others."""
+    entries = {str(e["key"]).lower(): e["value"]["query_node"] for e in node.get("cte_map", {}).get("map", [])}
+    todo: list[Any] = [{key: value for key, value in node.items() if key != "cte_map"}]
+    while todo:
+        for part in _nodes(todo.pop()):
+            name = str(part.get("table_name", "")).lower()
+            if name in entries and name not in read:
+                read.add(name)
+                todo.append(entries[name])
+
+
+def _pruned(value: Any, read: set[str]) -> Any:
+    """Returns a part of a syntax tree without places in the text and without entries of WITH that are not read."""
+    if isinstance(value, list):
+        return [_pruned(item, read) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _pruned(child, read) for key, child in value.items() if key != "query_location"}
+    if "cte_map" in value:
+        found["cte_map"] = [
+            [str(e["key"]).lower(), _pruned(e["value"], read)] for e in value["cte_map"]["map"]
+            if str(e["key"]).lower() in read
+        ]  # fmt: skip
+    return found
+
+
 def picks_only(sql: str) -> bool:
-    """True if a SELECT only picks columns of one table: no condition, no grouping, no order."""
+    """True if a SELECT only picks columns of one table, or of rows joined with history: no condition, no grouping, no
+    order."""
     try:
         node = duck.parse_statement(sql)
     except DuckFault:
         return False
-    if node["type"] != "SELECT_NODE" or node["from_table"]["type"] != "BASE_TABLE" or node["modifiers"]:
+    if node["type"] != "SELECT_NODE" or not _one_table(node["from_table"]) or node["modifiers"]:
         return False
     more = (node[part] for part in ("where_clause", "having", "qualify", "group_expressions", "sample"))
     return not any(more) and all(item["type"] in ("STAR", "COLUMN_REF") for item in node["select_list"])
+
+
+def _one_table(table: Node) -> bool:
+    """True for a table, and for a factor beside the histories that it is joined with."""
+    if table["type"] == "JOIN":
+        return table["ref_type"] == "POSITIONAL" and _one_table(table["left"]) and _one_table(table["right"])
+    return bool(table["type"] == "BASE_TABLE")
 
 
 def origin(sql: str, column: str) -> tuple[str, str] | None:
@@ -210,7 +281,7 @@ def _origin_from(
     inner = entries.get(name.lower())
     if inner is not None:
         return _origin_in(inner, column, {k: e for k, e in entries.items() if k != name.lower()})
-    return (name, column) if name.startswith(FACTOR_TABLE) else None
+    return (name, column) if name.startswith((FACTOR_TABLE, HISTORY_TABLE)) else None
 
 
 #: Hint for a statement that reads a forbidden file.

@@ -76,6 +76,15 @@ def reads_match(function: str) -> bool:
     return function in NAVIGATION or function in ("classifier", "match_number") or function in duck.aggregate_names()
 
 
+def is_plain_call(node: Node) -> bool:
+    """True for a call of a scalar function whose value depends on those of its arguments alone."""
+    if node["class"] != "FUNCTION" or node["distinct"] or node["filter"] or node["order_bys"]["orders"]:
+        return False
+    name, arguments = str(node["function_name"]).lower(), node["arguments"]
+    special = reads_match(name) or name in duck.lambda_names() or name == "unnest"
+    return bool(arguments) and not special and not duck.is_volatile(name, len(arguments))
+
+
 def reads_rows(node: Node) -> bool:
     """True if the node alone keeps a tree from being a constant."""
     if node["class"] == "FUNCTION":

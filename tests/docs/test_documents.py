@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hybrid.demo import delays, thieves
 from query.errors import CODES
 from query.language.parse import parse
 from tests.docs.documents import DOCUMENTS, ROOT, Block, anchors, blocks, prose
 from tests.programs import run_text
 
+#: Patterns that boxes and FROM of the documents name.
+PATTERNS = thieves.PATTERNS | delays.LAYERS
 PACKAGES = ("query", "matching", "live", "archive", "hybrid", "simulator")
 
 
@@ -87,7 +90,7 @@ def test_no_document_names_a_machine() -> None:
 
 @pytest.mark.parametrize("block", blocks("sql"), ids=str)
 def test_sql_can_be_read(block: Block) -> None:
-    query = parse(block.text)
+    query = parse(block.text, patterns=PATTERNS)
     assert query.factors
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -119,3 +120,19 @@ def test_search(market, tmp_path):
     assert output.read_text().startswith('"symbol","n","last"\n')
     with pytest.raises(DataError, match="--from"):
         run("search", V, "-d", market, "--from", "some day")
+
+
+def test_events_before_1970_expire(tmp_path: Path) -> None:
+    # Before: `verify --deep` called what had expired lost, for the time until which was not kept.
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("old", {"ts": "TIMESTAMP", "k": "BIGINT"}, time="ts")
+        for year in (1949, 1950, 1951):
+            db.push("old", [{"ts": datetime(year, 1, 1 + i), "k": i} for i in range(10)])
+            db.flush()
+    where = ("-d", tmp_path / "db")
+    assert "0 faults" in run("verify", *where, "--deep")[2]
+    assert "removed 1 files, 10 events" in run("expire", "old", *where, "--before", "1950-01-01")[2]
+    code, _, said = run("verify", *where, "--deep")
+    assert (code, "0 faults" in said) == (0, True), said
+    with hybrid.connect(tmp_path / "db", read_only=True) as db:
+        assert db.sql("SELECT count(*) AS n FROM old").arrow().to_pylist() == [{"n": 20}]

@@ -91,6 +91,14 @@ def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     written = tmp_path / "out.parquet"
     assert run("sql", QUERY, "-t", option, "-f", "parquet", "-o", str(written)).returncode == 0
     assert pq.read_table(written).to_pylist() == [{"a": 3, "b": 1}]
+    # Before: a file x.csv had the text of the table, without -f.
+    for suffix, expected in {"csv": '"a","b"\n3,1\n', "NDJSON": '{"a": 3, "b": 1}\n', "txt": shown.stdout}.items():
+        assert run("sql", QUERY, "-t", option, "-o", str(tmp_path / f"out.{suffix}")).returncode == 0
+        assert (tmp_path / f"out.{suffix}").read_text() == expected
+    assert run("sql", QUERY, "-t", option, "-f", "table", "-o", str(tmp_path / "out.csv")).returncode == 0
+    assert (tmp_path / "out.csv").read_text() == shown.stdout
+    assert run("sql", QUERY, "-t", option, "-o", str(tmp_path / "plain.parquet")).returncode == 0
+    assert pq.read_table(tmp_path / "plain.parquet").num_rows == 1
     (tmp_path / "query.sql").write_text(QUERY)
     assert run("sql", str(tmp_path / "query.sql"), "-t", option).stdout == shown.stdout
     evidence = run("sql", QUERY, "-t", option, "--evidence", "-f", "json").stdout.splitlines()

@@ -417,6 +417,8 @@ def test_a_failing_watch_stops_nothing_else(db: Database) -> None:
     with pytest.raises((hybrid.QueryError, hybrid.DataError)):
         list(bad)
     assert bad.stats()["state"] == "failed"
+    assert "Could not convert string 'x' to INT32" in bad.stats()["failure"]  # Before: no reason
+    assert "failure" not in good.stats()
     assert values(good.fetch()) == [("7", 5, 4), ("x", 5, 4), ("7", 3, 2)]
     assert db.streams()["e"]["events"] == 6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import hybrid
 from hybrid import DataError, QueryError
-from hybrid.database.pattern_file import PATTERNS
+from hybrid.database.pattern_file import PATTERNS, _sum
 from tests.archive.store import s3_server
 from tests.hybrid.cli.test_cli import run
 
@@ -54,6 +55,20 @@ def minute(i: int) -> datetime:
 
 
 # ---- what statements read
+
+
+def test_rows_of_a_pattern_are_instants_and_its_boxes_intervals():
+    pair = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.x AS x AFTER MATCH NO SKIP
+        PATTERN (A B) WITHIN INTERVAL '1 hour' SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b')"""
+    of_rows = """SELECT c FROM pair MATCH_RECOGNIZE (ORDER BY t1 MEASURES V.x || '-' || W.x AS c AFTER MATCH NO SKIP
+        PATTERN (V W) SELECTION SKIP TILL NEXT MATCH DEFINE W AS {})"""
+    of_boxes = """SELECT c FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES V.x || '-' || W.x AS c AFTER MATCH NO SKIP
+        PATTERN (V W) SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN pair, W AS PATTERN pair)"""
+    with opened(None, "aababb") as db:
+        db.create_pattern("pair", pair)
+        assert answer(db, of_rows.format("true")) == [{"c": "0-1"}, {"c": "1-3"}]
+        assert answer(db, of_rows.format("t0 > V.t1")) == [{"c": "0-3"}, {"c": "1-3"}]
+        assert answer(db, of_boxes) == [{"c": "0-3"}, {"c": "1-3"}]
 
 
 def test_from_a_pattern_has_its_columns_and_times():
@@ -169,6 +184,22 @@ def test_a_sase_statement_is_a_pattern():
         assert answer(db, "SELECT a, e, t1 FROM pair ORDER BY a")[0] == {"a": 0, "e": 2, "t1": minute(2)}
 
 
+def test_a_sase_statement_has_boxes_of_named_patterns():
+    with opened(None, EVENTS) as db:
+        db.sql("""CREATE PATTERN pair AS FROM t TYPE BY s PATTERN SEQ(a x, e y)
+                  WHERE skip_till_next_match(x, y) { [k] } WITHIN 1 hour RETURN x.x AS a""")
+        db.sql("""CREATE PATTERN two AS FROM t TYPE BY s PATTERN SEQ(PATTERN pair+ p[])
+                  WHERE skip_till_next_match(p[]) { [k] and count(p[]) = 2 } WITHIN 1 hour
+                  RETURN p[1].a, p[p.LEN].a AS b""")
+        sql = """SELECT a, b FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES P.a AS a, Q.a AS b
+            PATTERN (P Q) SELECTION SKIP TILL NEXT MATCH DEFINE P AS PATTERN pair, Q AS PATTERN pair) ORDER BY ALL"""
+        found = answer(db, "SELECT a, b FROM two ORDER BY ALL")
+        assert found == answer(db, sql)
+        assert {"a": 0, "b": 4} in found
+        with pytest.raises(DataError, match="used by pattern two"):
+            db.drop_pattern("pair")
+
+
 def test_history_joins_find_patterns_of_boxes():
     text = """SELECT pl.x, h.m FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES B.ts AS at, B.x AS x
         PATTERN (B) DEFINE B AS s = 'b' AND x > 3) AS pl
@@ -197,6 +228,14 @@ def test_live_as_in_a_backtest():
 
 
 # ---- errors
+
+
+def test_an_error_about_rows_of_a_pattern_names_the_pattern():
+    # Before: "rows of t", the stream that the pattern reads.
+    with opened() as db:
+        db.create_pattern("visits", VISIT.replace("WITHIN INTERVAL '1 hour' ", ""))
+        with pytest.raises(QueryError, match=r"HQ220.*rows of visits may be returned"):
+            db.watch("SELECT * FROM visits MATCH_RECOGNIZE (ORDER BY t1 PATTERN (A B))")
 
 
 def test_an_error_points_at_the_text_of_its_author():
@@ -235,7 +274,7 @@ def test_an_error_in_the_pattern_shows_that():
         ("DROP PATTERN", "HQ100", "1:13"),
         ("DROP PATTERN v, w", "HQ100", "1:15"),
         ("CREATE PATTERN v AS SELECT * FROM nowhere MATCH_RECOGNIZE (PATTERN (A))", "HQ200", "1:35"),
-        ("SELECT k FROM t MATCH_RECOGNIZE (PATTERN (A)) AS m JOIN HISTORY OF visit FROM m.x TO m.x ON true", "HQ500",
+        ("SELECT k FROM t MATCH_RECOGNIZE (PATTERN (A)) AS m JOIN HISTORY OF visti FROM m.x TO m.x ON true", "HQ200",
          "1:68"),
     ],
 )  # fmt: skip
@@ -271,7 +310,8 @@ def test_a_pattern_is_not_made_of_itself():
 
 def test_names_that_cannot_be_patterns():
     with with_patterns() as db:
-        names = {"T": "is a stream", "_v": "cannot name", "a-b": "cannot name", "v" * 201: "201 bytes"}
+        names = {"T": "is a stream", "_v": "cannot name", "a-b": "cannot name", "v" * 201: "201 bytes",
+                 "select": "is a word of SQL", "Order": "is a word of SQL", None: "cannot name"}  # fmt: skip
         for name, reason in names.items():
             with pytest.raises(DataError, match=reason):
                 db.create_pattern(name, VISIT)
@@ -303,7 +343,7 @@ def test_a_pattern_in_use_is_not_dropped():
 
 def test_a_pattern_in_use_keeps_its_columns():
     with with_patterns() as db:
-        db.create_stream("u", COLUMNS, time="ts", key="k")
+        db.create_stream("u", {**COLUMNS, "ts": "TIMESTAMP WITH TIME ZONE"}, time="ts", key="k")
         with pytest.raises(DataError, match="visit is used by pattern lunch, and would have other columns"):
             db.sql(f"CREATE OR REPLACE PATTERN visit AS {VISIT.replace('AS n', 'AS many')}")
         with pytest.raises(DataError, match="pattern lunch, which uses it, would be invalid"):
@@ -326,9 +366,12 @@ def test_a_live_query_keeps_the_text_it_began_with(tmp_path):
         assert alerts["lunches"].fetch().to_pylist() == [{"m": 2}]
         assert alerts["visits"].fetch().to_pylist() == [{"n": 2}]
         assert alerts["visits"].patterns == {"visit": VISIT}
-        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit"):
+        with pytest.raises(DataError, match="query visits runs with an earlier text of pattern visit") as caught:
             db.watch("SELECT n FROM visit", name="visits")
-        now = db.replace(alerts["visits"], "SELECT n FROM visit")
+        assert caught.value.hint == "db.replace('visits', text) installs the query with the new text"
+        with pytest.raises(DataError, match="no query has the name visit\nhint: did you mean visits"):
+            db.replace("visit", "SELECT n FROM visit")
+        now = db.replace("visits", "SELECT n FROM visit")
         assert now is db.watch("SELECT n FROM visit", name="visits")
         db.push("t", rows("aab", 130), offset=5)
         assert now.fetch().to_pylist() == []
@@ -412,6 +455,28 @@ def test_patterns_in_a_store(tmp_path):
             assert db.patterns() == {"visit": VISIT}
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "it is not a file of named patterns"),
+        ('{"version": 1}', "it is not a file of named patterns"),
+        ({"version": 1, "patterns": {"visit": 5}}, "its patterns are not texts by name"),
+        ({"version": 1, "patterns": ["visit"]}, "its patterns are not texts by name"),
+        ({"version": 1, "patterns": {"visit": VISIT, "Visit": VISIT}}, "two of its patterns have one name"),
+    ],
+)
+def test_a_file_of_patterns_that_is_spoilt(tmp_path, content, reason):
+    # Before: "is damaged: 'sum'", "list indices must be integers", or a TypeError with the first use.
+    if isinstance(content, dict):
+        content = json.dumps({**content, "sum": _sum(content)})
+    with opened(tmp_path / "db"):
+        pass
+    (tmp_path / "db" / PATTERNS).write_text(content)
+    with pytest.raises(DataError, match=f"{PATTERNS} is damaged: {reason}"):
+        hybrid.connect(tmp_path / "db", maintenance=False)
+
+
 # ---- the command line
 
 
@@ -434,3 +499,17 @@ def test_the_command_line(tmp_path):
     assert (done.returncode, "pattern visit is used by pattern lunch" in done.stderr) == (1, True)
     assert run("pattern", "drop", "lunch", *where).returncode == 0
     assert "did you mean visit?" in run("pattern", "show", "visitt", *where).stderr
+
+
+def test_a_pattern_over_rows_is_no_box_and_says_so() -> None:
+    # Before: "a named pattern is a SELECT from one MATCH_RECOGNIZE", which it is, as written.
+    with with_patterns(None, EVENTS) as db:
+        db.create_pattern("two", "SELECT k, m FROM visit MATCH_RECOGNIZE (PARTITION BY k ORDER BY t1 "
+                                 "MEASURES B.n AS m PATTERN (A B))")  # fmt: skip
+        assert len(answer(db, "SELECT * FROM two")) == 1
+        with pytest.raises(DataError, match=r"do not come from one match each(.|\n)*evidence\(\)"):
+            db.sql("SELECT * FROM two").tree()  # before: row 0 has no evidence
+        said = r"in pattern two: a box takes matches .* over events, and two has 2(.|\n)*into="
+        with pytest.raises(QueryError, match=said):
+            db.sql("SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.m AS m PATTERN (V E) "
+                   "SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN two, E AS s = 'e')")  # fmt: skip

@@ -172,6 +172,24 @@ def test_what_a_session_says() -> None:
 
 # Before: 7 / 2 was 3.5 in a pattern, and 3 around it.
 @pytest.mark.slow
+@pytest.mark.parametrize("setting", ["integer_division = true", "TimeZone = 'America/New_York'", "TimeZone = 'UTC'"])
+@pytest.mark.parametrize("condition", [
+    "if({a}v / {v} > 1.1, 1, 0) = 1", "round({a}v / {v}, 1) > 1", "greatest({a}v / 4, {v} / 4) = 1",
+    "{z}::DATE = {a}z::DATE", "hour({z}) > hour({a}z)", "date_diff('day', {a}z, {z}) = 1",
+    "date_trunc('day', {a}z) < {z}::DATE", "strftime({a}z, '%d') = strftime({z}, '%d')",
+])  # fmt: skip
+def test_functions_between_two_rows_go_by_the_settings(setting: str, condition: str) -> None:
+    """Engines compute such a function under the settings of the connection, as they compute the values of rows."""
+    connection = connect(f"SET {setting}")
+    here = condition.format(v="v", z="z", a="A.")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+    text += f"PATTERN (A B) DEFINE B AS {here})"
+    there = condition.format(v="b.v", z="b.z", a="a.")
+    expected = f"SELECT a.i, b.i FROM t AS a JOIN t AS b ON b.i = a.i + 1 AND {there} ORDER BY ALL"
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
 def test_integer_division() -> None:
     connection = connect("SET integer_division = true")
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v / 2 AS h, sum(A.v) / 2 AS s, 7 / 2 AS c "

@@ -27,7 +27,7 @@ from hybrid.service.queries import REMOVED_S
 from hybrid.service.reload import SETTLED_S
 from hybrid.service.sources import SOURCE_TRIES
 from hybrid.service.status import headline, process_began, read_status, ready, touch_status, write_status
-from query.errors import DataError, NotKept
+from query.errors import DataError, HybridWarning, NotKept
 from tests.hybrid.cli.test_cli import run
 from tests.hybrid.inside import checkpoints_of, flow_of
 from tests.hybrid.processes import start, until
@@ -450,6 +450,39 @@ def test_a_directory_that_is_removed_is_made_again(bench: Bench, how: str) -> No
     bench.step(3)
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
     assert "delivery" not in bench.status()["trouble"]
+
+
+def test_a_service_that_another_one_has_replaced_leaves_its_status_alone(bench: Bench) -> None:
+    # Before: after `rm -rf` of the database and a second start, both wrote their figures to one file in turn.
+    bench.start()
+    state = bench.service.app.state
+    shutil.rmtree(state)
+    other = Delivery(state)
+    (state / "status.json").write_text("that of the other")
+    bench.pass_s(1.1)
+    bench.pass_s(1.1)
+    assert (state / "status.json").read_text() == "that of the other"
+    (said,) = (said for said in bench.said if said.startswith("state: "))
+    assert said == (
+        f"state: {state} was removed, and another service runs with a new one: stop this service, process {os.getpid()}"
+    )
+    other.close()
+    bench.pass_s(1.1)
+    assert read_status(state, bench.clock.now)["trouble"]["state"].startswith(f"{state} or its content was removed")
+
+
+def test_warnings_of_the_database_are_in_the_log(bench: Bench, recwarn: pytest.WarningsRecorder) -> None:
+    # Before: `hybrid run` printed a HybridWarning with the file and line of our code.
+    source = bench.start()
+    source.given += [piece(5, 3)]
+    bench.step(3)
+    bench.stop()
+    newest = max((bench.file.parent / "market" / "_checkpoint").glob("*.state"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    bench.said.clear()
+    bench.again().start()
+    assert [said for said in bench.said if said.startswith("database: ") and str(newest.name) in said]
+    assert not [one for one in recwarn if one.category is HybridWarning]
 
 
 def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import hybrid
 from hybrid.service.app_file import AppError, load
 from query.errors import DataError, QueryError
 from tests.hybrid.cli.test_cli import run
-from tests.hybrid.services import APP, Bench, piece
+from tests.hybrid.services import APP, Bench, FakeSource, piece
 
 FALL = """
 SELECT * FROM ticks MATCH_RECOGNIZE (
@@ -146,3 +146,57 @@ def test_patterns_of_the_database_that_no_longer_fit_do_not_stop_the_check(tmp_p
     assert list(load(tmp_path / "app.toml").queries) == ["falls"]
     with hybrid.connect(tmp_path / "market") as db, pytest.raises(DataError, match="there is no pattern fall"):
         db.drop_pattern("fall")
+
+
+def layer(pattern: str, measures: str, define: str, within: str) -> str:
+    """Returns a pattern over ticks."""
+    return f"""SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY name ORDER BY ts MEASURES {measures}
+        AFTER MATCH NO SKIP PATTERN ({pattern}) WITHIN INTERVAL {within} SELECTION SKIP TILL NEXT MATCH
+        DEFINE {define})"""
+
+
+#: A dip is a fall to less than half and a rise behind it; the query finds two dips of which the second is deeper.
+THREE = f"""{APP[: APP.index("[queries.falls]")]}
+[patterns.drop]
+sql = '''{layer("A B", "A.price AS top, B.price AS low", "B AS price < A.price / 2", "1 HOUR")}'''
+
+[patterns.dip]
+sql = '''{layer("D C", "D.low AS low", "D AS PATTERN drop ON low < 9, C AS price > D.top", "2 HOUR")}'''
+
+[queries.falls]
+sql = '''{layer("D E", "D.low AS high, E.low AS low", "D AS PATTERN dip, E AS PATTERN dip ON low < D.low", "4 HOUR")}'''
+sinks = ["alerts"]
+
+{APP[APP.index("[sinks.alerts]") :]}"""
+#: Three dips to 5, 4 and 3; two matches.
+PRICES = (20, 5, 30, 20, 4, 30, 20, 3, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crash_at", range(1, len(PRICES)))
+def test_three_layers_go_on_after_a_crash_and_a_reload(tmp_path: Path, crash_at: int) -> None:
+    """A crash between any two events; before it, the pattern in the middle changes, and back after it."""
+    bench = Bench(tmp_path, THREE)
+    source, found = bench.start(), []
+    for i, price in enumerate(PRICES):
+        if i == crash_at:
+            bench.rewrite(THREE.replace("low < 9", "low < 8"))
+            bench.pass_s(1.0)
+            bench.service.outlets.unlock()  # as a crash
+            bench.service.db.close()
+            found += bench.sinks["alerts"].pairs()
+            bench.sinks["alerts"].rows.clear()
+            source = start_again(bench)
+        if i == crash_at + 1:
+            bench.rewrite(THREE)
+        source.given += [piece(price, first=i)]
+        bench.step(2)
+    assert bench.status()["trouble"] == {}
+    found += bench.sinks["alerts"].pairs()
+    assert sorted(set(found)) == [(4, 3), (5, 4)]
+    bench.stop()
+
+
+def start_again(bench: Bench) -> FakeSource:
+    bench.again()
+    return bench.start()

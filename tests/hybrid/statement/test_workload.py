@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import hybrid
 from hybrid.cli import app
 from hybrid.statement.workload import explain_workload
 from query.errors import QueryError
@@ -56,6 +58,31 @@ def test_a_workload_without_sharing_is_explained_too() -> None:
     found = explain_workload(TEXTS, {"rides": rides(2)}, "none")
     assert found.startswith("mode        none\ntemplate    ")
     assert "graph" not in found
+
+
+def test_too_few_events_for_rates_are_said() -> None:
+    found = explain_workload(TEXTS, {"rides": rides(20)})
+    # Before: nothing was said, and the plan shared nothing.
+    assert "rates       not measured: that takes 5,000 events and a whole window, and there are 140 events" in found
+
+
+def test_the_command_reads_a_database_and_lines_of_json(tmp_path: Path) -> None:
+    # Before: tables only, and of .json and .jsonl only.
+    file = tmp_path / "app.toml"
+    file.write_text("".join(f'[queries.{name}]\nsql = """{text}"""\n' for name, text in TEXTS.items()))
+    columns = {
+        "ts": "TIMESTAMP", "type": "VARCHAR", "driver_id": "BIGINT", "district": "VARCHAR", "place": "VARCHAR",
+        "speed": "BIGINT",
+    }  # fmt: skip
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("rides", columns, time="ts")
+        db.push("rides", rides(20))
+    lines = [json.dumps(row, default=str) for row in rides(20).to_pylist()]
+    (tmp_path / "rides.ndjson").write_text("\n".join(lines))
+    for given in (["-d", str(tmp_path / "db")], ["-t", f"rides={tmp_path / 'rides.ndjson'}"]):
+        found = CliRunner().invoke(app, ["explain", "--workload", str(file), *given])
+        assert found.exit_code == 0, found.output
+        assert "and there are 140 events" in found.output
 
 
 def test_a_statement_without_a_pattern_is_told_apart() -> None:

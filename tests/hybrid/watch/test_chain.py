@@ -183,8 +183,13 @@ def test_merged_with_history(db: Database) -> None:
     assert alerts.fetch().to_pylist() == [{"k": 1, "price": 3.5}] == db.sql(joined).arrow().to_pylist()
     with pytest.raises(hybrid.DataError, match="reads Shelf, directly or through"):
         db.watch(THEFT, into="Shelf")
-    with pytest.raises(hybrid.QueryError, match="joined with history"):
-        db.watch(joined.replace("h.price", "m.t"), into="others")
+    db.watch(joined.replace("h.price", "h.price, m.t"), into="others")  # Before: refused
+    db.push("shelf", [{"ts": at(10), "tag_id": 3, "site": "x"}])
+    db.push("register", [{"at": at(10.5), "tag_id": 3, "price": 9.5}])
+    db.push("exit", [{"ts": at(11), "tag_id": 3}])
+    for name in ("register", "exit", "shelf"):
+        db.advance(name, None)
+    assert db.sql("SELECT * FROM others").arrow().to_pylist() == [{"k": 3, "price": 9.5, "t": at(11)}]
 
 
 # ---- rows as a stream ------------------------------------------------------------------------------------------

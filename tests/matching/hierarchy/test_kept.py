@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,9 @@ from matching.hierarchy import members as kept_members
 from matching.hierarchy.counts import Counts, KeyCodes
 from matching.hierarchy.gaps import PARTS_MIN, GapTest
 from matching.hierarchy.members import Members, ranges
-from query.plan.boxes import FIRST, FIRST_US, LAST, Gap
+from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, CountedEvents, Gap, GapPlace
 from query.plan.expression import Column
+from query.schema import STREAM
 from tests.hierarchies import batch_of, events_of, over, plan_of, statement
 
 
@@ -107,15 +109,33 @@ class Pushed:
         assert state == b""
 
 
-def gap_test() -> GapTest:
+#: WITHIN of the patterns with gaps, in positions.
+WITHIN = 25
+#: By place of a gap: its columns, and whether a row from one position to another lies in it. A position is a time, too.
+PLACES: dict[GapPlace, tuple[tuple[str, ...], Callable[[int, int, int, int], bool]]] = {
+    GapPlace.INSIDE: (("until", "after"), lambda first, last, after, until: first > after and last < until),
+    GapPlace.START: (("until", "after"), lambda first, last, after, until: first >= after - WITHIN and last < until),
+    GapPlace.END: (
+        ("after", "until", "until"), lambda first, last, after, until: first > after and last <= until + WITHIN
+    ),
+}  # fmt: skip
+
+
+def gap_test(place: GapPlace) -> GapTest:
     plan = plan_of(over({"v": statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'", 20)},
                         statement("V", "NEXT", "V AS PATTERN v")))  # fmt: skip
     rows = replace(plan.boxes[0].plan, partition_by=(Column("key", "BIGINT"),))
-    return GapTest(Gap(rows, "after", "until"), Pushed())
+    return GapTest(Gap(rows, place, PLACES[place][0], WITHIN), Pushed())
 
 
-def test_gaps_are_tested_as_by_looking_at_all_rows() -> None:
-    rng, test = np.random.default_rng(2), gap_test()
+def gap_rows_of(keys: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> EventBatch:
+    columns = {"key": keys, FIRST.name: firsts, LAST.name: lasts, FIRST_US.name: firsts, LAST_US.name: lasts}
+    return EventBatch(pa.RecordBatch.from_pydict(columns), lasts, np.zeros(len(keys), np.int32), lasts, lasts)
+
+
+@pytest.mark.parametrize("place", GapPlace)
+def test_gaps_are_tested_as_by_looking_at_all_rows(place: GapPlace) -> None:
+    rng, test, lies_in = np.random.default_rng(2), gap_test(place), PLACES[place][1]
     rows: list[tuple[int, int, int]] = []  # key, first, last
     last = hits = 0
     for i in range(300):
@@ -125,32 +145,30 @@ def test_gaps_are_tested_as_by_looking_at_all_rows() -> None:
         keys, firsts = rng.integers(0, 3, n), lasts - rng.integers(0, 40, n)
         firsts = np.maximum(firsts, 0)
         rows += zip(keys.tolist(), firsts.tolist(), lasts.tolist(), strict=True)
-        columns = pa.RecordBatch.from_pydict({"key": keys, FIRST.name: firsts, LAST.name: lasts, FIRST_US.name: firsts})
-        none = np.zeros(n, np.int64)
-        test.push(EventBatch(columns, none, np.zeros(n, np.int32), none, none))
+        test.push(gap_rows_of(keys, firsts, lasts))
         after = np.maximum(last - rng.integers(0, 60, 8), 0)
         until = after + rng.integers(0, 30, 8)
+        if place is GapPlace.END:  # of a match that has begun before
+            until = np.maximum(after - rng.integers(0, 30, 8), 0)
         asked = pa.table({"key": rng.integers(0, 4, 8), "after": after, "until": until})
         expected = [
-            any(k == key and f > a and e < u for k, f, e in rows)
+            any(k == key and lies_in(f, e, a, u) for k, f, e in rows)
             for key, a, u in zip(asked["key"].to_pylist(), after.tolist(), until.tolist(), strict=True)
         ]
         assert test.violated(asked).tolist() == expected
         hits += sum(expected)
-        begin = last - 70
-        test.drop_before(begin)
+        test.drop_before(last - 60 - WITHIN)
         if i % 100 == 99:
-            state, test = test.snapshot(), gap_test()
+            state, test = test.snapshot(), gap_test(place)
             test.restore(state)
-    assert 100 < hits < 2000
+    assert 100 < hits < 2300
 
 
 def test_rows_that_no_gap_needs_are_dropped() -> None:
-    test = gap_test()
+    test = gap_test(GapPlace.INSIDE)
     for i in range(3 * PARTS_MIN // 64):
         at = np.arange(64 * i, 64 * i + 64)
-        columns = pa.RecordBatch.from_pydict({"key": at % 2, FIRST.name: at, LAST.name: at, FIRST_US.name: at})
-        test.push(EventBatch(columns, at, np.zeros(64, np.int32), at, at))
+        test.push(gap_rows_of(at % 2, at, at))
         test.drop_before(64 * i)
     assert len(test.snapshot()["key"]) < PARTS_MIN + 128
 
@@ -169,8 +187,19 @@ def test_keys_have_numbers_of_their_own() -> None:
 
 
 def test_events_are_counted_by_key() -> None:
-    counts, batch = Counts(("s",)), batch_of(events_of("x1@1 y1@2 x2@3 x3@4 y2@5")).columns
-    assert counts.number(batch.slice(0, 3)).tolist() == [1, 1, 2]
-    again = Counts(("s",))
+    counts, batch = Counts(CountedEvents(("s",))), batch_of(events_of("x1@1 y1@2 x2@3 x3@4 y2@5")).columns
+    assert [n.tolist() for n in counts.number(batch.slice(0, 3))] == [[0, 0, 1], [1, 1, 2]]
+    again = Counts(CountedEvents(("s",)))
     again.restore(counts.snapshot())
-    assert again.number(batch.slice(3)).tolist() == [3, 2]
+    assert [n.tolist() for n in again.number(batch.slice(3))] == [[2, 1], [3, 2]]
+
+
+def test_events_of_some_streams_are_counted_by_key() -> None:
+    s, stream = list("xyxyxx"), list("ababab")
+    batch = pa.RecordBatch.from_pydict({"s": s, STREAM: stream})
+    counts = Counts(CountedEvents(("s",), ("a",)))
+    parts = [counts.number(batch.slice(0, 3)), counts.number(batch.slice(3))]
+    before, upto = (np.concatenate([part[side] for part in parts]).tolist() for side in (0, 1))
+    counted = [[s[j] == s[i] and stream[j] == "a" for j in range(i + 1)] for i in range(len(s))]
+    assert upto == [sum(one) for one in counted]
+    assert before == [sum(one[:-1]) for one in counted]

@@ -103,6 +103,20 @@ def test_matches_that_began_before_a_query_are_not_for_it() -> None:
     assert matcher_of(first).modules is matcher_of(second).modules
 
 
+def test_events_of_matches_that_nothing_needs_are_dropped_without_within() -> None:
+    # Before: all were kept, for ever.
+    pair = {"pair": statement("X Y", "PARTITION", "X AS s = 'x', Y AS s = 'y'")}
+    feed = Feed(EVENTS)
+    member = feed.add(plan_of(over(pair, statement("P", "PARTITION", "P AS PATTERN pair"))), 0)
+    found = 0
+    for begin in range(0, 20_000, 1_000):
+        events = tuple(Event("xy"[i % 2], f"e{i}", i) for i in range(begin, begin + 1_000))
+        feed.push(batch_of(events), begin + 1_000)
+        found += len(leaves(member.take_found()))
+    assert found == 10_000
+    assert matcher_of(member).layer.merging.members.events < 9_000
+
+
 def matcher_of(member: Member) -> HierarchyMatcher:
     assert isinstance(member.matcher, HierarchyMatcher)
     return member.matcher

@@ -114,7 +114,7 @@ def test_a_run_dependent_condition_becomes_registers_and_code() -> None:
         "                  3 favg 1.0\n"
         "                  4 fgt\n"
         "            B     0 feature f1\n"
-        "                  1 rescale 10\n"
+        "                  1 stretch 10\n"
         "                  2 constant 8\n"
         "                  3 register r2\n"
         "                  4 mul\n"

@@ -52,6 +52,8 @@ def registers() -> list[Register]:
                 before_last_row(found, register_of(found, kind, feature, variables, 0, lane))
             for kind in (RegisterKind.LAST, RegisterKind.FIRST):
                 register_of(found, kind, feature, variables, 2, lane)
+        mean = register_of(found, RegisterKind.MEAN, FLOAT, variables, 0, LANES[1])
+        before_last_row(found, register_of(found, RegisterKind.SPREAD, FLOAT, variables, mean, LANES[1]))
         for kind in (RegisterKind.LAST, RegisterKind.FIRST):
             register_of(found, kind, -1, variables, 1, LANES[0])
         before_last_row(found, register_of(found, RegisterKind.COUNT_ROWS, -1, variables, 0, LANES[0]))
@@ -92,6 +94,12 @@ def meaning(r: Register, rows: list[Bound]) -> Value:
             return of[-1] if of else None
         case RegisterKind.FIRST:
             return of[r.depth] if len(of) > r.depth else None
+        case RegisterKind.MEAN | RegisterKind.SPREAD:
+            mean, spread = 0.0, 0.0
+            for count, value in enumerate(there, 1):
+                moved = mean + (value - mean) / count
+                mean, spread = moved, spread + (value - mean) * (value - moved)
+            return (mean if r.kind is RegisterKind.MEAN else spread) if there else None
         case RegisterKind.BEFORE if r.depth:
             return of[-1 - r.depth] if len(of) > r.depth else None
         case RegisterKind.BEFORE:
@@ -172,7 +180,7 @@ def test_every_kind_is_tried() -> None:
 def test_an_entry_is_complete(kind: RegisterKind) -> None:
     for does in (kind.does, kind.does_float):
         accumulates = isinstance(does, Accumulate)
-        known = {"x", "y", *PRIMITIVES} if accumulates else {"x", "y", "yv", "z", "zv", "d"}
+        known = {"x", "y", "z", "w", *PRIMITIVES} if accumulates else {"x", "y", "yv", "z", "zv", "d"}
         texts = (does.value, does.first, does.when, does.fails) if accumulates else (does.value, does.valid, does.when)
         for text in texts:
             assert set(re.findall(r"[a-z]\w*|[A-Z]\w*", text)) <= known, text
@@ -185,6 +193,7 @@ def test_what_a_register_depends_on() -> None:
         "COUNT_ROWS": (True, True, False, False), "COUNT_VALUES": (True, True, False, False),
         "SUM": accumulates, "MIN": accumulates, "MAX": accumulates,
         "LAST": (False, False, False, True), "FIRST": (False, True, True, True), "BEFORE": (False, False, True, False),
+        "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))
     reads = {a for code in program.code for op, a, _ in code if op == OpCode.REGISTER}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from query.automaton.compile import compile_plan, is_ambiguous
+from query.errors import QueryError
 from query.language.ast import RowsPerMatch
 from query.plan.expression import Call
 from query.plan.pattern import (
@@ -90,3 +93,11 @@ def test_what_no_row_can_pass_is_not_in_the_automaton() -> None:
     assert edges(Alternation((END, B))) == ["start: B", "B: accept"]
     assert edges(star(START)) == ["start: accept"]
     assert edges(Repeat(END, 1, None, True)) == ["start: "]
+
+
+def test_what_may_be_left_out_is_bounded_by_its_edges() -> None:
+    # Before: hours, and all memory, for some thousand nodes with an edge from each to each later one.
+    for pattern in (Repeat(Repeat(option(A), 70, 70, True), 70, 70, True), Repeat(option(A), 1600, 1600, True)):
+        with pytest.raises(QueryError, match=r"HQ600(.|\n)*more than 300,000 edges"):
+            compile_plan(plan_of(sequence(pattern, B)))
+    assert len(compile_plan(plan_of(sequence(Repeat(option(A), 200, 200, True), B))).states) == 202

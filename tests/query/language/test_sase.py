@@ -98,6 +98,71 @@ def test_a_statement_is_the_plan_of_its_sql(sase: str, sql: str) -> None:
     assert fingerprint(first) == fingerprint(second)
 
 
+VISIT = "SEQ(ticks x, ticks y) WHERE skip_till_next_match(x, y) { [symbol] and y.price > x.price } WITHIN 1 HOUR"
+BOXES = [
+    ("SEQ(ticks a, PATTERN visit v) WHERE skip_till_any_match(a, v) { [symbol] and v.n > 3 and v.t0 > a.ts }",
+     "PATTERN (A V) SELECTION SKIP TILL ANY MATCH DEFINE V AS PATTERN visit ON n > 3 AND t0 > A.ts", "a.price",
+     "A.price"),
+    ("SEQ(PATTERN visit+ v[], ticks b) WHERE partition_contiguity(v[], b) "
+     "{ [symbol] and v[1].n > 3 and v[i].n > v[i-1].n and b.price > v[v.LEN].n }",
+     "PATTERN (V+ B) SELECTION PARTITION DEFINE V AS PATTERN visit ON (count(V.*) = 1 AND n > 3) OR "
+     "(count(V.*) > 1 AND n > LAST(V.n, 1)), B AS price > V.n", "count(v[])", "count(V.*)"),
+    ("SEQ(ticks a, ~(PATTERN visit v), PATTERN visit w) WHERE skip_till_next_match(a, w) { [symbol] and v.t1 > a.ts }",
+     "PATTERN (A ~V W) SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN visit ON t1 > A.ts, W AS PATTERN visit",
+     "w.n", "W.n"),
+    ("SEQ(ticks a, ~PATTERN visit v, PATTERN visit w) WHERE strict_contiguity(a, w) { [symbol] }",
+     "PATTERN (A ~V W) SELECTION STRICT DEFINE V AS PATTERN visit, W AS PATTERN visit", "w.t1", "W.t1"),
+    ("SEQ(PATTERN visit+ v[]) WHERE skip_till_any_match(v[]) { [symbol] and count(v[]) > 1 }",
+     'PATTERN ("v[i]"* "v[LEN]") SELECTION SKIP TILL ANY MATCH SUBSET V = ("v[i]", "v[LEN]") '
+     'DEFINE "v[i]" AS PATTERN visit, "v[LEN]" AS PATTERN visit ON count(V.*) > 1', "avg(v[].n)", "avg(V.n)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sase", "sql", "returned", "measure"), BOXES)
+@pytest.mark.parametrize("of_visit", [
+    f"FROM ticks PATTERN {VISIT} RETURN x.price AS n",
+    """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol MEASURES X.price AS n AFTER MATCH NO SKIP PATTERN (X Y)
+    WITHIN INTERVAL 1 HOUR SELECTION SKIP TILL NEXT MATCH DEFINE Y AS price > X.price)""",
+])  # fmt: skip
+def test_boxes_of_a_statement_are_those_of_its_sql(
+    sase: str, sql: str, returned: str, measure: str, of_visit: str
+) -> None:  # fmt: skip
+    plans = []
+    for text in (
+        f"WITH visit AS ({of_visit}) FROM ticks PATTERN {sase} WITHIN 2 HOURS RETURN {returned} AS p",
+        f"WITH visit AS ({of_visit}) FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol MEASURES {measure} AS p AFTER "
+        f"MATCH NO SKIP {sql.replace(' SELECTION', ' WITHIN 2 HOURS SELECTION')})",
+    ):  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            plans.append(plan_of(text).factors[-1].plan)
+    assert plans[0] == plans[1]
+    assert fingerprint(plans[0]) == fingerprint(plans[1])
+
+
+def test_a_type_may_be_called_pattern() -> None:
+    text = "FROM reads TYPE BY kind PATTERN SEQ(pattern a, ~(pattern b), pattern+ c[]) WHERE strict_contiguity(a, c) {}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        plan = plan_of(text).factors[0].plan
+    assert not plan.boxes
+    assert str(plan).count("kind = 'pattern'") == 3
+
+
+def test_without_return_the_times_are_those_of_all_layers() -> None:
+    text = f"""WITH visit AS (FROM ticks PATTERN {VISIT} RETURN x.price AS n)
+        FROM ticks PATTERN SEQ(PATTERN visit v) WHERE skip_till_next_match(v) {{ [symbol] }}"""
+    times = [str(m.expression) for m in plan_of(text).factors[-1].plan.measures if m.name.endswith("_ts")]
+    assert [("#t0" in times[0]), ("#t1" in times[1])] == [True, True]
+
+
+def test_trends_take_events_only() -> None:
+    text = f"""WITH visit AS (FROM ticks PATTERN {VISIT} RETURN x.price AS n)
+        FROM ticks PATTERN SEQ(ticks a, PATTERN visit v) WHERE [symbol] WITHIN 1 HOUR RETURN COUNT(*)"""
+    with pytest.raises(QueryError, match=r"HQ500(.|\n)*a box in a statement about trends"):
+        plan_of(text)
+
+
 def test_spans_lead_into_the_statement() -> None:
     text = (
         "FROM ticks PATTERN SEQ(ticks+ a[], ticks b) WHERE skip_till_next_match(a[], b) "

@@ -9,6 +9,7 @@ from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.boxes import bounded, common_keys, independent_of_before, layers
 from query.plan.fingerprint import fingerprint
+from query.schema import Schema
 from tests.hierarchies import EVENTS, over, plan_of, statement
 from tests.query.plan.test_bind import read_cases
 
@@ -39,6 +40,28 @@ def test_an_entry_that_is_read_too_stays() -> None:
     text = over({"visit": VISIT}, OF_BOX.replace("SELECT *", "SELECT *, (SELECT count(*) FROM visit) AS visits"))
     assert len(bind(parse(text), lambda _: EVENTS).factors) == 2
     assert len(bind(parse(over({"visit": VISIT}, OF_BOX)), lambda _: EVENTS).factors) == 1
+
+
+def test_a_pattern_of_boxes_has_entries_of_with_of_its_own() -> None:
+    # Before: HQ100, "unexpected ) SELE"; what nothing reads was taken out twice.
+    theft = over({"visit": VISIT}, OF_BOX)
+    outer = OF_BOX.replace("PATTERN visit", "PATTERN theft")
+    nested = bind(parse(over({"theft": theft}, outer)), lambda _: EVENTS)
+    flat = bind(parse(over({"visit": VISIT, "theft": OF_BOX}, outer)), lambda _: EVENTS)
+    assert len(nested.factors) == 1
+    assert nested.factors[0].plan == flat.factors[0].plan
+
+
+def test_a_pattern_of_boxes_that_reads_an_entry_of_with_says_what_to_do_instead() -> None:
+    def resolve(name: str) -> Schema:
+        if name == "late":
+            raise LookupError
+        return EVENTS
+
+    late = "SELECT i, ts, s FROM events MATCH_RECOGNIZE (ORDER BY ts ALL ROWS PER MATCH PATTERN (A) DEFINE A AS i > 3)"
+    text = over({"late": late, "visit": VISIT.replace("FROM events", "FROM late")}, OF_BOX)
+    with pytest.raises(QueryError, match=r"FROM \(SELECT ...\) AS late in each layer"):
+        bind(parse(text), resolve)
 
 
 def test_the_plan_shows_its_boxes() -> None:

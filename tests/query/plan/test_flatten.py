@@ -110,6 +110,15 @@ def test_a_flattened_run_takes_the_first_event_and_dies() -> None:
     assert found.leaves() == [("A", 0), ("V.X", 2), ("V.Y", 3)]
 
 
+def test_boxes_of_single_events_may_be_under_any_strategy() -> None:
+    tall = pattern("(X)", X, selection="PARTITION", after="", measures="X.i AS n")
+    for selection in ("SKIP TILL NEXT MATCH", "STRICT"):
+        outer = pattern("(A V)", f"{A}, V AS PATTERN tall", selection=selection, measures="V.n AS n")
+        assert flat(outer, tall=tall).selection.value == selection
+        loop = pattern("(A+ V)", f"{A}, V AS PATTERN tall", selection=selection, measures="V.n AS n")
+        assert reason(loop, tall=tall).startswith(f"the pattern is SELECTION {selection}")
+
+
 V, KLEENE = "V AS PATTERN visit", pattern("(X Y+)", f"{X}, {Y}")
 
 
@@ -122,6 +131,9 @@ V, KLEENE = "V AS PATTERN visit", pattern("(X Y+)", f"{X}, {Y}")
          pattern("(X Y)", f"{X}, {Y}", selection="PARTITION")),
         ("visit has AFTER MATCH SKIP TO NEXT ROW", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),
          pattern("(X Y)", f"{X}, {Y}", after="AFTER MATCH SKIP TO NEXT ROW")),
+        ("visit is joined with history", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),
+         pattern("(X Y)", f"{X}, {Y}", measures="LAST(ts) AS n") + " AS pl SEMI JOIN HISTORY OF s "
+         "FROM pl.n - INTERVAL 5 MICROSECOND TO pl.n AS pa ON pa.s = 'p'"),
         ("visit has ^", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"), pattern("(^ X Y)", f"{X}, {Y}")),
         ("V is negated", pattern("(A ~V Y)", f"{A}, {V}, {Y}"), VISIT),
         ("~N of visit may lie at an edge", pattern("(A V)", f"{A}, {V}", measures="V.n AS n"),

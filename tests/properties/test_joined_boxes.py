@@ -1,0 +1,153 @@
+"""Boxes of matches joined with history: a statement, a live query in any batches and after a restart, and a backtest
+give what composition gives."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hybrid
+from query.errors import HybridWarning
+from tests.hierarchies import Event, batch_of, composed, plan_of, statement
+from tests.hybrid.ends import opened_again
+
+COLUMNS = {"ts": "TIMESTAMP", "s": "VARCHAR", "k": "VARCHAR", "i": "BIGINT"}
+DEFINE = {name: f"{name} AS s = '{name.lower()}'" for name in "ABPXY"}
+INNER = (("X Y", "XY"), ("X+ Y", "XY"), ("X A? Y", "XAY"), ("X", "X"), ("X ~A Y", "XYA"))
+OUTER = (("V B", "B"), ("A V", "A"), ("V W", ""), ("V+ B", "B"), ("A ~V B", "AB"), ("V ~A B", "AB"), ("A V B", "AB"))
+ON = ("pa.k = pl.k", "TRUE", "pa.m < pl.n", "pa.k = pl.k AND pa.m > 2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """cuts: where batches begin. kill: after which of them the process ends, -1: never."""
+
+    text: str
+    events: tuple[Event, ...]
+    cuts: tuple[int, ...]
+    kill: int
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rng = random.Random(draw(st.integers(0, 2**32)))  # few examples, and most of them are to hold matches
+    key = rng.random() < 0.3
+    pattern, names = rng.choice(INNER)
+    selection = rng.choice(("NEXT", "ANY", "NEXT", "PARTITION"))
+    after = rng.choice(("AFTER MATCH NO SKIP", "AFTER MATCH NO SKIP", ""))
+    if "~" in pattern and selection == "PARTITION":
+        selection = "NEXT"
+    measures = "FIRST(ts) AS f, LAST(ts) AS t, LAST(i) AS n"
+    own = statement(pattern, selection, ", ".join(DEFINE[n] for n in names), 8, key=key, measures=measures, after=after)
+    kind = rng.choice(("SEMI", "ANTI", "NEAREST", "NEAREST"))
+    of = "(PARTITION BY k ORDER BY ts MEASURES LAST(i) AS m PATTERN (P Q?) DEFINE P AS s = 'p')"
+    history = f"MATCH_RECOGNIZE {of}" if rng.random() < 0.6 else ""
+    on = rng.choice(ON)
+    if not history:
+        on = f"{on.replace('pa.m', 'pa.i')} AND pa.s = 'p'"
+    if not key:
+        on = on.replace("pa.k = pl.k", "TRUE")
+    low, high = rng.randint(2, 12), rng.randint(-1, 5)
+    bounds = f"pl.f - INTERVAL {low} MICROSECOND TO pl.{rng.choice('ft')} + INTERVAL '{high}' MICROSECOND"
+    shown = ("pl.k, " if key else "") + "pl.f, pl.t, pl.n"
+    shown += "" if kind != "NEAREST" else ", pa.m" if history else ", pa.i AS m"
+    hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF events FROM {bounds} {history}"
+    outer, types = rng.choice(OUTER)
+    boxed = [v for v in "VW" if v in outer]
+    condition = "" if kind != "NEAREST" else rng.choice(("", " ON m > 1", " ON n - m < 4"))
+    define = ", ".join([*(f"{v} AS PATTERN hit{condition}" for v in boxed), *(DEFINE[n] for n in types)])
+    taken = outer.replace("~V", "").replace("~A", "")
+    more = ", LAST(V.n) AS n" + (", LAST(V.m) AS m" if kind == "NEAREST" else "") if "V" in taken else ""
+    text = f"WITH hit AS ({hit} AS pa ON {on}) " + statement(
+        outer, rng.choice(("NEXT", "ANY", "NEXT", "ANY", "PARTITION", "STRICT")), define, rng.choice((12, 20)), key=key,
+        measures=f"FIRST(t0) AS a, LAST(t1) AS z, count(*) AS c{more}",
+    )  # fmt: skip
+    letters = (names + names + types).lower() + "pp"  # of a type that no variable takes are few
+    now, events = 0, []
+    for i in range(draw(st.integers(10, 18))):
+        now += rng.choice((0, 1, 1, 1, 1, 2))
+        kind_of = rng.choice(letters + "a")
+        events.append(Event(kind_of, f"{kind_of}{i}", now, rng.choice("qr") if key else None))
+    cuts = tuple(sorted(rng.sample(range(1, len(events)), rng.randrange(len(events)))))
+    return Case(text, tuple(events), cuts, rng.choice((-1, -1, 0, 1, 2)))
+
+
+def rows_of(table: pa.Table) -> Counter[str]:
+    columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
+    names = [name for name in table.column_names if name != "match_id"]
+    found = pa.table(dict(zip(table.column_names, columns, strict=True)))
+    return Counter(repr(tuple(row.values())) for row in found.select(names).to_pylist())
+
+
+def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
+    """Returns the rows of a live query, and those of a backtest."""
+    table = pa.Table.from_batches([batch_of(case.events).columns])
+    named = {"name": "q", "evidence": True} if case.kill >= 0 else {"evidence": True}
+
+    def opened(path: Path) -> hybrid.Database:
+        db = hybrid.connect() if case.kill < 0 else opened_again(path, maintenance=False, log="os")
+        if not db.streams():
+            db.create_stream("events", COLUMNS, time="ts")
+        return db
+
+    db = opened(directory)
+    alerts = db.watch(case.text, **named)
+    found = []
+    for i, (start, stop) in enumerate(zip((0, *case.cuts), (*case.cuts, len(case.events)), strict=True)):
+        db.push("events", table.slice(start, stop - start))
+        if i % 2:
+            found.append(alerts.fetch())
+        if i == case.kill:
+            db.checkpoint()
+        if i == case.kill + 1 and case.kill >= 0:
+            db.flush()
+            copy = directory.with_name(f"{directory.name}-left")
+            shutil.copytree(directory, copy)
+            db.close()
+            db = opened(copy)
+            alerts = db.watch(case.text, **named)
+    db.advance("events", None)
+    found.append(alerts.fetch())
+    backtest = rows_of(db.backtest(case.text, 0).arrow())
+    db.close()
+    return found, backtest
+
+
+@pytest.mark.slow
+def test_joined_boxes_are_composed(
+    tmp_path_factory: pytest.TempPathFactory, record_property: Callable[[str, object], None]
+) -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=max(40, settings().max_examples // 3))
+    @given(case=cases())
+    def check(case: Case) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            expected = Counter(repr(tuple(m.row.values())) for m in composed(plan_of(case.text), case.events))
+            table = pa.Table.from_batches([batch_of(case.events).columns])
+            assert rows_of(hybrid.sql(case.text, events=table).arrow()) == expected
+            found, backtest = live(case, tmp_path_factory.mktemp("db"))
+        assert backtest == expected
+        whole = pa.concat_tables(found)
+        ids = whole.column("match_id").to_pylist()
+        once = {name: i for i, name in enumerate(ids)}  # what came after the last checkpoint comes again
+        assert rows_of(whole.take(pa.array(sorted(once.values()), pa.int64()))) == expected
+        assert len(once) == len(ids) or case.kill >= 0
+        seen["examples"] += 1
+        seen["rows"] += bool(expected)
+        seen["killed"] += case.kill >= 0
+
+    check()
+    record_property("examples", dict(seen))
+    assert seen["rows"] * 7 >= seen["examples"]
