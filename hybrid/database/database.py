@@ -8,6 +8,7 @@ Long: the docstrings of the public methods are the reference of the Python inter
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
+from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in, sql
@@ -55,6 +57,7 @@ from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
 from query.errors import DataError, nearest, warn
 from query.language.named import pattern_statement
+from query.language.parameters import Params, filled
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -129,8 +132,8 @@ class Database:
         name: str,
         columns: Mapping[str, str],
         time: str,
-        key: str | Sequence[str] = (),
-        order: Sequence[str] = (),
+        key: str | Sequence[str] | None = (),
+        order: str | Sequence[str] | None = (),
         lateness: Any = None,
         retention: Any = None,
         idle: Any = None,
@@ -152,7 +155,8 @@ class Database:
         alter_stream). Raises DataError.
         """
         with interruptible():
-            schema = declared(name, columns, time, key, order, 0 if lateness is None else lateness, retention)
+            late = 0 if lateness is None else lateness
+            schema = declared(name, columns, time, key or (), order or (), late, retention)
         pace = pace_of(idle, heartbeat, max_ahead)
         values = {
             "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead,
@@ -380,6 +384,7 @@ class Database:
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
+        strategy = strategy.lower() if isinstance(strategy, str) else strategy
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
         if tolerance is not None and strategy not in TOLERANT:
@@ -557,17 +562,19 @@ class Database:
             return Reached(live.offsets, live.watermark_us, live.newest_us)
 
     def sql(
-        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, **tables: Any
-    ) -> Result:
+        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, params: Params = None,
+        **tables: Any,
+    ) -> Result:  # fmt: skip
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. CREATE PATTERN and DROP
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params: as in hybrid.sql. CREATE PATTERN and DROP
         PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
+        text = text if params is None else filled(text, params)
         opened = self._opened
         statement = pattern_statement(text)
         if statement is not None:
@@ -575,19 +582,22 @@ class Database:
                 opened.check_writes("create or drop a pattern")
                 done = patterns.run(opened, self._flow, text, statement)
             return sql("SELECT name AS pattern, done FROM told", told=[{"name": statement.name, "done": done}])
-        with self._lock:
-            opened.check()
-            opened.refresh()
-            used = opened.used(text, tables)
-            inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
-        on_spark = OnSpark(spark) if engine == "spark" else None
-        with interruptible():
-            relations = Relations(
-                text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
-                access=opened.access, patterns=used,
-            )
-            with relations.open():
-                found = answer(text, relations)
+        def run(tables: Mapping[str, Any]) -> Result:
+            with self._lock:
+                opened.check()
+                opened.refresh()
+                used = opened.used(text, tables)
+                inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
+            on_spark = OnSpark(spark) if engine == "spark" else None
+            with interruptible():
+                relations = Relations(
+                    text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
+                    access=opened.access, patterns=used,
+                )
+                with relations.open():
+                    return answer(text, relations)
+
+        found = with_local_tables(run, tables, sys._getframe(1)) if opened.access.outside else run(tables)
         self._parts.say_beside()
         return found
 

@@ -291,7 +291,9 @@ def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
 def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     items = tokens.items
     if not tokens.words(keyword + 1, "("):
-        raise _fault(tokens, "expected '(' after MATCH_RECOGNIZE", items[keyword])
+        name = items[keyword].text
+        hint = f'quote it if it is a name: "{name}"' if tokens.words(keyword - 1, "AS") else ""
+        raise _fault(tokens, "expected '(' after MATCH_RECOGNIZE", items[keyword], hint=hint)
     close = tokens.partner[keyword + 1]
     first, behind, input_alias = _input(tokens, keyword, "MATCH_RECOGNIZE")
 
@@ -327,6 +329,9 @@ def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | Non
     items = tokens.items
     first = _relation_start(tokens, keyword - 1)
     if first is None:
+        word = items[keyword - 1] if keyword else None
+        if word is not None and word.kind is TokenKind.WORD and _opens_relation(tokens, keyword - 2):
+            raise _fault(tokens, f"{word.text} is a word of SQL", word, hint=f'quote it if it is a table: "{word.text}"')
         hint = f"write FROM table {what} ( ... )"
         raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=hint)
     if _opens_relation(tokens, first - 1):
