@@ -70,6 +70,15 @@ CODES: dict[str, str] = {
 }
 
 
+#: All codes of DataErrors, with their meanings; docs/errors.md has them, too.
+DATA_CODES: dict[str, str] = {
+    "HQ800": "data or an argument that does not fit",
+    "HQ801": "valid events that cannot be stored now",
+    "HQ802": "a database that is open for writing elsewhere",
+    "HQ803": "a live query that an interrupt ended in the middle of a batch",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One error in a query.

@@ -49,6 +49,7 @@ from hybrid.watch.declaration import (
 )  # fmt: skip
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
+from hybrid.watch.listener import Listener
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
 from hybrid.watch.shedding import Shed
@@ -106,6 +107,7 @@ class Database:
         self._parts.open(str(path), maintenance, columns or {}, beside and not read_only)
         self._memory, self._clocks = self._parts.memory, self._parts.clocks
         self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries
+        self._listeners: list[Listener] = []
 
     @property
     def _lock(self) -> threading.RLock:
@@ -361,6 +363,7 @@ class Database:
         shed: Shed | None = None,
         start: Any = None,
         sharing: str = SHARING,
+        callback: Callable[[pa.Table], object] | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
@@ -379,7 +382,9 @@ class Database:
         counts the events left out and estimates the recall, and the archive keeps them. sharing: how the windows of
         ONE ROW PER WINDOW are counted together with those of other queries of the stream; the rows are the same.
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
-        of one type of event; "none": on their own. Raises QueryError; DataError
+        of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
+        thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
+        rows wait to be fetched. Raises QueryError; DataError
         if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
@@ -416,7 +421,7 @@ class Database:
             if running is not None:
                 running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max
                 self.shed(running.alerts, shed)
-                return running.alerts
+                return self._heard(running.alerts, callback, f"query {name}")
             before = list(self._flow.queries)
             try:
                 if past is not None:
@@ -437,7 +442,13 @@ class Database:
             kept_in = self._memory.notes(query.events.spill)
         for message in dict.fromkeys([*why_late(query), *kept_in]):
             warn(message)
-        return query.alerts
+        return self._heard(query.alerts, callback, "a query" if name is None else f"query {name}")
+
+    def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
+        """Returns alerts, after a thread begins to hand them to a callback if there is one."""
+        if callback is not None:
+            self._listeners.append(Listener(alerts, callback, of))
+        return alerts
 
     def watching(self) -> dict[str, Alerts]:
         """Returns the alerts of all named queries by name, resumed ones included."""
@@ -570,8 +581,8 @@ class Database:
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params: as in hybrid.sql. CREATE PATTERN and DROP
-        PATTERN return what they did. Raises QueryError, DataError."""
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params: as in hybrid.sql.
+        CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         text = text if params is None else filled(text, params)
@@ -681,6 +692,8 @@ class Database:
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
         self._parts.close(wait, checkpoint)
+        for listener in self._listeners if wait else ():
+            listener.join()
 
     def abandon(self) -> None:
         """Leaves the database as a crash would: writes nothing more, not even at the end of the process. Use it if the

@@ -67,8 +67,8 @@ def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
                 yield str(name), None, Category(tuple(categories), bool(dtype.ordered))
             elif (zone := getattr(dtype, "tz", None)) is not None:
                 yield str(name), str(zone), None
-    elif module == "polars" and isinstance(schema := getattr(table, "schema", None), Mapping):
-        for name, dtype in schema.items():
+    elif module == "polars" and hasattr(table, "collect_schema"):
+        for name, dtype in table.collect_schema().items():
             if (zone := getattr(dtype, "time_zone", None)) is not None:
                 yield name, zone, None
             elif str(dtype).startswith("Enum"):

@@ -40,8 +40,8 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
 
     data: an Arrow table, batch, reader or dataset, a pandas or polars frame, a DuckDB relation, anything with the
     PyCapsule protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (CSV,
-    JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key missing
-    in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
+    JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key
+    missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
     try:
         table = _arrow(data, name, access)

@@ -43,7 +43,7 @@ def _unknown(error: QueryError) -> list[str]:
 def _with_index(error: QueryError, tables: Mapping[str, Any]) -> QueryError:
     """Returns an error about a missing column with the hint that it is the index of a pandas frame, if it is."""
     hints = {
-        f"{name} has no column {index}": f"{index} is the index of {name}, which is no column: pass {name}.reset_index()"
+        f"{name} has no column {index}": f"it is the index of {name}: pass {name}.reset_index()"
         for name, data in tables.items()
         for index in getattr(getattr(data, "index", None), "names", ())
         if index is not None
@@ -60,5 +60,5 @@ def is_table(data: object) -> bool:
         return True
     module = type(data).__module__.split(".")[0]
     if module in ("pandas", "polars"):
-        return hasattr(data, "columns") or hasattr(data, "collect")
+        return type(data).__name__ in ("DataFrame", "LazyFrame", "GeoDataFrame")
     return hasattr(type(data), "__arrow_c_stream__") or (module == "pyarrow" and hasattr(data, "to_table"))

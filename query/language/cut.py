@@ -331,9 +331,9 @@ def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | Non
     if first is None:
         word = items[keyword - 1] if keyword else None
         if word is not None and word.kind is TokenKind.WORD and _opens_relation(tokens, keyword - 2):
-            raise _fault(tokens, f"{word.text} is a word of SQL", word, hint=f'quote it if it is a table: "{word.text}"')
-        hint = f"write FROM table {what} ( ... )"
-        raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=hint)
+            hint = f'quote it if it is a table: "{word.text}"'
+            raise _fault(tokens, f"{word.text} is a word of SQL", word, hint=hint)
+        raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=f"write FROM table {what} ( ... )")
     if _opens_relation(tokens, first - 1):
         return first, keyword, None
     behind = first - tokens.words(first - 1, "AS")

@@ -38,7 +38,8 @@ def filled(text: str, values: Mapping[str, Any] | Sequence[Any]) -> str:
         inserts.append(Insert(span.end, "*/", "", "", "", span))
     for name in named:
         if name not in used:
-            raise DataError(f"the text has no parameter ${name}", "parameters are $name, or ? in order, outside PATTERN")
+            hint = "parameters are $name, or ? in order, outside PATTERN"
+            raise DataError(f"the text has no parameter ${name}", hint)
     return ExpandedText.of(text, inserts) if inserts else text
 
 
@@ -88,7 +89,8 @@ def literal(value: Any, name: str) -> str:
         case dt.time() if value.tzinfo is None:
             return f"TIME '{value.isoformat()}'"
         case dt.timedelta():
-            return f"INTERVAL '{value // MICROSECOND}' MICROSECOND"
+            seconds, us = divmod((value - dt.timedelta(days=value.days)) // MICROSECOND, 1_000_000)
+            return f"INTERVAL '{value.days} days {seconds} seconds {us} microseconds'"
         case list() | tuple():
             return f"[{', '.join(literal(v, name) for v in value)}]"
         case dict() if value and all(isinstance(k, str) for k in value):

@@ -383,6 +383,9 @@ class _Reader:
         def fail(message: str, span: Span = token.span, label: str = "", hint: str = "", code: str = code) -> NoReturn:
             raise error_at(text, code, message, span, label, hint)
 
+        if token.word in ("$", "?") and not ("VARIABLE" in accepted and "LPAR" in accepted):
+            fail("a parameter without a value", hint='give it a value: params={"name": 5} for $name, [5] for ?')
+
         # a missing comma between two definitions: the name after it became part of the condition
         if token.word == "AS" and self.context == "DEFINE" and before is not None and "COMMA" in accepted:
             fail(f"expected ',' before {before.text}", before.span, hint="definitions are separated by commas")

@@ -379,7 +379,8 @@ class MatchBinder:
             hint = f"write ORDER BY {times[0]}" if times else "there is no time column; WITHIN n ROWS needs none"
             if order and order[0].column.type == "VARCHAR" and not times:
                 name = order[0].column.name
-                hint = f"{name} is text: FROM (SELECT * REPLACE (CAST({name} AS TIMESTAMP) AS {name}) FROM {schema.name})"
+                cast = f"SELECT * REPLACE (CAST({name} AS TIMESTAMP) AS {name}) FROM {schema.name}"
+                hint = f"{name} is text: cast it, FROM ({cast})"
             self.fault("HQ211", "WITHIN an interval needs ORDER BY a time, ascending", match.within.span, hint=hint)
         return within
 
