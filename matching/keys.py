@@ -321,6 +321,8 @@ def _from_numbers(numbers: Int64Array, null: Bools | None, type: pa.DataType) ->
     if pa.types.is_date32(type) or pa.types.is_time32(type):
         return pa.array(numbers.astype(np.int32), mask=null).view(type)
     array = pa.array(numbers, mask=null)
+    if array.type == type:
+        return array
     return array.cast(type) if pa.types.is_integer(type) else array.view(type)
 
 

@@ -170,6 +170,7 @@ class KernelMatcher:
         assert program is not None
         self.plan = plan
         self.program = program
+        self._ranks_texts = program.ranks_texts
         self.sources = sources
         self.lenient = lenient
         self.stuck = 0
@@ -399,7 +400,7 @@ class KernelMatcher:
             if failing is not None:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
-            if self.program.ranks_texts:
+            if self._ranks_texts:
                 ranking(self.engine).rank(self.codes.ranks())
             self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
         except ConditionFailed as failed:

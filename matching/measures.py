@@ -32,7 +32,7 @@ from matching.measure_ways import (
     runs_along,
 )
 from matching.program.carried import row_meant
-from matching.program.lanes import lane_of
+from matching.program.lanes import Lowered, lane_of
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
@@ -135,8 +135,8 @@ class Measures:
         self.variables = tuple(variables)
         self.labels = pa.array(self.variables, pa.string())
         self.schema = pa.schema([(f.name, plain_type(f.type)) for f in output_columns(plan)])
-        #: measures that lanes can compute from what they read
-        self.lowered = {m.expression: lowered_measure(m.expression) for m in plan.measures}
+        #: each measure, and how lanes can compute it from what it reads
+        self.lowered = [(m.expression, lowered_measure(m.expression)) for m in plan.measures]
         #: values that do not depend on the rows: constants, and aggregates over no rows
         self.fixed: dict[Expression, pa.Array] = {}
         #: rows that NEXT in MEASURES reads
@@ -236,18 +236,19 @@ class _Rows:
 
     def measures(self) -> list[pa.Array]:
         """Every measure of the plan."""
-        expressions = [m.expression for m in self.of.plan.measures]
-        found = {e: self._alone(e) for e in expressions}
-        rest = [e for e, array in found.items() if array is None]
-        if rest:
-            found |= dict(zip(rest, self._projected(rest), strict=True))
-        return [found[e] for e in expressions]
+        found = [self._alone(e, low) for e, low in self.of.lowered]
+        rest = [i for i, array in enumerate(found) if array is None]
+        if not rest:
+            return found
+        projected = self._projected([self.of.lowered[i][0] for i in rest])
+        for i, array in zip(rest, projected, strict=True):
+            found[i] = array
+        return found
 
-    def _alone(self, e: Expression) -> pa.Array | None:
+    def _alone(self, e: Expression, low: Lowered | None) -> pa.Array | None:
         """A measure that needs no projection, or None."""
         if is_leaf(e) or isinstance(e, Constant):
             return self.leaf(e)
-        low = self.of.lowered[e]
         if low is None:
             return None
         try:
@@ -294,9 +295,10 @@ class _Rows:
 
     def leaf(self, e: Expression) -> pa.Array:
         """Returns a column, navigation, aggregate, constant, CLASSIFIER() or MATCH_NUMBER() for every output row."""
-        if e not in self._leaves:
-            self._leaves[e] = self._leaf(e)
-        return self._leaves[e]
+        found = self._leaves.get(e)
+        if found is None:
+            found = self._leaves[e] = self._leaf(e)
+        return found
 
     def _leaf(self, e: Expression) -> pa.Array:
         match e:

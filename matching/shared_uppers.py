@@ -32,6 +32,8 @@ class SharedUppers:
 
     def add(self, of: int, plan: Plan, purpose: Purpose, waits: bool) -> Matcher | None:
         self._complete()
+        if of in self._members:
+            self._remove(self._members.pop(of))
         shared = [group.rows for group in self._groups if group.rows is not None]
         member = Member(self._make(plan, purpose, shared))
         if member.kernel is None:

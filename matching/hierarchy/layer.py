@@ -30,6 +30,7 @@ from matching.types import arrow_schema
 from query.errors import DataError
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.boxes import (
+    FIRST,
     CountedEvents,
     Gap,
     GapPlace,
@@ -94,7 +95,6 @@ class Layer:
         self.sources = sources
         self.purpose = purpose
         self._all = modules
-        self.since = since
         counted, boxes = modules.counted, patterns(plan.boxes)
         # evidence is that of all layers, or of none
         below = Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
@@ -109,10 +109,9 @@ class Layer:
         behind = [column.name for column in output_columns(plan)[measured:]]
         #: the output columns among those of the plain pattern
         self._shown = [*range(measured), *(names.index(name, measured) for name in behind)]
-        self._begins = modules.over is not None and _from_any_start(plan, upper)
-        if self._begins:
-            upper = with_begin(upper)
+        shares = modules.over is not None and _from_any_start(plan, upper)
         read = {*upper.columns, *(name for gap in gaps for name in gap.rows.columns)}
+        read |= {FIRST.name} if shares else set()
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
@@ -120,19 +119,32 @@ class Layer:
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._lag_us = last_event_lag_us(plan)
-        searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
-        shared = None
-        if self._begins:
-            assert self.merging.uppers is not None
-            shared = self.merging.uppers.add(id(self), upper, searched, bool(self._lag_us))
+        self._plain = upper
+        self._searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
         #: the matchers that its own shares rows with
-        self._uppers: Uppers | None = None if shared is None else self.merging.uppers
-        self._upper: Matcher = modules.make(upper, searched) if shared is None else shared
+        self._uppers: Uppers | None = self.merging.uppers if shares else None
+        self._begin_at(since)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         #: number of events of matches at which those are looked for that nothing needs; None: to be set after a step
         self._forget_at: int | None = DROPPED_MIN
         self._fingerprint = fingerprint(plan)
+        self._names: dict[tuple[object, ...], tuple[str, ...]] = {}  # the paths of the kinds of events last shown
         self._empty = self._own_columns(self._flat(self._free(self._own(self._no_matches()))))
+
+    def _begin_at(self, since: int) -> None:
+        """Makes the matcher of its merged rows. One that shares rows tells where matches begin if some are not for it:
+        those that begin before `since`."""
+        self.since = since
+        self._begins = self._uppers is not None and since > 0
+        upper = self._to_search(self._plain)
+        shared = None
+        if self._uppers is not None:
+            shared = self._uppers.add(id(self), upper, self._searched, bool(self._lag_us))
+            self._uppers = None if shared is None else self._uppers
+        self._upper: Matcher = self._all.make(upper, self._searched) if shared is None else shared
+
+    def _to_search(self, upper: Plan) -> Plan:
+        return with_begin(upper) if self._begins else upper
 
     @property
     def own(self) -> list[Matcher]:
@@ -153,9 +165,9 @@ class Layer:
         if not same or (new._uppers is None) != (self._uppers is None):
             return None
         if self._uppers is None:
-            kernel = self._upper.successor(with_begin(upper) if self._begins else upper, _not_kept, purpose)
+            kernel = self._upper.successor(self._to_search(upper), _not_kept, purpose)
         else:
-            kernel = self._uppers.succeed(id(self), id(new), with_begin(upper), _not_kept, purpose)
+            kernel = self._uppers.succeed(id(self), id(new), self._to_search(upper), _not_kept, purpose)
         if kernel is None:
             return None
         new._upper, new._gaps, new._emitted_us = kernel, self._gaps, self._emitted_us
@@ -202,14 +214,17 @@ class Layer:
     def fits(self, state: bytes) -> bool:
         """True if it can restore a snapshot: it is of the same plan."""
         head, arrays = unpack(state)
-        same = (head.get("version"), head.get("plan")) == (STATE_VERSION, self._fingerprint)
-        return same and self._upper.fits(arrays["upper"].tobytes())
+        if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
+            return False
+        self._go_on_from(head["since"])
+        return self._upper.fits(arrays["upper"].tobytes())
 
     def restore(self, state: bytes) -> None:
         """Restores a snapshot of the same plan. Raises DataError for any other state."""
         head, arrays = unpack(state)
         if (head.get("version"), head.get("plan")) != (STATE_VERSION, self._fingerprint):
             raise DataError("this state belongs to another query or version", "start the query again")
+        self._go_on_from(head["since"])
         upper = arrays["upper"].tobytes()
         if self._uppers is None:
             self._upper.restore(upper)
@@ -217,12 +232,18 @@ class Layer:
             self._uppers.restore_of(id(self), upper)
         for i, gap in enumerate(self._gaps):
             gap.restore(group(f"gap{i}", arrays))
-        self._emitted_us, self.since = head["emitted_us"], head["since"]
+        self._emitted_us = head["emitted_us"]
         self.sources = tuple(head["sources"])
         if self._awaited is not None:
             self._awaited.restore(group("awaited", arrays))
         if self._skipping is not None:
             self._skipping.restore(group("skipping", arrays))
+
+    def _go_on_from(self, since: int) -> None:
+        """Prepares for the state of a layer that has begun at a position."""
+        if self._uppers is not None and (since > 0) != self._begins:
+            self._begin_at(since)
+        self.since = since
 
     # ---- rows
 
@@ -301,8 +322,6 @@ class Layer:
             return matches
         *own, begin = matches.rows.column_names
         found = replace(matches, rows=matches.rows.select(own))
-        if not self.since:
-            return found
         return only(found, np.flatnonzero(np.asarray(matches.rows.column(begin)) >= self.since))
 
     def _own_columns(self, matches: Matches) -> Matches:
@@ -313,6 +332,8 @@ class Layer:
 
     def _free(self, matches: Matches) -> Matches:
         """Returns the matches whose gaps are free."""
+        if not self._gaps:
+            return matches
         violated = np.zeros(len(matches), np.bool_)
         for gap in self._gaps:
             if gap.gap.place is not GapPlace.END:
@@ -365,14 +386,18 @@ class Layer:
             key, source, offset, seq, ts_us,
         )  # fmt: skip
         kinds, code = distinct(key)
+        of_kinds = kinds.tobytes(), matches.variables, most, paths
+        names = self._names.get(of_kinds)
+        if names is None:
+            self._names = {of_kinds: tuple(self._path(kind, own, most) for kind in kinds.tolist())}
+            names = self._names[of_kinds]
         if len(kinds) > PATHS_MAX:
             message = f"a match has more than {PATHS_MAX:,} events of different paths"
             raise DataError(message, "bound the repetitions of its boxes: V{1,100} for V+, or WITHIN")
         return replace(
             matches, first_us=ts_us[event_bounds[:-1]], last_us=ts_us[event_bounds[1:] - 1], event_bounds=event_bounds,
             event_variable=code.astype(np.int16), event_ts_us=ts_us, event_source=source, event_offset=offset,
-            event_seq=seq, variables=tuple(self._path(kind, own, most) for kind in kinds.tolist()),
-            sources=self.sources,
+            event_seq=seq, variables=names, sources=self.sources,
         )  # fmt: skip
 
     def _path(self, kind: int, own: Sequence[str], most: int) -> str:

@@ -132,6 +132,7 @@ class HierarchyMatcher:
         if not self._shares:
             self.modules.restore(head["modules"], arrays)
         self._step = head["step"]
+        self.searches = _searches(self.layer)
 
 
 def used_by(matchers: Iterable[Matcher | None]) -> Used:

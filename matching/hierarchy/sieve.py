@@ -15,9 +15,10 @@ from matching.types import plain_type
 from query.language.duck import Settings
 from query.plan.expression import Column, Expression, walk
 
-#: Least number of rows of which those are looked for that conditions can take: fewer are merged sooner.
+#: Least number of rows, for each condition, of which those are looked for that conditions can take: fewer are merged
+#: sooner.
 SIEVED_MIN = 64
-#: The same if DuckDB has to be asked, which takes some milliseconds.
+#: Least number of rows if DuckDB has to be asked, which takes some milliseconds.
 ASKED_MIN = 1 << 14
 
 
@@ -25,10 +26,11 @@ class Sieve:
     """Finds the rows that meet one of some row-local conditions, or for which one cannot be computed: the matcher
     decides whether it is read."""
 
-    __slots__ = ("_store", "_values")
+    __slots__ = ("_least", "_store", "_values")
 
     def __init__(self, conditions: Collection[Expression], settings: Settings) -> None:
         self._values = RowValues(tuple(conditions), settings=settings)
+        self._least = SIEVED_MIN * len(conditions) if self._values.by_arrays else ASKED_MIN
         types = {e.name: e.type for x in conditions for e in walk(x) if isinstance(e, Column)}
         lanes = {name: storable(types[name]) for name in columns_read(self._values.expressions)}
         numeric = {name: lane.floating for name, lane in lanes.items() if lane is not None}
@@ -37,7 +39,7 @@ class Sieve:
 
     def met(self, columns: Mapping[str, pa.Array], n: int) -> Int64Array | None:
         """Returns the indices of the rows to keep of n; None: all, or as good as all."""
-        if n < (SIEVED_MIN if self._values.by_arrays else ASKED_MIN):
+        if n < self._least:
             return None
         read = self._store.schema.names
         at = np.zeros(n, np.int64)

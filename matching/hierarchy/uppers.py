@@ -19,8 +19,8 @@ class Uppers(Protocol):
     waits: bool
 
     def add(self, of: int, plan: Plan, purpose: Purpose, waits: bool) -> Matcher | None:
-        """Returns the matcher of a layer, which sees the rows from now on; None if it cannot share rows. waits: it is
-        to be told, with each push, up to which time all rows have come."""
+        """Returns the matcher of a layer, a new one if it has one already, which sees the rows from now on; None if it
+        cannot share rows. waits: it is to be told, with each push, up to which time all rows have come."""
         ...
 
     def succeed(
