@@ -249,7 +249,7 @@ class KernelMatcher:
             return None
         if chosen.trends != was.trends or chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
             return None
-        known = {*self.store.numeric, *self.store.other}
+        known = set(self.needs.schema.names)  # others may have come later, and earlier rows lack what only they read
         new = KernelMatcher(plan, chosen, self.sources, self.lenient, self.rows)
         filled = False
         try:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.hierarchy [--experiment 1 2 3 4] [--contenders hierarchical chosen] > result.json
     python -m benchmarks.hierarchy --shared 10    # so many live queries over one pattern, beside one
+    python -m benchmarks.hierarchy --one-layer    # a named pattern alone, beside the same pattern written out
     python -m benchmarks.hierarchy --experiment 4 --layers 3 --events 1_000_000 10_000_000 --types 1000
 
 Prints one JSON object, and a table on standard error. Exits with 1 if `hierarchical`, `flattened` and `chosen` do not
@@ -19,6 +20,9 @@ from typing import Any
 from benchmarks.hierarchy import picture
 from benchmarks.hierarchy.contenders import CONTENDERS
 from benchmarks.hierarchy.experiments import EVENTS, LAYERS, LENGTHS, WINDOWS, experiments, settings
+from benchmarks.hierarchy.one_layer import EVENTS as EVENTS_ONE_LAYER
+from benchmarks.hierarchy.one_layer import PUSHES as PUSHES_ONE_LAYER
+from benchmarks.hierarchy.one_layer import one_layer
 from benchmarks.hierarchy.shared import EVENTS as EVENTS_SHARED
 from benchmarks.hierarchy.shared import PUSHES, shared
 from benchmarks.hierarchy.workloads import Shape
@@ -43,8 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--planted", type=int, default=base.planted,
                         help=f"a match begins once in so many events; 0: none (default {base.planted})")  # fmt: skip
     parser.add_argument("--shared", type=int, metavar="N", help="instead: N live queries over one pattern, beside one")
-    parser.add_argument("--pushes", type=int, nargs="+", default=list(PUSHES),
-                        help="with --shared: events of a push (default 100 to 50_000)")  # fmt: skip
+    parser.add_argument("--one-layer", action="store_true",
+                        help="instead: a named pattern beside the same written out")  # fmt: skip
+    parser.add_argument("--pushes", type=int, nargs="+",
+                        help="events of a push, with --shared or --one-layer (default of each)")  # fmt: skip
     parser.add_argument("--related", action="store_true", help="conditions compare with the first event of the layer")
     parser.add_argument("--seed", type=int, default=1, help="of streams (default 1)")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the median counts (default 3)")
@@ -54,8 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.shared:
         events = EVENTS_SHARED if options.events == list(EVENTS) else options.events[-1]
-        result = shared(options.shared, options.pushes, events, options.repeat, options.seed, not options.no_pin, _say)
-        return _told(result)
+        pushes, pin = options.pushes or PUSHES, not options.no_pin
+        return _told(shared(options.shared, pushes, events, options.repeat, options.seed, pin, _say))
+    if options.one_layer:
+        events = EVENTS_ONE_LAYER if options.events == list(EVENTS) else options.events[-1]
+        pushes, pin = options.pushes or PUSHES_ONE_LAYER, not options.no_pin
+        return _told(one_layer(pushes, events, options.repeat, options.seed, pin, _say))
     base = Shape(length=options.length, within=options.within, events=options.events[-1], types=options.types,
                  planted=options.planted, related=options.related)  # fmt: skip
     asked = [

@@ -2,6 +2,8 @@
 
     python -m benchmarks.hierarchy > local.json; python -m benchmarks.hierarchy --related > related.json
     python -m benchmarks.hierarchy.page local.json related.json > docs/hierarchy_experiments.md
+
+The picture beside it is that of the first run: --plot docs/hierarchy_experiments.svg.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def page(results: Sequence[dict[str, Any]]) -> str:
         f"{rounds} beside other work on the same cores; `times` is the processor time of `hierarchical` by that of "
         "`flattened`. "
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, numba {versions['numba']}, numpy "
-        f"{versions['numpy']}. Memory is by how much a process of its own grows.", "",
+        f"{versions['numpy']}. Memory is by how much a process of its own grows; -: not measured.", "",
+        f"![Throughput and memory by layers, length, window and events: {KINDS[0].lower()}](hierarchy_experiments.svg)",
+        "",
         "## Beside the paper", "", *_findings(results), "",
     ]  # fmt: skip
     for kind, result in zip(KINDS, results):
@@ -95,7 +99,8 @@ def _findings(results: Sequence[dict[str, Any]]) -> list[str]:
     lines.append("| more layers, longer layers and longer windows lower the throughput of both | "
                  "see the tables. Settings with more partial matches than are allowed: "
                  f"{failed['hierarchical']} of `hierarchical`, {failed['flattened']} of `flattened` |")  # fmt: skip
-    lines.append("| one layer is the plain automaton | the same matcher |")
+    lines.append("| one layer is the plain automaton | the same matcher; a named pattern costs what it costs written "
+                 "out ([benchmarks/](../benchmarks/README.md#hierarchy)) |")  # fmt: skip
     share = [r["contenders"]["hced"]["matches"] / r["contenders"]["flattened"]["matches"]
              for result in results for r in result["results"]
              if r["contenders"]["flattened"].get("matches") and "hced" in r["contenders"]]  # fmt: skip

@@ -29,6 +29,12 @@ EVENTS = 300_000
 SCHEMA = Schema(
     "seen", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("s", "VARCHAR"), Field("v", "DOUBLE")), time="ts"
 )
+#: The pattern that queries have in common.
+VISIT = (
+    "SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS xv, Y.v AS yv{more}"
+    " PATTERN (X M+ Y) WITHIN INTERVAL {window} MILLISECOND SELECTION SKIP TILL NEXT MATCH"
+    " DEFINE X AS s = 'x', M AS s IN ('e', 'p', 'z') AND v > X.v, Y AS s = 'y')"
+)
 #: By what the queries are made of: two boxes, or a box and an event.
 UPPERS = {
     "boxes": ("(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
@@ -52,10 +58,7 @@ def queries(kind: str, count: int, keys: int) -> list[Plan]:
     """Returns queries that differ in a condition on the visit that they have in common."""
     head = "SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
     window = f"WITHIN INTERVAL {20 * keys} MILLISECOND SELECTION SKIP TILL NEXT MATCH DEFINE"
-    visit = (
-        f"WITH visit AS ({head} X.v AS xv, Y.v AS yv PATTERN (X M+ Y) {window}"
-        " X AS s = 'x', M AS s IN ('e', 'p', 'z') AND v > X.v, Y AS s = 'y'))"
-    )
+    visit = f"WITH visit AS ({VISIT.format(window=20 * keys, more='')})"
     pattern, defines = UPPERS[kind]
     texts = (
         f"{visit} {head} V.xv AS xv PATTERN {pattern} {window} {defines.format(least=0.8 + 0.1 * i / count)})"

@@ -17,6 +17,7 @@ from benchmarks import answers
 from benchmarks.hierarchy.contenders import CONTENDERS, Push, batches_of, run
 from benchmarks.hierarchy.experiments import Setting, disagreements, line, measured, settings
 from benchmarks.hierarchy.hced import Hced
+from benchmarks.hierarchy.one_layer import one_layer
 from benchmarks.hierarchy.page import page
 from benchmarks.hierarchy.picture import draw, panels
 from benchmarks.hierarchy.shared import shared
@@ -287,3 +288,26 @@ def test_shared_queries_run_small() -> None:
     result = printed("benchmarks.hierarchy", "--shared", "2", "--pushes", "100", "--events", "500", "--repeat", "1",
                      "--no-pin")  # fmt: skip
     assert (result["queries"], result["events"], result["disagreements"]) == (2, 500, [])
+
+
+# ---- one layer
+
+
+def test_a_named_pattern_alone_finds_what_it_finds_written_out() -> None:
+    said: list[str] = []
+    result = one_layer([100, 400], 2_000, 2, 1, False, said.append, keys=10)
+    assert result["disagreements"] == []
+    runs = ("push 100", "push 400", "statement")
+    assert [(r["run"], r["shown"]) for r in result["results"]] == [
+        (run, shown) for shown in ("its columns", "its columns and times") for run in runs
+    ]
+    assert all(r["rows"] > 50 and r["times"] > 0 for r in result["results"])
+    assert len(said) == 7
+
+
+def test_other_rows_of_a_named_pattern_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.hierarchy import one_layer as module
+
+    monkeypatch.setitem(module.SHOWN, "its columns", ("SELECT k, xv, yv FROM visit WHERE xv < 0.5", ""))
+    wrong = module.one_layer([500], 1_000, 1, 1, False, lambda text: None, keys=5)["disagreements"]
+    assert wrong == ["push 500, its columns", "statement, its columns"]

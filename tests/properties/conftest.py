@@ -11,9 +11,10 @@ from matching.engines.choose import choose_engine
 from tests.engines import once
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def every_snapshot_looks_at_what_is_needed() -> Iterator[None]:
-    """Otherwise none would: a snapshot of so few rows has them all."""
+    """Otherwise none would: a snapshot of so few rows has them all. For no test of another folder, which may count
+    what is in memory."""
     with patch("matching.rows.FEW", 0):
         yield
 
