@@ -368,16 +368,16 @@ class Words:
         """Computes the answers for values that are new."""
         names: dict[Expression, str] = {self.column: leaf_sql("word", self.column.type)}
         columns = {"word": words}
-        tried: list[tuple[pa.Array, np.ndarray | None]] = []
+        found: list[tuple[pa.Array, np.ndarray | None]] = []
         try:
             texts = [to_sql(e, names) for e in self.expressions]
             arrays = project(columns, texts, _failure(self.expressions), self._settings)
-            tried += [(array, None) for array in arrays]
+            found += [(array, None) for array in arrays]
         except DataError:
             pass
-        if not tried or any(_wide(array) is not None for array, _ in tried):
-            tried = [_try(columns, to_sql(_lazy(e), names), self._settings) for e in self.expressions]
-        for i, (array, failed) in enumerate(tried):
+        if not found or any(_wide(array) is not None for array, _ in found):
+            found = [attempted(columns, to_sql(lazy(e), names), self._settings) for e in self.expressions]
+        for i, (array, failed) in enumerate(found):
             values, valid = self._keep(self.expressions[i], array)
             if pa.types.is_boolean(array.type):
                 values = values != 0
@@ -420,20 +420,20 @@ def _too_wide(expression: Expression, value: object) -> DataError:
     )
 
 
-def _lazy(expression: Expression) -> Expression:
+def lazy(expression: Expression) -> Expression:
     """The expression with AND and OR written as CASE: DuckDB computes both sides of these, but no branch of a CASE that
     is not taken."""
     match expression:
         case Call("and" | "or" as name, (first, *rest), type):
-            left = _lazy(first)
+            left = lazy(first)
             if not rest:
                 return left
-            right = _lazy(rest[0] if len(rest) == 1 else Call(name, tuple(rest), type))
+            right = lazy(rest[0] if len(rest) == 1 else Call(name, tuple(rest), type))
             decided = Call("not", (left,), type) if name == "and" else left
             both = Call(name, (left, right), type)
             return Call("case", (decided, Constant(name == "or", "BOOLEAN"), both), type)
         case Call(name, arguments, type):
-            return Call(name, tuple(map(_lazy, arguments)), type)
+            return Call(name, tuple(map(lazy, arguments)), type)
         case _:
             return expression
 
@@ -442,11 +442,11 @@ def _tried(
     expression: Expression, store: RowStore, positions: Int64Array | slice, settings: Settings
 ) -> tuple[pa.Array, np.ndarray | None]:
     """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
-    columns, (text,) = row_columns([_lazy(expression)], store, positions)
-    return _try(columns, text, settings)
+    columns, (text,) = row_columns([lazy(expression)], store, positions)
+    return attempted(columns, text, settings)
 
 
-def _try(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tuple[pa.Array, np.ndarray | None]:
+def attempted(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tuple[pa.Array, np.ndarray | None]:
     """An SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere)."""
     # NULL IS NULL is true, so only an error makes the second one null
     array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError, settings)

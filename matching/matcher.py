@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from matching.answers import Answers
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
@@ -29,8 +30,8 @@ from matching.engines.engine import (
     OverBudget,
     Spillable,
     WantedRows,
+    looking_up,
     ordered,
-    ranking,
     specialisable,
     spillable,
     windowed,
@@ -183,6 +184,7 @@ class KernelMatcher:
         self._bare = chosen.purpose.bare
         self._run_by(chosen)
         self.codes = Codes(program.texts.values)
+        self._answers = Answers(program, plan.settings) if program.asked else None
         self.values = RowValues([*self._tests.local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
@@ -400,8 +402,15 @@ class KernelMatcher:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self.program.ranks_texts:
-                ranking(self.engine).rank(self.codes.ranks())
-            self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
+                looking_up(self.engine).look_up(ranks=self.codes.ranks())
+            if self._answers is not None:
+                at = self.store.partition[positions]
+                looking_up(self.engine).look_up(**self._answers.begin(self.codes, at, feature, feature_valid))
+            try:
+                self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
+            finally:
+                if self._answers is not None:
+                    self._answers.end()
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None
         except OverBudget:
@@ -770,6 +779,8 @@ class KernelMatcher:
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
+        if self._answers is not None:  # by the codes before
+            self._answers.forget()
         if head["engine"] != self.engine.tag:
             self._run_by(after_failure(self.chosen))
         self.engine.restore(group("engine", arrays))

@@ -50,11 +50,11 @@ class BufferedRuns(ABC):
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
         self._special: Step | None = None
-        self.specialises = not program.ranks_texts  # a kernel written out has no place for what changes
+        self.specialises = program.specialises
 
-    def rank(self, ranks: Int64Array) -> None:
-        """Takes the places of texts among all known ones, by code."""
-        self._tables = self._tables._replace(ranks=ranks)
+    def look_up(self, **tables: np.ndarray) -> None:
+        """See matching.engines.engine.LookingUp."""
+        self._tables = self._tables._replace(**tables)
 
     @abstractmethod
     def _state(self) -> tuple[object, ...]:

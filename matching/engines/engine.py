@@ -240,16 +240,16 @@ def ordered(engine: Engine) -> OrderedEngine | None:
     return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
-class RankingEngine(Protocol):
-    """An engine whose conditions may ask for the order of texts."""
+class LookingUp(Protocol):
+    """An engine whose conditions may look values up in tables that change."""
 
-    def rank(self, ranks: Int64Array) -> None:
-        """Takes the places of texts among all known ones, by code."""
+    def look_up(self, **tables: np.ndarray) -> None:
+        """Takes tables of matching.kernels.layout.ProgramArrays for the next rows."""
 
 
-def ranking(engine: Engine) -> RankingEngine:
-    """Returns the engine, whose program asks for the order of texts."""
-    return cast(RankingEngine, engine)
+def looking_up(engine: Engine) -> LookingUp:
+    """Returns the engine, whose program looks values up."""
+    return cast(LookingUp, engine)
 
 
 def windowed(engine: Engine) -> WindowedEngine | None:
@@ -312,7 +312,7 @@ class EnginePlan:
     @property
     def specialised(self) -> bool:
         """True if a specialised kernel may follow after some rows."""
-        return self.engine is not None and self.engine.specialises and not self.runs.ranks_texts
+        return self.engine is not None and self.engine.specialises and self.runs.specialises
 
     def make(self) -> Engine:
         """Returns a new engine, before the first row."""

@@ -77,6 +77,10 @@ class ProgramArrays(NamedTuple):
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
+    asked_keys: np.ndarray  # these four are those of matching.answers.Answers
+    asked_values: np.ndarray
+    asked_known: np.ndarray
+    answer: np.ndarray
     parameters: np.ndarray
 
 
@@ -199,8 +203,13 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
-        ints(state_masks), ints(program.carries or ()), ints([0]), parameters,
+        ints(state_masks), ints(program.carries or ()), ints([0]), *no_answers(), parameters,
     )  # fmt: skip
+
+
+def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the tables of matching.kernels.asking for a program that asks nothing."""
+    return np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64)
 
 
 def new_runs(capacity: int, registers: int) -> LinkedRuns:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from matching.program.lanes import (
     BOOLEAN,
     FLOAT,
+    OPERANDS_MAX,
     Lane,
     Leaf,
     Literal,
@@ -33,6 +35,7 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    Opaque,
     conjuncts,
     is_row_local,
     walk,
@@ -40,9 +43,23 @@ from query.plan.expression import (
 from query.plan.row_parts import by_rows
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A function between rows that DuckDB computes, for many runs at a time (matching.answers). operands: what it reads
+    of the match, with the lane of each. sources: of each the feature that it is, or was at another row (-1: neither),
+    and whether it is of the row that is tried. lane: of the result."""
+
+    expression: Expression
+    operands: tuple[Expression, ...]
+    lanes: tuple[Lane, ...]
+    sources: tuple[tuple[int, bool], ...]
+    lane: Lane
+
+
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
-    constants (`values`) and texts. settings: of DuckDB, under which they are meant."""
+    constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
+    meant."""
 
     def __init__(self, settings: Settings = ()) -> None:
         self._settings = settings
@@ -52,6 +69,7 @@ class ConditionCode:
         self._constants: dict[tuple[type, int | float | str], int] = {}
         self.values: list[int | float] = []
         self.texts: dict[str, int] = {}
+        self._asked: dict[Expression, int] = {}
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
@@ -69,9 +87,69 @@ class ConditionCode:
 
     def _known(self, condition: Expression) -> Expression:
         """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
-        settings = self._settings
-        parts = tuple(part if _lowers(part) else by_rows(part, _lowers, settings) for part in conjuncts(condition))
+        parts = tuple(map(self._with_asked, conjuncts(condition)))
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
+
+    def _lowers(self, expression: Expression) -> bool:
+        """True if a part of a condition has a form as it is."""
+        alone = ConditionCode(self._settings)
+        alone._asked = dict(self._asked)
+        try:
+            lower(expression, alone.leaf)
+        except NoLane:
+            return False
+        return True
+
+    def _with_asked(self, e: Expression) -> Expression:
+        """Returns a part of a condition in which what it reads of one row is a value of that row, and DuckDB is asked
+        for the functions between rows that have no form."""
+        if self._lowers(e):
+            return e
+        by_row = by_rows(e, self._lowers, self._settings)
+        if not isinstance(e, Call | Opaque) or self._lowers(by_row):
+            return by_row
+        for whole in dict.fromkeys((e, by_row)):
+            if isinstance(whole, Call | Opaque):
+                with_parts = replace(whole, arguments=tuple(map(self._with_asked, whole.arguments)))
+                if self._lowers(with_parts):
+                    return with_parts
+        if self._can_ask(e):
+            self._asked.setdefault(e, len(self._asked))
+            return e
+        return by_row
+
+    def _can_ask(self, e: Expression) -> bool:
+        """True if DuckDB can be asked for a function between rows: by values that runs keep, for a number or truth."""
+        operands = operands_of(e)
+        if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(operands) <= OPERANDS_MAX:
+            return False
+        return all(map(self._lowers, operands))
+
+    def _ask(self, e: Expression) -> Lowered:
+        operands = tuple(lower(operand, self.leaf) for operand in operands_of(e))
+        return Op("ask", operands, lane_of(e.type), self._asked[e])
+
+    def asked_of_rows(self) -> tuple[Asked, ...]:
+        """Returns the functions that DuckDB is asked for."""
+
+        def source(lowered: Lowered) -> tuple[int, bool]:
+            match lowered:
+                case Leaf(("feature", int(feature))):
+                    return feature, True
+                case Leaf(int(register)):
+                    r = self.registers[register]
+                    kept = r.kind in (RegisterKind.LAST, RegisterKind.FIRST, RegisterKind.BEFORE)
+                    return r.feature if kept else -1, False
+                case _:
+                    return -1, False
+
+        found = []
+        for e in self._asked:
+            operands = operands_of(e)
+            low = [lower(operand, self.leaf) for operand in operands]
+            lanes = tuple(x.lane for x in low)
+            found.append(Asked(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
+        return tuple(found)
 
     def text(self, value: str) -> int:
         """Returns the code of a VARCHAR constant."""
@@ -88,6 +166,8 @@ class ConditionCode:
         return register_of(self.registers, kind, feature, variables, depth, lane)
 
     def leaf(self, expression: Expression) -> Lowered | None:
+        if expression in self._asked:
+            return self._ask(expression)
         match expression:
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
@@ -248,23 +328,31 @@ class ConditionCode:
                     ends.append(emit(OpCode.JUMP_IF_VALUE))
                 self.emit(parts[-1], out)
                 land(*ends)
+            case Op("ask", arguments, _, int(asked)):
+                for argument in arguments:
+                    self.emit(argument, out)
+                emit(OpCode.ASK, self._constant(asked), len(arguments))
             case Op(name, arguments):
                 for argument in arguments:
                     self.emit(argument, out)
                 emit(OpCode[name.upper()], *map(self._constant, constants_of(lowered)))
 
 
-def _lowers(expression: Expression) -> bool:
-    """True if a part of a condition has a form as it is."""
-    try:
-        lower(expression, ConditionCode().leaf)
-    except NoLane:
-        return False
-    return True
+def operands_of(e: Expression) -> tuple[Expression, ...]:
+    """Returns what a function between rows reads: columns, navigations, aggregates and so on, each once."""
+
+    def reads(part: Expression) -> Iterator[Expression]:
+        if isinstance(part, Call | Opaque):
+            for child in part.arguments:
+                yield from reads(child)
+        elif not isinstance(part, Constant):
+            yield part
+
+    return tuple(dict.fromkeys(reads(e)))
 
 
 def _has_lane(expression: Expression) -> bool:
-    """True if a row-local value is kept as a number."""
+    """True if a value is kept as a number."""
     try:
         lane_of(expression.type)
         storable_feature(expression)

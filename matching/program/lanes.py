@@ -26,6 +26,8 @@ from query.plan.expression import Call, Column, Constant, Expression, Opaque
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 #: Longest chain that AND and OR become.
 CHAIN_MAX = 64
+#: Most operands of a function that DuckDB is asked for.
+OPERANDS_MAX = 6
 _INTEGER_RANGE = {
     "TINYINT": (-(2**7), 2**7 - 1), "SMALLINT": (-(2**15), 2**15 - 1), "INTEGER": (-(2**31), 2**31 - 1),
     "BIGINT": (INT64_MIN, INT64_MAX), "UTINYINT": (0, 2**8 - 1), "USMALLINT": (0, 2**16 - 1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
-from matching.program.conditions import ConditionCode
+from matching.program.conditions import Asked, ConditionCode
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
@@ -153,6 +153,7 @@ class Program:
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
+    asked: the functions between rows that DuckDB computes.
     """
 
     labels: tuple[Label, ...]
@@ -179,6 +180,7 @@ class Program:
     ignore: Ignore = Ignore.NONE
     edge_waits: tuple[bool, ...] = ()
     carries: tuple[int, ...] | None = None
+    asked: tuple[Asked, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -205,6 +207,11 @@ class Program:
     def ranks_texts(self) -> bool:
         """True if a condition asks for the order of texts."""
         return any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+
+    @property
+    def specialises(self) -> bool:
+        """True if a kernel can be written out for it, which has no place for what changes."""
+        return not (self.ranks_texts or self.asked)
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -269,6 +276,8 @@ class Program:
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
+        for i, asked in enumerate(self.asked):
+            lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(asked.expression)}")
         if self.texts.values:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
@@ -301,7 +310,7 @@ class Program:
                 return f" f{a}"
             case ("register",):
                 return f" r{a}"
-            case ("value" | "factor" | "which" | "divisor",):
+            case ("value" | "factor" | "which" | "divisor",) | ("asked", "count"):
                 return f" {self.constants[a]}"
             case ("target",):
                 return f" {a}"
@@ -479,6 +488,7 @@ def assemble(plan: Plan) -> Program:
         ),
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
+        asked=conditions.asked_of_rows(),
     )
 
 
