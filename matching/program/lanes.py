@@ -418,9 +418,10 @@ def _function(
                 return None
             return _whole_units(down(a), down(b), _PART_US[part.lower()])
         case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
-            x, second = down(a), Literal(10**6, Lane(False))
-            whole, rest = Op("idiv", (x, second), Lane(False)), Op("mod", (x, second), Lane(False))
-            return Op("fadd", (Op("to_float", (whole,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
+            x, day, whole = down(a), Literal(_DAY_US, Lane(False)), Lane(False)
+            days = Op("mul", (Op("idiv", (x, day), whole), Literal(86_400, whole)), whole)
+            rest = Op("mod", (x, day), whole)
+            return Op("fadd", (Op("to_float", (days,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
         case "&" | "|", (a, b):
             x, y = down(a), down(b)
             whole_numbers = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
