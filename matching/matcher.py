@@ -50,6 +50,7 @@ from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
+from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
@@ -185,6 +186,8 @@ class KernelMatcher:
         self._run_by(chosen)
         self.codes = Codes(program.texts.values)
         self._answers = Answers(program, plan.settings) if program.asked else None
+        self._kept = KeptValues(program) if program.kept else None
+        self._kept_of_all = True  # rows that are in the store
         self.values = RowValues([*self._tests.local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
@@ -266,6 +269,7 @@ class KernelMatcher:
         new.codes, new.values, new._tests.hot = self.codes, self.values, self._tests.hot
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
+        new._kept, new._kept_of_all = self._kept, self._kept_of_all
         self.rows.remove(self)
         return new
 
@@ -403,6 +407,11 @@ class KernelMatcher:
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self.program.ranks_texts:
                 looking_up(self.engine).look_up(ranks=self.codes.ranks())
+            if self._kept is not None:
+                if not self._kept_of_all:
+                    self._keep_all(self._kept)
+                self._kept.put(positions, feature, feature_valid)
+                looking_up(self.engine).look_up(**self._kept.tables(positions))
             if self._answers is not None:
                 at = self.store.partition[positions]
                 looking_up(self.engine).look_up(**self._answers.begin(self.codes, at, feature, feature_valid))
@@ -418,6 +427,15 @@ class KernelMatcher:
         if looked.wanted is not None and self._tests.looks_at_runs:
             touched = self.store.partition[positions]
             self._tests.hot.put(touched, self.engine.busy(touched), len(self.keys))
+
+    def _keep_all(self, kept: KeptValues) -> None:
+        """Keeps the values of all rows in the store."""
+        values, _ = self.values.attempt(self.store, slice(0, self.store.count))
+        of_rows = values[len(self._tests.local) :]
+        feature = np.array([np.ascontiguousarray(numbers).view(np.int64) for numbers, _ in of_rows])
+        valid = np.array([np.ones(len(n), np.bool_) if ok is None else ok for n, ok in of_rows])
+        kept.put(slice(0, self.store.count), feature, valid)
+        self._kept_of_all = True
 
     def _leave_tables(self, positions: Int64Array | slice) -> None:
         """Switches to run lists, in which a condition that cannot be computed fails only when it is read. The undecided
@@ -477,6 +495,8 @@ class KernelMatcher:
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
         """See matching.tenant.Tenant. Drops the nodes that `mark` did not reach."""
         self.engine.move(ids, moved)
+        if self._kept is not None:
+            self._kept.move(moved)
         if not self._tests.hot.everywhere:  # otherwise rows come densely, and the value is not needed
             self._tests.hot.put(ids, self.engine.busy(ids), len(self.keys))
         if self._unsettled is not None:
@@ -610,6 +630,7 @@ class KernelMatcher:
         self._leaving.unmark(self.store, place)
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        self._kept_of_all = False
         self.engine.reserve(int(coming.ids.max()) + 1)
         self._leaving.put_in(coming, blocks)
         if not self._tests.hot.everywhere:
@@ -781,6 +802,7 @@ class KernelMatcher:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
         if self._answers is not None:  # by the codes before
             self._answers.forget()
+        self._kept_of_all = False
         if head["engine"] != self.engine.tag:
             self._run_by(after_failure(self.chosen))
         self.engine.restore(group("engine", arrays))

@@ -148,6 +148,8 @@ def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | No
     """Returns why partial matches of a query cannot leave memory, or None if they can."""
     if not spills(engine):
         return f"the engine, {engine.name}, keeps them in memory"
+    if program.kept:
+        return "a condition reads all rows of the match so far"
     if program.carries is not None:
         return "runs carry the places of rows"
     if not plan.partition_by:
@@ -173,7 +175,7 @@ def shares_paths(program: Program) -> bool:
 def merges_runs(program: Program) -> bool:
     """True if a graph can hold all matches although conditions read the match so far: equal runs are merged."""
     return (
-        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.absent
+        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not (program.absent or program.kept)
     )  # fmt: skip
 
 

@@ -459,6 +459,7 @@ def step(
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
             if concerns(program, m | b, state):
                 read_or_begin(program, mine, runs, scratch)
+                program.at[0] = node
                 for e in range(program.edge_start[state], program.edge_start[state + 1]):
                     v = program.edge_variable[e]
                     cannot = some_bad and (b >> v) & 1 == 1

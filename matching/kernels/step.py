@@ -677,6 +677,7 @@ def step(
                 begin_registers(program, scratch)
             else:
                 break
+            program.at[0] = node
             if merge == 1 and first != group:
                 group = first
                 stamp += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 
 from matching.program.lanes import (
     BOOLEAN,
@@ -23,7 +25,7 @@ from matching.program.lanes import (
     sqrt,
 )
 from matching.program.opcodes import OpCode, constants_of
-from matching.program.registers import Register, RegisterKind, before_last_row, register_of
+from matching.program.registers import Register, RegisterKind, before_last_row, register_beside, register_of
 from query.language.duck import Settings
 from query.plan.expression import (
     TRUE,
@@ -56,6 +58,18 @@ class Asked:
     lane: Lane
 
 
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """A quantile of a feature over the rows of a run that are bound to `variables` (empty: all). before: without the
+    row that is tried. between: the value between two of them is meant, not one of them."""
+
+    feature: int
+    variables: tuple[str, ...]
+    before: bool
+    between: bool
+    fraction: Fraction
+
+
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
     constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
@@ -70,6 +84,7 @@ class ConditionCode:
         self.values: list[int | float] = []
         self.texts: dict[str, int] = {}
         self._asked: dict[Expression, int] = {}
+        self.walks: list[Walked] = []
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
@@ -207,6 +222,8 @@ class ConditionCode:
                 return Leaf(("avg", *places), lane)
             case Leaf(int(index), lane):
                 return Leaf(before_last_row(self.registers, index), lane)
+            case Op("walk", (), lane, int(index)):
+                return self._walk(replace(self.walks[index], before=True), lane)
             case Op(arguments=arguments):
                 return replace(lowered, arguments=tuple(map(self._before, arguments)))
             case Literal():
@@ -231,6 +248,8 @@ class ConditionCode:
 
     def _aggregate(self, e: Aggregate) -> Lowered:
         whole = Lane(False)
+        if (found := self._of_rows(e)) is not None:
+            return found
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
             raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
         argument = e.argument
@@ -249,6 +268,9 @@ class ConditionCode:
             return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
         lane = lane_of(argument.type)
         adds = e.function not in ("min", "max")
+        if e.function in ("bool_and", "bool_or") and lane.boolean:
+            kind = RegisterKind.MIN if e.function == "bool_and" else RegisterKind.MAX
+            return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
             raise NoLane(f"{e.function} of {argument.type}")
         match e.function:
@@ -269,6 +291,63 @@ class ConditionCode:
                 return self._spread(e.function, as_double, e.variables)
             case _:
                 raise NoLane(f"{e.function}()")
+
+    def _of_rows(self, e: Aggregate) -> Lowered | None:
+        """Returns an aggregate whose value is that of a row, of values between two, or a count of different ones. None
+        if it is another one, or has no form."""
+        inputs = [e.argument, *e.more]
+        if e.order or not all(x is not None and is_row_local(x) for x in inputs):
+            return None
+        argument = e.argument
+        assert argument is not None
+        if e.where is not None:
+            argument = Call("case", (e.where, argument, Constant(None, argument.type)), argument.type)
+        match e.function, e.more:
+            case "count", () if e.distinct and not _reads_neighbours(argument):
+                feature = self.feature(argument)
+                return Leaf(self._register(RegisterKind.COUNT_NEW, feature, e.variables, 0, Lane(False)), Lane(False))
+            case "any_value", ():
+                lane = kept_lane(argument.type)
+                return Leaf(self._register(RegisterKind.ANY, self.feature(argument), e.variables, 0, lane), lane)
+            case ("arg_min" | "argmin" | "min_by" | "arg_max" | "argmax" | "max_by" as name), (key,):
+                return self._value_at("min" in name, argument, key, e.variables)
+            case "median", () if not e.distinct:
+                return self._quantile(e, argument, Fraction(1, 2))
+            case ("quantile_cont" | "quantile_disc" | "quantile"), (Constant(int() | float() | Decimal() as of),) if (
+                not e.distinct and not isinstance(of, bool) and 0 <= of <= 1
+            ):  # fmt: skip
+                return self._quantile(e, argument, Fraction(of))
+        return None
+
+    def _value_at(self, least: bool, value: Expression, key: Expression, variables: tuple[str, ...]) -> Lowered:
+        """Returns the value of the row with the least or largest key; rows where one of them is null do not count."""
+        there = Call("is_not_null", (value,), "BOOLEAN")
+        key = Call("case", (there, key, Constant(None, key.type)), key.type)
+        lane, of_key = kept_lane(value.type), lane_of(key.type)
+        if key.type == "INTERVAL":
+            raise NoLane("the order of INTERVAL")
+        chooses = RegisterKind.MIN if least else RegisterKind.MAX
+        kind = RegisterKind[("AT_LEAST" if least else "AT_LARGEST") + ("_FLOAT" if of_key.floating else "")]
+        chosen = self._register(chooses, self.feature(key), variables, 0, of_key)
+        feature = self.feature(value)
+        return Leaf(register_beside(self.registers, kind, feature, variables, chosen, lane), lane)
+
+    def _quantile(self, e: Aggregate, argument: Expression, fraction: Fraction) -> Lowered | None:
+        lane = lane_of(argument.type)
+        one = e.function in ("quantile_disc", "quantile")
+        number = lane.unit is Unit.NUMBER and not lane.scale and not lane.boolean
+        between = not one and e.type == "DOUBLE" and number
+        if argument.type == "INTERVAL" or not (between or (one and e.type == argument.type)):
+            return None
+        if _reads_neighbours(argument):
+            return None
+        found = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, between, fraction)
+        return self._walk(found, FLOAT if between else lane)
+
+    def _walk(self, walked: Walked, lane: Lane) -> Lowered:
+        if walked not in self.walks:
+            self.walks.append(walked)
+        return Op("walk", (), lane, self.walks.index(walked))
 
     def emit(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
         """Appends the instructions that leave the value on the stack."""
@@ -328,6 +407,8 @@ class ConditionCode:
                     ends.append(emit(OpCode.JUMP_IF_VALUE))
                 self.emit(parts[-1], out)
                 land(*ends)
+            case Op("walk", (), _, int(walked)):
+                emit(OpCode.WALK, self._constant(walked))
             case Op("ask", arguments, _, int(asked)):
                 for argument in arguments:
                     self.emit(argument, out)
@@ -349,6 +430,11 @@ def operands_of(e: Expression) -> tuple[Expression, ...]:
             yield part
 
     return tuple(dict.fromkeys(reads(e)))
+
+
+def _reads_neighbours(e: Expression) -> bool:
+    """True if a value of a row cannot be computed again when the rows around it are gone."""
+    return any(isinstance(part, Navigation) for part in walk(e))
 
 
 def _has_lane(expression: Expression) -> bool:

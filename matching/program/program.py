@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
-from matching.program.conditions import Asked, ConditionCode
+from matching.program.conditions import Asked, ConditionCode, Walked
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
@@ -153,7 +153,8 @@ class Program:
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
-    asked: the functions between rows that DuckDB computes.
+    asked: the functions between rows that DuckDB computes. walks: the values that are found by walking over the rows of
+    a run.
     """
 
     labels: tuple[Label, ...]
@@ -181,6 +182,7 @@ class Program:
     edge_waits: tuple[bool, ...] = ()
     carries: tuple[int, ...] | None = None
     asked: tuple[Asked, ...] = ()
+    walks: tuple[Walked, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -211,7 +213,13 @@ class Program:
     @property
     def specialises(self) -> bool:
         """True if a kernel can be written out for it, which has no place for what changes."""
-        return not (self.ranks_texts or self.asked)
+        return not (self.ranks_texts or self.asked or self.kept)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Returns the features whose values are kept of each row of a run, which walks over its rows read."""
+        new = {r.feature for r in self.registers if r.kind is RegisterKind.COUNT_NEW}
+        return tuple(sorted(new | {walk.feature for walk in self.walks}))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -278,6 +286,10 @@ class Program:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
         for i, asked in enumerate(self.asked):
             lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(asked.expression)}")
+        for i, walk in enumerate(self.walks):
+            over = "|".join(walk.variables) or "all"
+            how = "between" if walk.between else "at"
+            lines.append(f"{'walks' if i == 0 else '':<12}{i} {how} {walk.fraction} of f{walk.feature} of {over}")
         if self.texts.values:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
@@ -310,7 +322,7 @@ class Program:
                 return f" f{a}"
             case ("register",):
                 return f" r{a}"
-            case ("value" | "factor" | "which" | "divisor",) | ("asked", "count"):
+            case ("value" | "factor" | "which" | "divisor",) | ("asked", "count") | ("walk",):
                 return f" {self.constants[a]}"
             case ("target",):
                 return f" {a}"
@@ -489,6 +501,7 @@ def assemble(plan: Plan) -> Program:
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
         asked=conditions.asked_of_rows(),
+        walks=tuple(conditions.walks),
     )
 
 
