@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -43,6 +44,9 @@ from query.plan.expression import (
     walk,
 )
 from query.plan.row_parts import by_rows
+
+#: DuckDB's functions for the length of a list.
+_LENGTHS = ("len", "length", "array_length", "list_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class ConditionCode:
     def _with_asked(self, e: Expression) -> Expression:
         """Returns a part of a condition in which what it reads of one row is a value of that row, and DuckDB is asked
         for the functions between rows that have no form."""
+        e = _counted(e)
         if self._lowers(e):
             return e
         by_row = by_rows(e, self._lowers, self._settings)
@@ -266,10 +271,14 @@ class ConditionCode:
             counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
             feature = self.feature(argument if _has_lane(argument) else counted)
             return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
+        if e.function in ("min", "max") and argument.type == "VARCHAR":
+            kind = RegisterKind.FIRST_TEXT if e.function == "min" else RegisterKind.LAST_TEXT
+            lane = kept_lane("VARCHAR")
+            return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         lane = lane_of(argument.type)
         adds = e.function not in ("min", "max")
-        if e.function in ("bool_and", "bool_or") and lane.boolean:
-            kind = RegisterKind.MIN if e.function == "bool_and" else RegisterKind.MAX
+        if e.function in ("bool_and", "bool_or", "min", "max") and lane.boolean:
+            kind = RegisterKind.MIN if e.function in ("bool_and", "min") else RegisterKind.MAX
             return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
             raise NoLane(f"{e.function} of {argument.type}")
@@ -430,6 +439,20 @@ def operands_of(e: Expression) -> tuple[Expression, ...]:
             yield part
 
     return tuple(dict.fromkeys(reads(e)))
+
+
+def _counted(e: Expression) -> Expression:
+    """Returns the length of a list of the rows' values as a count of rows; other expressions as they are."""
+    called = re.fullmatch(r'"?(\w+)"?\("_0"\)', e.sql) if isinstance(e, Opaque) else None
+    if called is None or not isinstance(e, Opaque) or called[1].lower() not in _LENGTHS:
+        return e
+    match e.arguments:
+        case (Aggregate("list" | "array_agg", distinct=False) as of,) if not of.more:
+            value = Constant(True, "BOOLEAN")
+            count = replace(of, function="count", argument=value if of.where else None, order=(), type="BIGINT")
+            none = Call("=", (count, Constant(0, "BIGINT")), "BOOLEAN")
+            return Call("case", (none, Constant(None, "BIGINT"), count), "BIGINT")
+    return e
 
 
 def _reads_neighbours(e: Expression) -> bool:

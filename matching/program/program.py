@@ -208,7 +208,8 @@ class Program:
     @property
     def ranks_texts(self) -> bool:
         """True if a condition asks for the order of texts."""
-        return any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+        asked = any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+        return asked or any(r.kind.ranks_texts for r in self.registers)
 
     @property
     def specialises(self) -> bool:

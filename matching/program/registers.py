@@ -7,7 +7,7 @@ the statements of a kernel written out for a program (matching.written_registers
 The texts of an entry are Python over x, the register before the row, y, the value of the row, z, the linked register
 before the row, and d, the depth; xv, yv and zv are True if these are not null; w is the float register of the number d,
 before the row; k is the value of feature d, and kv true if it is not null; u is True if y is not null and no earlier
-row has it. They may call the functions of matching.program.opcodes.PRIMITIVES.
+row has it; c are the places of texts in their order, by code. They may call the functions of matching.program.opcodes.PRIMITIVES.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class RegisterKind(IntEnum):
 
     COUNT_NEW = Assign("x + 1", when="u")
     ANY = Accumulate("x")
+    FIRST_TEXT = Accumulate("y", when="c[y] < c[x]")
+    LAST_TEXT = Accumulate("y", when="c[y] > c[x]")
     # beside the least or largest one of another feature k, which is z before the row
     AT_LEAST = Assign("y", valid="yv", when="kv and (not zv or k < z)")
     AT_LARGEST = Assign("y", valid="yv", when="kv and (not zv or k > z)")
@@ -100,6 +102,11 @@ class RegisterKind(IntEnum):
     def floats_only(self) -> bool:
         """True if the register is a float always."""
         return self in (RegisterKind.MEAN, RegisterKind.SPREAD)
+
+    @property
+    def ranks_texts(self) -> bool:
+        """True if the value after a row depends on the order of texts."""
+        return _reads("c", self.does)
 
     @property
     def beside(self) -> bool:
