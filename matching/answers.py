@@ -77,7 +77,9 @@ class Answers:
         self._keys = np.zeros((lines, self._width), np.int64)
         self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
 
-    def begin(self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray) -> dict[str, np.ndarray]:
+    def begin(
+        self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row."""
         self._codes, self._seen = codes, None
         self._blocks.append((partition, feature, valid[: len(feature)]))
@@ -112,7 +114,7 @@ class Answers:
         """Computes the line that `_out` asks for, and others; puts its value into `_out`. Returns what is known."""
         try:
             return self._answer()
-        except BaseException as error:  # kernels know none: it is raised after them
+        except BaseException as error:  # noqa: BLE001  kernels know none: it is raised after them
             self._error = self._error or error
             return FAILS
 
@@ -201,7 +203,7 @@ class Answers:
         here = row + len(seen.order) - len(self._blocks[-1][0])
         partition = int(self._blocks[-1][0][row])
         back = [self._distance(seen, here, line, k, asked) for k in range(len(asked.operands))]
-        others = np.array([*line[1:][[d != 0 for d in back] + [False] * (self._width - 1 - len(back))], line[0]]).tobytes()
+        others = np.array([line[0], *(line[1 + k] for k, d in enumerate(back) if d != 0)]).tobytes()
         before, count = self._held.get((which, partition), (b"", 4))
         count = min(4 * count, size) if before == others else 4
         if len(self._held) > MANY:

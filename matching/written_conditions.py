@@ -182,8 +182,8 @@ def _asked() -> list[str]:
     return [
         "top -= np.uint64(b - 1)",
         "known = answer(",
-        "    program.asked_keys, program.asked_values, program.asked_known, program.answer, program.constant[a], b, top,",
-        "    stack, ok, i,",
+        "    program.asked_keys, program.asked_values, program.asked_known, program.answer, program.constant[a], b,",
+        "    top, stack, ok, i,",
         ")",
         "if known < 0:",
         "    return -1",
@@ -197,8 +197,9 @@ def _walked() -> list[str]:
         "top += ONE",
         "which = program.constant[a]",
         "ok[top] = quantile(",
-        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid, program.walks[which],",
-        "    program.walks_f[which], variable, program.rows[i], program.values, program.at, program.at_f,",
+        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid,",
+        "    program.walks[which], program.walks_f[which], variable, program.rows[i], program.values, program.at,",
+        "    program.at_f,",
         ")",
         "stack[top] = program.at[1]",
     ]

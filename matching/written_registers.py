@@ -67,7 +67,8 @@ def register_interpreter() -> str:
 
 def _accumulating(f: str) -> list[tuple[RegisterKind, Accumulate]]:
     """Returns the kinds that accumulate, with what they do; f: "_f" of floats, or ""."""
-    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if f or not kind.floats_only]
+    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if not (
+        kind.ranks_texts if f else kind.floats_only)]  # fmt: skip
     return [(kind, does) for kind, does in found if isinstance(does, Accumulate)]
 
 

@@ -65,7 +65,8 @@ _FORMS = {
     "text": (
         "lower({text})", "upper({text})", "left({text}, 1)", "({text} || 'b')", "coalesce({text}, {text})",
         "replace({text}, 'a', 'b')", "CASE WHEN {bool} THEN {text} ELSE {text} END", "({text} || {text})",
-        "left({text}, length({text}))", "substr({text}, length({text}), 1)", "concat({text}, {text})", "({int})::VARCHAR",
+        "left({text}, length({text}))", "substr({text}, length({text}), 1)", "concat({text}, {text})",
+        "({int})::VARCHAR",
         "replace({text}, {text}, {text})", "strftime({ts}, '%H')", "greatest({text}, {text})",
     ),
     "bool": (

@@ -59,10 +59,10 @@ def place_of(keys, line, width):
 @inlined
 def is_line(keys, place, line, width):
     """True if the line is at a place."""
+    same = True
     for c in range(width):
-        if keys[place, c] != line[c]:
-            return False
-    return True
+        same = same and keys[place, c] == line[c]
+    return same
 
 
 @called

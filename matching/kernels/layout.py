@@ -225,7 +225,13 @@ def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64)
 
 
-def walked(program: Program | None) -> tuple[np.ndarray, ...]:
+_Walks = tuple[
+    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
+    np.ndarray, np.ndarray, np.ndarray,
+]  # fmt: skip
+
+
+def walked(program: Program | None) -> _Walks:
     """Returns the arrays of ProgramArrays that walks read, from `kept_of` to `variable`; None: there are no walks."""
     of_row: tuple[int, ...] = () if program is None else program.kept
     walks = () if program is None else program.walks

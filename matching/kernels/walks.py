@@ -40,8 +40,8 @@ def bits_of(ordered):
 
 @called
 def select(values, count, k):
-    """Returns the value that has k smaller ones, or equal ones before it; moves it to its place, smaller ones before and
-    larger ones behind it. Cost: linear on average."""
+    """Returns the value at place k in order, and moves it there, smaller ones before and larger ones behind it. Cost:
+    linear on average."""
     low, high = np.int64(0), np.int64(count - 1)
     while low < high:
         middle = values[(low + high) // 2]

@@ -220,7 +220,7 @@ class Program:
     def kept(self) -> tuple[int, ...]:
         """Returns the features whose values are kept of each row of a run, which walks over its rows read."""
         new = {r.feature for r in self.registers if r.kind is RegisterKind.COUNT_NEW}
-        return tuple(sorted(new | {walk.feature for walk in self.walks}))
+        return tuple(sorted(new | {walked.feature for walked in self.walks}))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -285,12 +285,12 @@ class Program:
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
-        for i, asked in enumerate(self.asked):
-            lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(asked.expression)}")
-        for i, walk in enumerate(self.walks):
-            over = "|".join(walk.variables) or "all"
-            how = "between" if walk.between else "at"
-            lines.append(f"{'walks' if i == 0 else '':<12}{i} {how} {walk.fraction} of f{walk.feature} of {over}")
+        for i, function in enumerate(self.asked):
+            lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(function.expression)}")
+        for i, walked in enumerate(self.walks):
+            over = "|".join(walked.variables) or "all"
+            how = "between" if walked.between else "at"
+            lines.append(f"{'walks' if i == 0 else '':<12}{i} {how} {walked.fraction} of f{walked.feature} of {over}")
         if self.texts.values:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True

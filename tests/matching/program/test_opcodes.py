@@ -26,7 +26,19 @@ from matching.kernels.jit import module_of
 from matching.kernels.layout import new_scratch, program_arrays
 from matching.kernels.predicate import holds
 from matching.program.lanes import INT64_MAX, INT64_MIN, Lane, Leaf, Literal, Lowered, Op
-from matching.program.opcodes import OF_ONE_ROW, PRIMITIVES, Ask, Compute, Jump, Kind, OpCode, Push, Walk, constants_of, written
+from matching.program.opcodes import (
+    OF_ONE_ROW,
+    PRIMITIVES,
+    Ask,
+    Compute,
+    Jump,
+    Kind,
+    OpCode,
+    Push,
+    Walk,
+    constants_of,
+    written,
+)
 from matching.program.program import Program, SkipTo, TextCodes, assemble
 from matching.program.registers import Register, RegisterKind
 from matching.written_conditions import IMPORTS, condition, interpreter

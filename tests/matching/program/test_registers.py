@@ -19,7 +19,7 @@ from matching.program.lanes import INT64_MAX, INT64_MIN, Lane
 from matching.program.live import live_registers
 from matching.program.opcodes import PRIMITIVES, OpCode
 from matching.program.program import Program, SkipTo, TextCodes, assemble
-from matching.program.registers import Accumulate, Register, RegisterKind, before_last_row, register_of
+from matching.program.registers import Accumulate, Register, RegisterKind, before_last_row, register_beside, register_of
 from matching.written_conditions import IMPORTS
 from matching.written_registers import binding
 from query.automaton.nfa import Label
@@ -31,6 +31,8 @@ LABELS = ("A", "B")
 TEXTS = (7, 9)
 WHOLE, FLOAT = 0, 1
 LANES = Lane(False), Lane(True)
+#: They read what a kernel has; see tests.properties.test_run_aggregates.
+OF_KERNELS = {RegisterKind.COUNT_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT}
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,15 @@ def registers() -> list[Register]:
         register_of(found, RegisterKind.COUNT_ROWS, -1, variables, 0, LANES[0])
         for feature, lane in enumerate(LANES):
             register_of(found, RegisterKind.COUNT_VALUES, feature, variables, 0, LANES[0])
-            for kind in (RegisterKind.SUM, RegisterKind.MIN, RegisterKind.MAX):
+            for kind in (RegisterKind.SUM, RegisterKind.MIN, RegisterKind.MAX, RegisterKind.ANY):
                 before_last_row(found, register_of(found, kind, feature, variables, 0, lane))
             for kind in (RegisterKind.LAST, RegisterKind.FIRST):
                 register_of(found, kind, feature, variables, 2, lane)
+        for value in (WHOLE, FLOAT):
+            for key, ending in ((WHOLE, ""), (FLOAT, "_FLOAT")):
+                for chooses, name in ((RegisterKind.MIN, "AT_LEAST"), (RegisterKind.MAX, "AT_LARGEST")):
+                    at = register_of(found, chooses, key, variables, 0, LANES[key])
+                    register_beside(found, RegisterKind[name + ending], value, variables, at, LANES[value])
         mean = register_of(found, RegisterKind.MEAN, FLOAT, variables, 0, LANES[1])
         before_last_row(found, register_of(found, RegisterKind.SPREAD, FLOAT, variables, mean, LANES[1]))
         for kind in (RegisterKind.LAST, RegisterKind.FIRST):
@@ -90,6 +97,18 @@ def meaning(r: Register, rows: list[Bound]) -> Value:
             return min(there, key=rank, default=None) if r.lane.floating else min(there, default=None)
         case RegisterKind.MAX:
             return max(there, key=rank, default=None) if r.lane.floating else max(there, default=None)
+        case RegisterKind.ANY:
+            return there[0] if there else None
+        case _ if r.kind.beside:
+            least = "LEAST" in r.kind.name
+            best: tuple[Value, Value] | None = None
+            for row in rows:
+                key = row.values[r.depth]
+                if key is None:
+                    continue
+                better = best is None or (rank(key) < rank(best[0]) if least else rank(best[0]) < rank(key))
+                best = (key, row.values[r.feature]) if better else best
+            return None if best is None else best[1]
         case RegisterKind.LAST:
             return of[-1] if of else None
         case RegisterKind.FIRST:
@@ -172,15 +191,18 @@ def test_a_register_means_the_same_everywhere(rows: list[Bound]) -> None:
 
 def test_every_kind_is_tried() -> None:
     kinds = {(r.kind, r.lane.floating) for r in program_of_all().registers}
-    assert {kind for kind, _ in kinds} == set(RegisterKind)
-    assert {kind for kind, floating in kinds if floating} >= {kind for kind in RegisterKind if not kind.counts}
+    assert {kind for kind, _ in kinds} == set(RegisterKind) - OF_KERNELS
+    assert {kind for kind, floating in kinds if floating} >= {
+        kind for kind in RegisterKind if not kind.counts and kind not in OF_KERNELS
+    }
 
 
 @pytest.mark.parametrize("kind", RegisterKind, ids=lambda kind: kind.name)
 def test_an_entry_is_complete(kind: RegisterKind) -> None:
     for does in (kind.does, kind.does_float):
         accumulates = isinstance(does, Accumulate)
-        known = {"x", "y", "z", "w", *PRIMITIVES} if accumulates else {"x", "y", "yv", "z", "zv", "d"}
+        known = {"x", "y", "z", "w", "c"} if accumulates else {"x", "y", "yv", "z", "zv", "d", "k", "kv", "u"}
+        known |= {"and", "or", "not", *PRIMITIVES}
         texts = (does.value, does.first, does.when, does.fails) if accumulates else (does.value, does.valid, does.when)
         for text in texts:
             assert set(re.findall(r"[a-z]\w*|[A-Z]\w*", text)) <= known, text
@@ -193,6 +215,9 @@ def test_what_a_register_depends_on() -> None:
         "COUNT_ROWS": (True, True, False, False), "COUNT_VALUES": (True, True, False, False),
         "SUM": accumulates, "MIN": accumulates, "MAX": accumulates,
         "LAST": (False, False, False, True), "FIRST": (False, True, True, True), "BEFORE": (False, False, True, False),
+        "COUNT_NEW": (True, True, False, False), "ANY": accumulates, "FIRST_TEXT": accumulates,
+        "LAST_TEXT": accumulates, "AT_LEAST": (False, True, True, True), "AT_LARGEST": (False, True, True, True),
+        "AT_LEAST_FLOAT": (False, True, True, True), "AT_LARGEST_FLOAT": (False, True, True, True),
         "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))
