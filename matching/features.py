@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from matching.array_lanes import Overflow, Values, run_lanes
 from matching.batch import Int64Array
 from matching.keys import Encoder, Texts
+from matching.program.conditions import is_storable
 from matching.program.lanes import (
     CODED,
     Lane,
@@ -200,7 +201,7 @@ class RowValues:
         if by_duckdb:
             arrays = self._by_duckdb(by_duckdb, store, positions)
             for i, array in arrays.items():
-                if (wide := _wide(array)) is not None:
+                if is_storable(self._sides[i]) and (wide := _wide(array)) is not None:
                     raise _too_wide(self._sides[i], array[int(np.flatnonzero(wide)[0])])
                 results[i] = self._kept(self._sides[i], array)
         each = [r for r in results if r is not None]
@@ -209,7 +210,8 @@ class RowValues:
     def _kept(self, expression: Expression, array: pa.Array) -> Values:
         """The values of an expression as they are kept in a lane."""
         type = expression.type
-        return self.codes.encode(array, type) if type in CODED else lanes(array, lane_of(type).floating)
+        coded = type in CODED or not is_storable(expression)
+        return self.codes.encode(array, type) if coded else lanes(array, lane_of(type).floating)
 
     def _by_duckdb(
         self, wanted: Sequence[int], store: RowStore, positions: Int64Array | slice
@@ -443,15 +445,18 @@ def _tried(
 ) -> tuple[pa.Array, np.ndarray | None]:
     """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
     columns, (text,) = row_columns([lazy(expression)], store, positions)
-    return attempted(columns, text, settings)
+    return attempted(columns, text, settings, is_storable(expression))
 
 
-def attempted(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tuple[pa.Array, np.ndarray | None]:
-    """An SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere)."""
+def attempted(
+    columns: Mapping[str, pa.Array], text: str, settings: Settings, as_lanes: bool = True
+) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns an SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere).
+    as_lanes: numbers beyond 64 bits cannot be."""
     # NULL IS NULL is true, so only an error makes the second one null
     array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError, settings)
     failed = known.is_null().to_numpy(zero_copy_only=False)
-    if (wide := _wide(array)) is not None:
+    if as_lanes and (wide := _wide(array)) is not None:
         failed |= wide
         array = pc.if_else(pa.array(wide), pa.scalar(None, array.type), array)
     return array, failed if failed.any() else None

@@ -143,11 +143,24 @@ class ConditionCode:
         operands = operands_of(e)
         if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(operands) <= OPERANDS_MAX:
             return False
-        return all(map(self._lowers, operands))
+        return all(self._lowers(operand) or _told_apart(operand) for operand in operands)
 
     def _ask(self, e: Expression) -> Lowered:
-        operands = tuple(lower(operand, self.leaf) for operand in operands_of(e))
-        return Op("ask", operands, lane_of(e.type), self._asked[e])
+        return Op("ask", tuple(map(self._operand, operands_of(e))), lane_of(e.type), self._asked[e])
+
+    def _operand(self, e: Expression) -> Lowered:
+        """Returns what DuckDB is given: a value in its lane, or by its code."""
+        if self._lowers(e):
+            return lower(e, self.leaf)
+        read = e.argument if isinstance(e, Navigation) and e.logical is not None else e
+        if read not in self.features:
+            self.features[read] = len(self.features)
+            self.lanes.append(Lane(False, unit=Unit.CODE, coded=read.type))
+        feature, lane = self.features[read], self.lanes[self.features[read]]
+        if not isinstance(e, Navigation) or e.logical is None:
+            return Leaf(("feature", feature), lane)
+        kind = RegisterKind.LAST if e.logical is Logical.LAST else RegisterKind.FIRST
+        return Leaf(self._register(kind, feature, e.variables, e.logical_offset, lane), lane)
 
     def asked_of_rows(self) -> tuple[Asked, ...]:
         """Returns the functions that DuckDB is asked for."""
@@ -166,7 +179,7 @@ class ConditionCode:
         found = []
         for e in self._asked:
             operands = operands_of(e)
-            low = [lower(operand, self.leaf) for operand in operands]
+            low = [self._operand(operand) for operand in operands]
             lanes = tuple(x.lane for x in low)
             found.append(Asked(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
         return tuple(found)
@@ -439,6 +452,23 @@ def operands_of(e: Expression) -> tuple[Expression, ...]:
             yield part
 
     return tuple(dict.fromkeys(reads(e)))
+
+
+def _told_apart(e: Expression) -> bool:
+    """True if values of rows without a lane have codes: equal ones are the same to every function."""
+    if isinstance(e, Navigation) and e.logical is not None:
+        return e.physical_offset == 0 and is_row_local(e.argument) and _told_apart(e.argument)
+    return is_row_local(e) and not is_storable(e) and not re.search("DOUBLE|FLOAT|INTERVAL", e.type)
+
+
+def is_storable(feature: Expression) -> bool:
+    """True if the values of the rows have a lane of their own, which is none of codes for DuckDB alone."""
+    try:
+        kept_lane(feature.type)
+        storable_feature(feature)
+    except NoLane:
+        return False
+    return True
 
 
 def _counted(e: Expression) -> Expression:
