@@ -20,7 +20,7 @@ from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
-from matching.program.conditions import Asked
+from matching.program.conditions import AskedFunction
 from matching.program.lanes import OPERANDS_MAX, Lane, Unit
 from matching.program.program import Program
 from matching.store import lanes
@@ -147,7 +147,7 @@ class Answers:
         out[VALUE] = values[0]
         return int(now[0])
 
-    def _computed(self, asked: Asked, lines: np.ndarray) -> tuple[Int64Array, np.ndarray]:
+    def _computed(self, asked: AskedFunction, lines: np.ndarray) -> tuple[Int64Array, np.ndarray]:
         """Returns the values of lines, and what is known of each."""
         columns, names = {}, {}
         for k, operand in enumerate(asked.operands):
@@ -197,7 +197,7 @@ class Answers:
 
     # ---- what is asked soon
 
-    def _soon(self, which: int, asked: Asked, line: Int64Array, row: int, size: int) -> list[np.ndarray]:
+    def _soon(self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int) -> list[np.ndarray]:
         """Returns lines that may be asked for soon. row: of the block."""
         seen = self._rows()
         here = row + len(seen.order) - len(self._blocks[-1][0])
@@ -234,7 +234,7 @@ class Answers:
             self._seen = _Seen(feature, valid, order, place, begin)
         return self._seen
 
-    def _distance(self, seen: _Seen, here: int, line: Int64Array, k: int, asked: Asked) -> int | None:
+    def _distance(self, seen: _Seen, here: int, line: Int64Array, k: int, asked: AskedFunction) -> int | None:
         """Returns how many rows of the partition before a row operand k has been read; None if that is not found."""
         feature, of_row = asked.sources[k]
         if of_row:
@@ -249,7 +249,7 @@ class Answers:
         return int(len(rows) - 1 - found[-1]) if len(found) else None
 
     def _lines(
-        self, which: int, asked: Asked, line: Int64Array, seen: _Seen, rows: Int64Array, back: Sequence[int | None]
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array, back: Sequence[int | None]
     ) -> np.ndarray:
         """Returns the lines of rows. back: by operand, how many rows of the partition before, None: as in `line`."""
         there = np.all([seen.place[rows] - (d or 0) >= seen.begin[rows] for d in back], axis=0)

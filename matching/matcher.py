@@ -99,7 +99,8 @@ def make_matcher(
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
-        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory")
+        instead = f"; {chosen.instead}" if chosen.instead else ""
+        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows in memory{instead}")
         if plan.trends is not None:
             from matching.trends_by_reference import ReferenceTrends
 

@@ -52,7 +52,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
-        return EnginePlan(None, str(construct), purpose, None)
+        return EnginePlan(None, str(construct), purpose, None, instead=construct.instead)
     gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
     if purpose.again and not (found_again(plan, program) or contiguous(program)):
         purpose = Purpose.LIVE

@@ -266,8 +266,8 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names the unsupported feature. purpose: LIVE if evidence should be found
-    again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
+    engine: None if there is none; then `why` names the unsupported feature, and `instead` what may be written. purpose:
+    LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
     measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
     wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
     maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW.
@@ -283,6 +283,7 @@ class EnginePlan:
     wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
     runs_max: int = 0
+    instead: str = ""
     trends: TrendTable | None = None
     workload: Workload | None = None
 
@@ -322,7 +323,8 @@ class EnginePlan:
     def show_engine(self) -> str:
         """Returns the line of EXPLAIN with the engine and its table."""
         if self.engine is None:
-            return f"engine      reference matcher: {self.why} has no kernel"
+            instead = f"; {self.instead}" if self.instead else ""
+            return f"engine      reference matcher: {self.why} has no kernel{instead}"
         lines = [f"engine      {self.engine.name}"]
         if self.trends is not None:
             lines.append(str(self.trends))

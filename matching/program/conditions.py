@@ -45,12 +45,15 @@ from query.plan.expression import (
 )
 from query.plan.row_parts import by_rows
 
+#: What may be written instead.
+_AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
+_NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
 #: DuckDB's functions for the length of a list.
 _LENGTHS = ("len", "length", "array_length", "list_length")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedFunction:
     """A function between rows that DuckDB computes, for many runs at a time (matching.answers). operands: what it reads
     of the match, with the lane of each. sources: of each the feature that it is, or was at another row (-1: neither),
     and whether it is of the row that is tried. lane: of the result."""
@@ -162,7 +165,7 @@ class ConditionCode:
         kind = RegisterKind.LAST if e.logical is Logical.LAST else RegisterKind.FIRST
         return Leaf(self._register(kind, feature, e.variables, e.logical_offset, lane), lane)
 
-    def asked_of_rows(self) -> tuple[Asked, ...]:
+    def asked_of_rows(self) -> tuple[AskedFunction, ...]:
         """Returns the functions that DuckDB is asked for."""
 
         def source(lowered: Lowered) -> tuple[int, bool]:
@@ -181,7 +184,7 @@ class ConditionCode:
             operands = operands_of(e)
             low = [self._operand(operand) for operand in operands]
             lanes = tuple(x.lane for x in low)
-            found.append(Asked(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
+            found.append(AskedFunction(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
         return tuple(found)
 
     def text(self, value: str) -> int:
@@ -269,7 +272,7 @@ class ConditionCode:
         if (found := self._of_rows(e)) is not None:
             return found
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
+            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", _AGGREGATES)
         argument = e.argument
         if e.where is not None:
             # a value that is filtered out counts as little as a null; a row does too if something of it is counted
@@ -294,7 +297,7 @@ class ConditionCode:
             kind = RegisterKind.MIN if e.function in ("bool_and", "min") else RegisterKind.MAX
             return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}")
+            raise NoLane(f"{e.function} of {argument.type}", _NARROWER)
         match e.function:
             case "sum":
                 total = lane_of(e.type)
@@ -312,7 +315,7 @@ class ConditionCode:
                 as_double = argument if argument.type == "DOUBLE" else Call("cast", (argument,), "DOUBLE")
                 return self._spread(e.function, as_double, e.variables)
             case _:
-                raise NoLane(f"{e.function}()")
+                raise NoLane(f"{e.function}()", _AGGREGATES)
 
     def _of_rows(self, e: Aggregate) -> Lowered | None:
         """Returns an aggregate whose value is that of a row, of values between two, or a count of different ones. None
@@ -505,7 +508,7 @@ def storable_feature(feature: Expression) -> None:
     bits, and intervals that may have months."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]
     if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
-        raise NoLane(f"values of type {feature.type}")
+        raise NoLane(f"values of type {feature.type}", _NARROWER)
 
     def fixed(e: Expression) -> Leaf | None:
         match e:

@@ -43,7 +43,11 @@ _DAY_US = 86_400_000_000
 
 
 class NoLane(Exception):
-    """The expression has no exact form in lanes; the message names the part."""
+    """The expression has no exact form in lanes; the message names the part. instead: what may be written instead."""
+
+    def __init__(self, part: str, instead: str = "compute it as a column in FROM (SELECT ...)") -> None:
+        super().__init__(part)
+        self.instead = instead
 
 
 class Unit(Enum):

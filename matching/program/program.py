@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
-from matching.program.conditions import Asked, ConditionCode, Walked
+from matching.program.conditions import AskedFunction, ConditionCode, Walked
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
@@ -181,7 +181,7 @@ class Program:
     ignore: Ignore = Ignore.NONE
     edge_waits: tuple[bool, ...] = ()
     carries: tuple[int, ...] | None = None
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedFunction, ...] = ()
     walks: tuple[Walked, ...] = ()
 
     @property
@@ -399,7 +399,7 @@ def _conditions(
         try:
             codes[variable] = conditions.code(_and(rest)) if rest else ()
         except NoLane as why:
-            raise NoKernel(f"DEFINE {variable}: {why}") from None
+            raise NoKernel(f"DEFINE {variable}: {why}", why.instead) from None
     if len(conditions.registers) > REGISTERS_MAX:
         raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
     return local, codes
