@@ -249,8 +249,9 @@ class Answers:
         return int(len(rows) - 1 - found[-1]) if len(found) else None
 
     def _lines(
-        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array, back: Sequence[int | None]
-    ) -> np.ndarray:
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array,
+        back: Sequence[int | None],
+    ) -> np.ndarray:  # fmt: skip
         """Returns the lines of rows. back: by operand, how many rows of the partition before, None: as in `line`."""
         there = np.all([seen.place[rows] - (d or 0) >= seen.begin[rows] for d in back], axis=0)
         rows = rows[there]

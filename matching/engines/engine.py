@@ -267,11 +267,11 @@ class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
     engine: None if there is none; then `why` names the unsupported feature, and `instead` what may be written. purpose:
-    LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
-    measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
-    wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
-    maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW.
-    workload: of many such queries."""
+    LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried:
+    registers that runs carry for measures, besides those of the program; chain: the variables of each match, if its
+    rows alone determine the match. wanted: the rows it receives. resident: reason that its partial matches cannot leave
+    memory, or None. runs_max: maximum number of partial matches of one partition at a time. trends: of ONE ROW PER
+    WINDOW. workload: of many such queries."""
 
     engine: type[Engine] | None
     why: str
