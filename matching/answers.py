@@ -32,8 +32,10 @@ from query.plan.expression import to_sql
 FEW, MANY = 64, 1 << 16
 #: Lines of the table.
 LINES_MIN, LINES_MAX = 1 << 12, 1 << 20
-#: Rows whose values are remembered, and in how many rows of a partition before one a value is looked for.
-REMEMBERED, FAR = 1 << 16, 1 << 12
+#: Rows whose values are remembered, at least and at most.
+REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
+#: In how many rows of a partition before one a value is looked for.
+FAR = 1 << 12
 
 _numbers = itertools.count(1)
 _answering: weakref.WeakValueDictionary[int, Answers] = weakref.WeakValueDictionary()
@@ -83,7 +85,8 @@ class Answers:
         """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row."""
         self._codes, self._seen = codes, None
         self._blocks.append((partition, feature, valid[: len(feature)]))
-        while sum(len(block[0]) for block in self._blocks[1:]) > REMEMBERED:
+        remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
+        while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
             del self._blocks[0]
         lines = len(self._known)
         wanted = min(LINES_MAX, max(lines, 1 << (4 * max(self._used, len(partition))).bit_length()))
