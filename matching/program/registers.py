@@ -126,7 +126,8 @@ class RegisterKind(IntEnum):
 
 
 def _reads(name: str, does: Assign | Accumulate) -> bool:
-    return any(re.search(rf"\b{name}\b", text) for text in (does.value, does.when))
+    texts = (does.value, does.when, does.first if isinstance(does, Accumulate) else "")
+    return any(re.search(rf"\b{name}\b", text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,22 +43,21 @@ class Bound:
     values: tuple[Value, Value]
 
 
-def registers() -> list[Register]:
-    """Every kind, of one label and of both, over integers, floats and names of variables."""
+def registers(beside: bool) -> list[Register]:
+    """Every kind, of one label and of both, over integers, floats and names of variables. beside: those beside others,
+    and the first value that is there; else the others."""
     found: list[Register] = []
     for variables in (("A",), ()):
+        if beside:
+            _beside(found, variables)
+            continue
         register_of(found, RegisterKind.COUNT_ROWS, -1, variables, 0, LANES[0])
         for feature, lane in enumerate(LANES):
             register_of(found, RegisterKind.COUNT_VALUES, feature, variables, 0, LANES[0])
-            for kind in (RegisterKind.SUM, RegisterKind.MIN, RegisterKind.MAX, RegisterKind.ANY):
+            for kind in (RegisterKind.SUM, RegisterKind.MIN, RegisterKind.MAX):
                 before_last_row(found, register_of(found, kind, feature, variables, 0, lane))
             for kind in (RegisterKind.LAST, RegisterKind.FIRST):
                 register_of(found, kind, feature, variables, 2, lane)
-        for value in (WHOLE, FLOAT):
-            for key, ending in ((WHOLE, ""), (FLOAT, "_FLOAT")):
-                for chooses, name in ((RegisterKind.MIN, "AT_LEAST"), (RegisterKind.MAX, "AT_LARGEST")):
-                    at = register_of(found, chooses, key, variables, 0, LANES[key])
-                    register_beside(found, RegisterKind[name + ending], value, variables, at, LANES[value])
         mean = register_of(found, RegisterKind.MEAN, FLOAT, variables, 0, LANES[1])
         before_last_row(found, register_of(found, RegisterKind.SPREAD, FLOAT, variables, mean, LANES[1]))
         for kind in (RegisterKind.LAST, RegisterKind.FIRST):
@@ -67,16 +66,25 @@ def registers() -> list[Register]:
     return found
 
 
+def _beside(found: list[Register], variables: tuple[str, ...]) -> None:
+    for value in (WHOLE, FLOAT):
+        before_last_row(found, register_of(found, RegisterKind.ANY, value, variables, 0, LANES[value]))
+        for key, ending in ((WHOLE, ""), (FLOAT, "_FLOAT")):
+            for chooses, name in ((RegisterKind.MIN, "AT_LEAST"), (RegisterKind.MAX, "AT_LARGEST")):
+                at = register_of(found, chooses, key, variables, 0, LANES[key])
+                register_beside(found, RegisterKind[name + ending], value, variables, at, LANES[value])
+
+
 @cache
-def program_of_all() -> Program:
+def program_of_all(beside: bool) -> Program:
     return replace(
         assemble(plan_of("TRUE")), labels=tuple(map(Label, LABELS)), local=(TRUE, TRUE), code=((), ()),
-        texts=TextCodes(of_label=TEXTS), skip=SkipTo(counts=(False, False)), registers=tuple(registers()),
+        texts=TextCodes(of_label=TEXTS), skip=SkipTo(counts=(False, False)), registers=tuple(registers(beside)),
         features=tuple((TRUE, lane) for lane in LANES),
     )  # fmt: skip
 
 
-def meaning(r: Register, rows: list[Bound]) -> Value:
+def meaning(r: Register, rows: list[Bound], beside: bool) -> Value:
     """The value of a register after these rows, None for null. Raises OverflowError."""
     rows = [row for row in rows if not r.variables or LABELS[row.label] in r.variables]
     of = [TEXTS[row.label] if r.feature < 0 else row.values[r.feature] for row in rows]
@@ -122,26 +130,26 @@ def meaning(r: Register, rows: list[Bound]) -> Value:
         case RegisterKind.BEFORE if r.depth:
             return of[-1 - r.depth] if len(of) > r.depth else None
         case RegisterKind.BEFORE:
-            return meaning(program_of_all().registers[r.link], rows[:-1]) if rows else None
+            return meaning(program_of_all(beside).registers[r.link], rows[:-1], beside) if rows else None
 
 
 @cache
-def bindings() -> Any:
-    return module_of("\n\n\n".join([IMPORTS, *(binding(program_of_all(), v) for v in range(2))]) + "\n")
+def bindings(beside: bool) -> Any:
+    return module_of("\n\n\n".join([IMPORTS, *(binding(program_of_all(beside), v) for v in range(2))]) + "\n")
 
 
-def kept(values: np.ndarray, valid: int) -> list[str]:
+def kept(values: np.ndarray, valid: int, beside: bool) -> list[str]:
     """The registers of a run as they are to be read."""
     return [
         shown((float(values.view(np.float64)[i]) if r.lane.floating else int(values[i])) if valid >> i & 1 else None)
-        for i, r in enumerate(program_of_all().registers)
+        for i, r in enumerate(program_of_all(beside).registers)
     ]
 
 
-def interpreted(rows: list[Bound]) -> list[str]:
+def interpreted(rows: list[Bound], beside: bool) -> list[str]:
     """Raises OverflowError."""
-    arrays = program_arrays(program_of_all(), 1)
-    values = np.zeros(len(program_of_all().registers), np.int64)
+    arrays = program_arrays(program_of_all(beside), 1)
+    values = np.zeros(len(program_of_all(beside).registers), np.int64)
     feature, ok = np.zeros((2, len(rows)), np.int64), np.zeros((2, len(rows)), np.bool_)
     for i, row in enumerate(rows):
         for f, value in enumerate(row.values):
@@ -153,18 +161,18 @@ def interpreted(rows: list[Bound]) -> list[str]:
         valid = update_registers(arrays, values, floats[0], valid, np.int64(row.label), feature, floats[1], ok, i)
         if valid == -1:
             raise OverflowError
-    return kept(values, int(valid))
+    return kept(values, int(valid), beside)
 
 
-def written_out(rows: list[Bound]) -> list[str]:
+def written_out(rows: list[Bound], beside: bool) -> list[str]:
     """Raises OverflowError."""
-    of = program_of_all().registers
+    of = program_of_all(beside).registers
     values: list[Any] = [0.0 if r.lane.floating else 0 for r in of]
-    valid = int(program_arrays(program_of_all(), 1).parameters[Parameters.COUNT_REGISTERS])
+    valid = int(program_arrays(program_of_all(beside), 1).parameters[Parameters.COUNT_REGISTERS])
     for row in rows:
         filled = [0 if v is None else v for v in row.values]
         read = [int(filled[WHOLE]), row.values[WHOLE] is not None, float(filled[FLOAT]), row.values[FLOAT] is not None]
-        valid, *values = getattr(bindings(), f"bind_{row.label}")(*values, *read, valid)
+        valid, *values = getattr(bindings(beside), f"bind_{row.label}")(*values, *read, valid)
         if valid == -1:
             raise OverflowError
     return [shown(value if valid >> i & 1 else None) for i, value in enumerate(values)]
@@ -176,21 +184,22 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @given(rows=ROWS)
-def test_a_register_means_the_same_everywhere(rows: list[Bound]) -> None:
+def test_a_register_means_the_same_everywhere(beside: bool, rows: list[Bound]) -> None:
     try:
-        expected = [shown(meaning(r, rows)) for r in program_of_all().registers]
+        expected = [shown(meaning(r, rows, beside)) for r in program_of_all(beside).registers]
     except OverflowError:
         for by in (interpreted, written_out):
             with pytest.raises(OverflowError):
-                by(rows)
+                by(rows, beside)
         return
-    assert interpreted(rows) == expected
-    assert written_out(rows) == expected
+    assert interpreted(rows, beside) == expected
+    assert written_out(rows, beside) == expected
 
 
 def test_every_kind_is_tried() -> None:
-    kinds = {(r.kind, r.lane.floating) for r in program_of_all().registers}
+    kinds = {(r.kind, r.lane.floating) for beside in (False, True) for r in program_of_all(beside).registers}
     assert {kind for kind, _ in kinds} == set(RegisterKind) - OF_KERNELS
     assert {kind for kind, floating in kinds if floating} >= {
         kind for kind in RegisterKind if not kind.counts and kind not in OF_KERNELS
