@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from matching.array_lanes import Overflow, Values, run_lanes
 from matching.batch import Int64Array
 from matching.keys import Encoder, Texts
+from matching.program.conditions import is_storable
 from matching.program.lanes import (
     CODED,
     Lane,
@@ -206,7 +207,7 @@ class RowValues:
         if by_duckdb:
             arrays = self._by_duckdb(by_duckdb, store, positions)
             for i, array in arrays.items():
-                if (wide := _wide(array)) is not None:
+                if is_storable(self._sides[i]) and (wide := _wide(array)) is not None:
                     raise _too_wide(self._sides[i], array[int(np.flatnonzero(wide)[0])])
                 results[i] = self._kept(self._sides[i], array)
         each = [r for r in results if r is not None]
@@ -215,7 +216,8 @@ class RowValues:
     def _kept(self, expression: Expression, array: pa.Array) -> Values:
         """The values of an expression as they are kept in a lane."""
         type = expression.type
-        return self.codes.encode(array, type) if type in CODED else lanes(array, lane_of(type).floating)
+        coded = type in CODED or not is_storable(expression)
+        return self.codes.encode(array, type) if coded else lanes(array, lane_of(type).floating)
 
     def _by_duckdb(
         self, wanted: Sequence[int], store: RowStore, positions: Int64Array | slice
@@ -374,16 +376,16 @@ class Words:
         """Computes the answers for values that are new."""
         names: dict[Expression, str] = {self.column: leaf_sql("word", self.column.type)}
         columns = {"word": words}
-        tried: list[tuple[pa.Array, np.ndarray | None]] = []
+        found: list[tuple[pa.Array, np.ndarray | None]] = []
         try:
             texts = [to_sql(e, names) for e in self.expressions]
             arrays = project(columns, texts, _failure(self.expressions), self._settings)
-            tried += [(array, None) for array in arrays]
+            found += [(array, None) for array in arrays]
         except DataError:
             pass
-        if not tried or any(_wide(array) is not None for array, _ in tried):
-            tried = [_try(columns, to_sql(_lazy(e), names), self._settings) for e in self.expressions]
-        for i, (array, failed) in enumerate(tried):
+        if not found or any(_wide(array) is not None for array, _ in found):
+            found = [attempted(columns, to_sql(lazy(e), names), self._settings) for e in self.expressions]
+        for i, (array, failed) in enumerate(found):
             values, valid = self._keep(self.expressions[i], array)
             if pa.types.is_boolean(array.type):
                 values = values != 0
@@ -426,20 +428,20 @@ def _too_wide(expression: Expression, value: object) -> DataError:
     )
 
 
-def _lazy(expression: Expression) -> Expression:
+def lazy(expression: Expression) -> Expression:
     """The expression with AND and OR written as CASE: DuckDB computes both sides of these, but no branch of a CASE that
     is not taken."""
     match expression:
         case Call("and" | "or" as name, (first, *rest), type):
-            left = _lazy(first)
+            left = lazy(first)
             if not rest:
                 return left
-            right = _lazy(rest[0] if len(rest) == 1 else Call(name, tuple(rest), type))
+            right = lazy(rest[0] if len(rest) == 1 else Call(name, tuple(rest), type))
             decided = Call("not", (left,), type) if name == "and" else left
             both = Call(name, (left, right), type)
             return Call("case", (decided, Constant(name == "or", "BOOLEAN"), both), type)
         case Call(name, arguments, type):
-            return Call(name, tuple(map(_lazy, arguments)), type)
+            return Call(name, tuple(map(lazy, arguments)), type)
         case _:
             return expression
 
@@ -448,16 +450,19 @@ def _tried(
     expression: Expression, store: RowStore, positions: Int64Array | slice, settings: Settings
 ) -> tuple[pa.Array, np.ndarray | None]:
     """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
-    columns, (text,) = row_columns([_lazy(expression)], store, positions)
-    return _try(columns, text, settings)
+    columns, (text,) = row_columns([lazy(expression)], store, positions)
+    return attempted(columns, text, settings, is_storable(expression))
 
 
-def _try(columns: Mapping[str, pa.Array], text: str, settings: Settings) -> tuple[pa.Array, np.ndarray | None]:
-    """An SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere)."""
+def attempted(
+    columns: Mapping[str, pa.Array], text: str, settings: Settings, as_lanes: bool = True
+) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns an SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere).
+    as_lanes: numbers beyond 64 bits cannot be."""
     # NULL IS NULL is true, so only an error makes the second one null
     array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError, settings)
     failed = known.is_null().to_numpy(zero_copy_only=False)
-    if (wide := _wide(array)) is not None:
+    if as_lanes and (wide := _wide(array)) is not None:
         failed |= wide
         array = pc.if_else(pa.array(wide), pa.scalar(None, array.type), array)
     return array, failed if failed.any() else None

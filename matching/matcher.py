@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from matching.answers import Answers
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
@@ -29,8 +30,8 @@ from matching.engines.engine import (
     OverBudget,
     Spillable,
     WantedRows,
+    looking_up,
     ordered,
-    ranking,
     specialisable,
     spillable,
     windowed,
@@ -49,6 +50,7 @@ from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
+from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
@@ -97,7 +99,8 @@ def make_matcher(
     if chosen.program is None:
         from matching.by_reference import ReferenceMatcher
 
-        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows kept in memory")
+        instead = f"; {chosen.instead}" if chosen.instead else ""
+        warn(f"{chosen.why} runs through the reference matcher: exact, but slow and with all rows in memory{instead}")
         if plan.trends is not None:
             from matching.trends_by_reference import ReferenceTrends
 
@@ -184,6 +187,9 @@ class KernelMatcher:
         self._bare = chosen.purpose.bare
         self._run_by(chosen)
         self.codes = Codes(program.texts.values)
+        self._answers = Answers(program, plan.settings) if program.asked else None
+        self._kept = KeptValues(program) if program.kept else None
+        self._kept_of_all = True  # rows that are in the store
         self.values = RowValues([*self._tests.local, *(f for f, _ in program.features)], self.codes, plan.settings)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
@@ -265,6 +271,7 @@ class KernelMatcher:
         new.codes, new.values, new._tests.hot = self.codes, self.values, self._tests.hot
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
+        new._kept, new._kept_of_all = self._kept, self._kept_of_all
         self.rows.remove(self)
         return new
 
@@ -401,8 +408,20 @@ class KernelMatcher:
                 bad = self._tests.bad(failing, mask)
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self._ranks_texts:
-                ranking(self.engine).rank(self.codes.ranks())
-            self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
+                looking_up(self.engine).look_up(ranks=self.codes.ranks())
+            if self._kept is not None:
+                if not self._kept_of_all:
+                    self._keep_all(self._kept)
+                self._kept.put(positions, feature, feature_valid)
+                looking_up(self.engine).look_up(**self._kept.tables(positions))
+            if self._answers is not None:
+                at = self.store.partition[positions]
+                looking_up(self.engine).look_up(**self._answers.begin(self.codes, at, feature, feature_valid))
+            try:
+                self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
+            finally:
+                if self._answers is not None:
+                    self._answers.end()
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None
         except OverBudget:
@@ -410,6 +429,15 @@ class KernelMatcher:
         if looked.wanted is not None and self._tests.looks_at_runs:
             touched = self.store.partition[positions]
             self._tests.hot.put(touched, self.engine.busy(touched), len(self.keys))
+
+    def _keep_all(self, kept: KeptValues) -> None:
+        """Keeps the values of all rows in the store."""
+        values, _ = self.values.attempt(self.store, slice(0, self.store.count))
+        of_rows = values[len(self._tests.local) :]
+        feature = np.array([np.ascontiguousarray(numbers).view(np.int64) for numbers, _ in of_rows])
+        valid = np.array([np.ones(len(n), np.bool_) if ok is None else ok for n, ok in of_rows])
+        kept.put(slice(0, self.store.count), feature, valid)
+        self._kept_of_all = True
 
     def _leave_tables(self, positions: Int64Array | slice) -> None:
         """Switches to run lists, in which a condition that cannot be computed fails only when it is read. The undecided
@@ -469,6 +497,8 @@ class KernelMatcher:
     def move(self, ids: Int64Array, moved: Int64Array) -> None:
         """See matching.tenant.Tenant. Drops the nodes that `mark` did not reach."""
         self.engine.move(ids, moved)
+        if self._kept is not None:
+            self._kept.move(moved)
         if not self._tests.hot.everywhere:  # otherwise rows come densely, and the value is not needed
             self._tests.hot.put(ids, self.engine.busy(ids), len(self.keys))
         if self._unsettled is not None:
@@ -602,6 +632,7 @@ class KernelMatcher:
         self._leaving.unmark(self.store, place)
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
+        self._kept_of_all = False
         self.engine.reserve(int(coming.ids.max()) + 1)
         self._leaving.put_in(coming, blocks)
         if not self._tests.hot.everywhere:
@@ -771,6 +802,9 @@ class KernelMatcher:
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
+        if self._answers is not None:  # by the codes before
+            self._answers.forget()
+        self._kept_of_all = False
         if head["engine"] != self.engine.tag:
             self._run_by(after_failure(self.chosen))
         self.engine.restore(group("engine", arrays))

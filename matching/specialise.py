@@ -198,6 +198,9 @@ class _Writer:
             lines += [f"f{f} = feature{'_f' if lane.floating else ''}[{f}, i]", f"k{f} = feature_valid[{f}, i]"]
         return _parsed("\n".join(lines))
 
+    def _walks_from(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
+        return []
+
     def _begin_registers(self, args: list[ast.expr], known: Known) -> list[ast.stmt]:
         registers = enumerate(self.program.registers)
         return _parsed("\n".join(f"o{r} = {'0.0' if x.lane.floating else 'np.int64(0)'}" for r, x in registers))

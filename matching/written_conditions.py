@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from matching.program.lanes import INT64_MAX, INT64_MIN
-from matching.program.opcodes import OPCODES, Compute, Jump, Kind, OpCode, Push, written
+from matching.program.opcodes import OPCODES, Ask, Compute, Jump, Kind, OpCode, Push, Walk, written
 from matching.program.program import Program
 
 #: The head of a module of kernels: matching.program.opcodes.PRIMITIVES, beside what all kernels need.
@@ -22,8 +22,10 @@ from matching.kernels.integers import (
     add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, stretched,
     sub_overflows, upper_quotient,
 )
+from matching.kernels.asking import answer
 from matching.kernels.jit import inlined, kernel
-from matching.kernels.libm import function_of, function_of_two, nearest, rounded"""
+from matching.kernels.libm import function_of, function_of_two, nearest, rounded
+from matching.kernels.walks import quantile, unseen"""
 
 _INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
 
@@ -71,6 +73,10 @@ def interpreter() -> str:
                 branch = _computed(codes)
             case Jump() as does:
                 branch = _jumped(does)
+            case Ask():
+                branch = _asked()
+            case Walk():
+                branch = _walked()
         lines += ["    " + line for line in branch]
     return _INTERPRETER.format(imports=IMPORTS, branches="\n".join("        " + line for line in lines))
 
@@ -170,6 +176,33 @@ def _jumped(does: Jump) -> list[str]:
     asked = f"if {written(does.when, _names(does.takes, 'top + ONE' if pops else 'top'))}:"
     lines = ["top -= ONE"] if pops else []
     return [*lines, asked, "    pc = start + a", *(["else:", "    top -= ONE"] if pops_else and not pops else [])]
+
+
+def _asked() -> list[str]:
+    return [
+        "top -= np.uint64(b - 1)",
+        "known = answer(",
+        "    program.asked_keys, program.asked_values, program.asked_known, program.answer, program.constant[a], b,",
+        "    top, stack, ok, i,",
+        ")",
+        "if known < 0:",
+        "    return -1",
+        "stack[top] = program.answer[0]",
+        "ok[top] = known == 1",
+    ]
+
+
+def _walked() -> list[str]:
+    return [
+        "top += ONE",
+        "which = program.constant[a]",
+        "ok[top] = quantile(",
+        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid,",
+        "    program.walks[which], program.walks_f[which], variable, program.rows[i], program.values, program.at,",
+        "    program.at_f,",
+        ")",
+        "stack[top] = program.at[1]",
+    ]
 
 
 def condition(program: Program, v: int) -> str:

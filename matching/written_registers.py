@@ -40,7 +40,14 @@ _ASSIGNED = {
     "z": "registers[program.register_link[r]]",
     "zv": "(valid >> program.register_link[r]) & 1 != 0",
     "d": "program.register_depth[r]",
+    "k": "feature[program.register_depth[r], i]",
+    "kv": "feature_valid[program.register_depth[r], i]",
+    "u": "(feature_valid[f, i] and unseen(program.previous, program.variable, program.row, program.of_rows, "
+    "program.of_rows_valid, program.kept_of[f], program.register_mask[r], program.rows[i], program.at[0]))",
 }
+_OVER_FLOATS = {
+    "z": "registers_f[program.register_link[r]]", "k": "feature_f[program.register_depth[r], i]",
+}  # fmt: skip
 
 
 def register_interpreter() -> str:
@@ -49,7 +56,8 @@ def register_interpreter() -> str:
     for kind in RegisterKind:
         if isinstance(kind.does, Assign):
             lines.append(f"{'elif' if lines else 'if'} kind == {int(kind)}:")
-            lines += _indented(_update(kind.does, _ASSIGNED, "registers[r]", "bit", "~bit", ""))
+            names = _ASSIGNED | _OVER_FLOATS if kind.over_floats else _ASSIGNED
+            lines += _indented(_update(kind.does, names, "registers[r]", "bit", "~bit", ""))
     # the value of a register that accumulates is always a feature; a branch for each kind took 5 % longer
     lines += ["elif feature_valid[f, i]:", "    if valid & bit == 0:", *_indented(_indented(_begun()))]
     lines += ["    elif program.register_float[r]:", *_indented(_indented(_accumulated("_f")))]
@@ -59,7 +67,8 @@ def register_interpreter() -> str:
 
 def _accumulating(f: str) -> list[tuple[RegisterKind, Accumulate]]:
     """Returns the kinds that accumulate, with what they do; f: "_f" of floats, or ""."""
-    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if f or not kind.floats_only]
+    found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if not (
+        kind.ranks_texts if f else kind.floats_only)]  # fmt: skip
     return [(kind, does) for kind, does in found if isinstance(does, Accumulate)]
 
 
@@ -79,7 +88,7 @@ def _accumulated(f: str) -> list[str]:
     """Returns the statements by which a register that has a value gets the next one. f: as above."""
     names = {name: name + f for name in "xy"}
     lines = [f"{names[name]} = {of}{f}{at}" for name, of, at in (("x", "registers", "[r]"), ("y", "feature", "[f, i]"))]
-    names |= {"z": _ASSIGNED["z"], "w": "registers_f[program.register_depth[r]]"}
+    names |= {"z": _ASSIGNED["z"], "c": "program.ranks", "w": "registers_f[program.register_depth[r]]"}
     for k, (kind, does) in enumerate(_accumulating(f)):
         lines.append(f"{'elif' if k else 'if'} kind == {int(kind)}:")
         lines += _indented(_more(does, names, f"registers{f}[r]", "return np.int64(-1)"))
@@ -106,6 +115,8 @@ def binding(program: Program, v: int) -> str:
             "zv": f"(valid >> {register.link}) & 1",
             "d": str(register.depth),
             "w": f"o{register.depth}",
+            "k": f"f{register.depth}",
+            "kv": f"k{register.depth}",
         }
         does = register.kind.does_float if register.lane.floating else register.kind.does
         lines += _update(does, names, f"n{r}", str(1 << r), str(~(1 << r)), f"return -1{results}")

@@ -37,6 +37,8 @@ _FORMS = {
         "least({int}, {int}, {int})", "coalesce({int}, {int})", "CASE WHEN {bool} THEN {int} ELSE {int} END",
         "if({bool}, {int}, {int})", "nullif({int}, {int})", "ifnull({int}, {int})", "({int} & {int})",
         "({int} | {int})", "round({int})", "floor({int})", "epoch_ms({ts})",
+        "levenshtein({text}, {text})", "instr({text}, {text})", "length({text} || {text})", "ascii({text})",
+        "length(repeat({text}, ({int} % 5)::INT))",
     ),
     "float": (
         "({number}::DOUBLE + {float})", "({float} - {float})", "({float} * {float})", "({number} / {number})",
@@ -47,12 +49,14 @@ _FORMS = {
         "greatest({float}, {float})", "least({float}, {float})", "coalesce({float}, {float})",
         "CASE WHEN {bool} THEN {float} WHEN {bool} THEN {float} END", "epoch({ts} - {ts})", "epoch({ts})",
         "abs({float})", "({number})::DOUBLE", "radians({float})", "extract(epoch FROM {ts} - {ts})",
+        "jaro_similarity({text}, {text})", "(length({text}) / {number})",
     ),
     "dec": (
         "({dec} + {dec})", "({dec} - {int})", "({dec} * {dec})", "round({dec}, 0)", "round({dec}, 1)",
         "round({dec}, 2)", "round({dec})", "floor({dec})", "ceil({dec})", "trunc({dec})", "abs({dec})",
         "greatest({dec}, {dec})", "({dec} % {dec})", "({dec})::DECIMAL(18,0)", "({dec})::DECIMAL(18,1)",
         "({dec})::DECIMAL(18,3)", "({int})::DECIMAL(18,2)", "nullif({dec}, {dec})",
+        "({text} || '1')::DECIMAL(12,2)",
     ),
     "ts": (
         "greatest({ts}, {ts})", "coalesce({ts}, {ts})", "date_trunc('hour', {ts})", "date_trunc('month', {ts})",
@@ -60,7 +64,10 @@ _FORMS = {
     ),
     "text": (
         "lower({text})", "upper({text})", "left({text}, 1)", "({text} || 'b')", "coalesce({text}, {text})",
-        "replace({text}, 'a', 'b')", "CASE WHEN {bool} THEN {text} ELSE {text} END",
+        "replace({text}, 'a', 'b')", "CASE WHEN {bool} THEN {text} ELSE {text} END", "({text} || {text})",
+        "left({text}, length({text}))", "substr({text}, length({text}), 1)", "concat({text}, {text})",
+        "({int})::VARCHAR",
+        "replace({text}, {text}, {text})", "strftime({ts}, '%H')", "greatest({text}, {text})",
     ),
     "bool": (
         *(f"({{number}} {op} {{number}})" for op in _COMPARE), *(f"({{text}} {op} {{text}})" for op in _COMPARE),
@@ -68,6 +75,9 @@ _FORMS = {
         "({number} IS NULL)", "({int} BETWEEN {int} AND {int})", "({int} IN ({int}, {int}))",
         "({text} IN ('a', {text}))", "({text} IS DISTINCT FROM {text})", "({int})::BOOLEAN",
         "({ts}::DATE = {ts}::DATE)", "isnan({float})", "({ts} - {ts} > INTERVAL 1 HOUR)",
+        "starts_with({text}, {text})", "ends_with({text}, {text})", "contains({text}, {text})", "({text} LIKE {text})",
+        "({text} ILIKE {text} || '%')", "({text} NOT LIKE {text})", "regexp_matches({text}, '^' || {text})",
+        "({text} SIMILAR TO {text})", "({text} || {text} = {text})", "(({text})::INT > {int})", "({text} IS NULL)",
     ),
 }  # fmt: skip
 KINDS = tuple(_FORMS)

@@ -50,11 +50,11 @@ class BufferedRuns(ABC):
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
         self._special: Step | None = None
-        self.specialises = not program.ranks_texts  # a kernel written out has no place for what changes
+        self.specialises = program.specialises
 
-    def rank(self, ranks: Int64Array) -> None:
-        """Takes the places of texts among all known ones, by code."""
-        self._tables = self._tables._replace(ranks=ranks)
+    def look_up(self, **tables: np.ndarray) -> None:
+        """See matching.engines.engine.LookingUp."""
+        self._tables = self._tables._replace(**tables)
 
     @abstractmethod
     def _state(self) -> tuple[object, ...]:
@@ -113,6 +113,8 @@ class BufferedRuns(ABC):
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, count = 0, len(mask)
         while at < count:
+            if self.program.kept:
+                self._give_nodes()
             given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
             run = self._kernel.step if self._special is None or len(bad) else self._special
             at, status = run(at, count, *given, self._tables, *self._state())
@@ -123,6 +125,15 @@ class BufferedRuns(ABC):
                     self._look_for_failure()
                 case step.BUDGET:
                     raise OverBudget
+
+    def _give_nodes(self) -> None:
+        """Gives walks the nodes of runs, and room for a value of each."""
+        nodes, values = self._buffer, self._tables.values
+        if len(values) <= len(nodes.row):
+            values = np.zeros(len(nodes.row) + 1, np.int64)
+        self._tables = self._tables._replace(
+            previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values
+        )
 
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:

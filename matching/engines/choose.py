@@ -53,7 +53,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     try:
         program = assemble(plan) if program is None else program
     except NoKernel as construct:
-        return EnginePlan(None, str(construct), purpose, None)
+        return EnginePlan(None, str(construct), purpose, None, instead=construct.instead)
     gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
     if purpose.again and not (found_again(plan, program) or contiguous(program)):
         purpose = Purpose.LIVE
@@ -152,6 +152,8 @@ def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | No
     """Returns why partial matches of a query cannot leave memory, or None if they can."""
     if not spills(engine):
         return f"the engine, {engine.name}, keeps them in memory"
+    if program.kept:
+        return "a condition reads all rows of the match so far"
     if program.carries is not None:
         return "runs carry the places of rows"
     if not plan.partition_by:
@@ -177,7 +179,7 @@ def shares_paths(program: Program) -> bool:
 def merges_runs(program: Program) -> bool:
     """True if a graph can hold all matches although conditions read the match so far: equal runs are merged."""
     return (
-        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not program.absent
+        bool(program.ignore) and program.mode is Mode.ALL and any(program.code) and not (program.absent or program.kept)
     )  # fmt: skip
 
 

@@ -240,16 +240,16 @@ def ordered(engine: Engine) -> OrderedEngine | None:
     return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
-class RankingEngine(Protocol):
-    """An engine whose conditions may ask for the order of texts."""
+class LookingUp(Protocol):
+    """An engine whose conditions may look values up in tables that change."""
 
-    def rank(self, ranks: Int64Array) -> None:
-        """Takes the places of texts among all known ones, by code."""
+    def look_up(self, **tables: np.ndarray) -> None:
+        """Takes tables of matching.kernels.layout.ProgramArrays for the next rows."""
 
 
-def ranking(engine: Engine) -> RankingEngine:
-    """Returns the engine, whose program asks for the order of texts."""
-    return cast(RankingEngine, engine)
+def looking_up(engine: Engine) -> LookingUp:
+    """Returns the engine, whose program looks values up."""
+    return cast(LookingUp, engine)
 
 
 def windowed(engine: Engine) -> WindowedEngine | None:
@@ -266,12 +266,12 @@ def specialisable(engine: Engine) -> Specialisable | None:
 class EnginePlan:
     """The engine that runs a plan for a purpose; matching.engines.choose.choose_engine makes it, EXPLAIN prints it.
 
-    engine: None if there is none; then `why` names the unsupported feature. purpose: LIVE if evidence should be found
-    again but cannot be. program: of the plan. table: of a table engine. carried: registers that runs carry for
-    measures, besides those of the program; chain: the variables of each match, if its rows alone determine the match.
-    wanted: the rows it receives. resident: reason that its partial matches cannot leave memory, or None. runs_max:
-    maximum number of partial matches of one partition at a time. trends: of ONE ROW PER WINDOW.
-    workload: of many such queries."""
+    engine: None if there is none; then `why` names the unsupported feature, and `instead` what may be written. purpose:
+    LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried:
+    registers that runs carry for measures, besides those of the program; chain: the variables of each match, if its
+    rows alone determine the match. wanted: the rows it receives. resident: reason that its partial matches cannot leave
+    memory, or None. runs_max: maximum number of partial matches of one partition at a time. trends: of ONE ROW PER
+    WINDOW. workload: of many such queries."""
 
     engine: type[Engine] | None
     why: str
@@ -283,6 +283,7 @@ class EnginePlan:
     wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
     runs_max: int = 0
+    instead: str = ""
     trends: TrendTable | None = None
     workload: Workload | None = None
 
@@ -312,7 +313,7 @@ class EnginePlan:
     @property
     def specialised(self) -> bool:
         """True if a specialised kernel may follow after some rows."""
-        return self.engine is not None and self.engine.specialises and not self.runs.ranks_texts
+        return self.engine is not None and self.engine.specialises and self.runs.specialises
 
     def make(self) -> Engine:
         """Returns a new engine, before the first row."""
@@ -322,7 +323,8 @@ class EnginePlan:
     def show_engine(self) -> str:
         """Returns the line of EXPLAIN with the engine and its table."""
         if self.engine is None:
-            return f"engine      reference matcher: {self.why} has no kernel"
+            instead = f"; {self.instead}" if self.instead else ""
+            return f"engine      reference matcher: {self.why} has no kernel{instead}"
         lines = [f"engine      {self.engine.name}"]
         if self.trends is not None:
             lines.append(str(self.trends))

@@ -59,9 +59,9 @@ class RunGraph:
         #: earlier starts have expired
         self._floor = graph.LOWEST
 
-    def rank(self, ranks: Int64Array) -> None:
-        """Takes the places of texts among all known ones, by code."""
-        self._tables = self._tables._replace(ranks=ranks)
+    def look_up(self, **tables: np.ndarray) -> None:
+        """See matching.engines.engine.LookingUp."""
+        self._tables = self._tables._replace(**tables)
 
     def _fresh(self, partitions: int) -> np.ndarray:
         """Returns lists of partitions without rows."""

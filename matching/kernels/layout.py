@@ -77,6 +77,22 @@ class ProgramArrays(NamedTuple):
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
+    asked_keys: np.ndarray  # these four are those of matching.answers.Answers
+    asked_values: np.ndarray
+    asked_known: np.ndarray
+    answer: np.ndarray
+    kept_of: np.ndarray  # per feature its place among the values that are kept of rows, -1 none
+    walks: np.ndarray  # see matching.kernels.walks
+    walks_f: np.ndarray  # their fractions
+    at: np.ndarray
+    at_f: np.ndarray  # the same memory as float64
+    of_rows: np.ndarray  # (kept, positions) of the row store, by matching.walked.KeptValues
+    of_rows_valid: np.ndarray
+    rows: np.ndarray  # the positions of the rows that are taken
+    values: np.ndarray  # room for the values of a run
+    previous: np.ndarray  # those of the match buffer
+    row: np.ndarray
+    variable: np.ndarray
     parameters: np.ndarray
 
 
@@ -199,7 +215,39 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
-        ints(state_masks), ints(program.carries or ()), ints([0]), parameters,
+        ints(state_masks), ints(program.carries or ()), ints([0]), *no_answers(),
+        *walked(program), parameters,
+    )  # fmt: skip
+
+
+def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the tables of matching.kernels.asking for a program that asks nothing."""
+    return np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64)
+
+
+_Walks = tuple[
+    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
+    np.ndarray, np.ndarray, np.ndarray,
+]  # fmt: skip
+
+
+def walked(program: Program | None) -> _Walks:
+    """Returns the arrays of ProgramArrays that walks read, from `kept_of` to `variable`; None: there are no walks."""
+    of_row: tuple[int, ...] = () if program is None else program.kept
+    walks = () if program is None else program.walks
+    kept_of = [of_row.index(f) if f in of_row else -1 for f in range(0 if program is None else len(program.features))]
+    table = np.zeros((len(walks), 7), np.int64)
+    for i, walk in enumerate(walks):
+        assert program is not None
+        labels = sum(1 << v for v, name in enumerate(program.variables) if not walk.variables or name in walk.variables)
+        over, under = walk.fraction.as_integer_ratio()
+        floating = program.features[walk.feature][1].floating
+        table[i] = kept_of[walk.feature], labels, walk.before, walk.between, over, under, floating
+    at, none = np.full(2, -1, np.int64), np.zeros(1, np.int64)
+    return (
+        np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in walks], np.float64), at,
+        at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(), none.copy(),
+        none.copy(), np.zeros(1, np.int16),
     )  # fmt: skip
 
 

@@ -97,6 +97,12 @@ def rounded(x, c):
 
 
 @inlined
+def multiplied_and_added(x, y, z):
+    """Returns x * y + z, rounded once."""
+    return _fma(x, y, z)
+
+
+@inlined
 def nearest(x):
     """Returns the nearest integer, of two the even one. x is within 64 bits."""
     return np.int64(np.rint(x))

@@ -35,7 +35,7 @@ import numpy as np
 
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.predicate import concerns, has, read_features, take
+from matching.kernels.predicate import concerns, has, read_features, take, walks_from
 from matching.kernels.runs_in_blocks import (
     BAD_NODE,
     BASE,
@@ -459,6 +459,7 @@ def step(
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
             if concerns(program, m | b, state):
                 read_or_begin(program, mine, runs, scratch)
+                walks_from(program, node)
                 for e in range(program.edge_start[state], program.edge_start[state + 1]):
                     v = program.edge_variable[e]
                     cannot = some_bad and (b >> v) & 1 == 1

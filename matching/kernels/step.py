@@ -27,7 +27,7 @@ import numpy as np
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
-from matching.kernels.predicate import begin_registers, concerns, has, read_features, take
+from matching.kernels.predicate import begin_registers, concerns, has, read_features, take, walks_from
 from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -677,6 +677,7 @@ def step(
                 begin_registers(program, scratch)
             else:
                 break
+            walks_from(program, node)
             if merge == 1 and first != group:
                 group = first
                 stamp += 1

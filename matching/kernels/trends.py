@@ -97,9 +97,9 @@ class Pairs(NamedTuple):
     Comparisons of an alternative are rows [of[a], of[a + 1]) of `compare`, int64 (n, 5): function, left and right value
     (NONE: none), and for each 1 if it is one of the event before. A computed one has the index of its bytecode as its
     left value: `code_start`, `code`, `constant` and `stack` are those of matching.kernels.predicate.holds, to which the
-    values that are kept are registers; nothing reads `ranks`. kept: the values that are kept of an event; kept_bits:
-    True for doubles as they are, not in their order. grained: bool per state, True if events of trends in it are kept
-    one by one. labels: bits of the labels that have nothing to do with such a state."""
+    values that are kept are registers; nothing reads `ranks`, asks or walks. kept: the values that are kept of an
+    event; kept_bits: True for doubles as they are, not in their order. grained: bool per state, True if events of
+    trends in it are kept one by one. labels: bits of the labels that have nothing to do with such a state."""
 
     any: np.ndarray
     begin: np.ndarray
@@ -113,6 +113,22 @@ class Pairs(NamedTuple):
     stack_f: np.ndarray
     stack_valid: np.ndarray
     ranks: np.ndarray
+    asked_keys: np.ndarray
+    asked_values: np.ndarray
+    asked_known: np.ndarray
+    answer: np.ndarray
+    kept_of: np.ndarray
+    walks: np.ndarray
+    walks_f: np.ndarray
+    at: np.ndarray
+    at_f: np.ndarray
+    of_rows: np.ndarray
+    of_rows_valid: np.ndarray
+    rows: np.ndarray
+    values: np.ndarray
+    previous: np.ndarray
+    row: np.ndarray
+    variable: np.ndarray
     kept: np.ndarray
     kept_bits: np.ndarray
     grained: np.ndarray

@@ -88,7 +88,7 @@ def carry(plan: Plan, program: Program) -> Carried | None:
     expressions = [e for m in plan.measures for e in walk(m.expression)]
     if plan.rows is not RowsPerMatch.ONE or program.extras.timeouts or program.absence.behind or program.accept[0]:
         return None
-    if not all(map(_is_carried, expressions)):
+    if not all(map(_is_carried, expressions)) or program.kept:
         return None
     if any(isinstance(e, Navigation) and e.logical_offset >= REGISTERS_MAX for e in expressions):
         return None

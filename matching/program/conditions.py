@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 
 from matching.program.lanes import (
     BOOLEAN,
     FLOAT,
+    OPERANDS_MAX,
     Lane,
     Leaf,
     Literal,
@@ -21,7 +26,7 @@ from matching.program.lanes import (
     sqrt,
 )
 from matching.program.opcodes import OpCode, constants_of
-from matching.program.registers import Register, RegisterKind, before_last_row, register_of
+from matching.program.registers import Register, RegisterKind, before_last_row, register_beside, register_of
 from query.language.duck import Settings
 from query.plan.expression import (
     TRUE,
@@ -33,16 +38,49 @@ from query.plan.expression import (
     Expression,
     Logical,
     Navigation,
+    Opaque,
     conjuncts,
     is_row_local,
     walk,
 )
 from query.plan.row_parts import by_rows
 
+#: What may be written instead.
+_AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
+_NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
+#: DuckDB's functions for the length of a list.
+_LENGTHS = ("len", "length", "array_length", "list_length")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFunction:
+    """A function between rows that DuckDB computes, for many runs at a time (matching.answers). operands: what it reads
+    of the match, with the lane of each. sources: of each the feature that it is, or was at another row (-1: neither),
+    and whether it is of the row that is tried. lane: of the result."""
+
+    expression: Expression
+    operands: tuple[Expression, ...]
+    lanes: tuple[Lane, ...]
+    sources: tuple[tuple[int, bool], ...]
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """A quantile of a feature over the rows of a run that are bound to `variables` (empty: all). before: without the
+    row that is tried. between: the value between two of them is meant, not one of them."""
+
+    feature: int
+    variables: tuple[str, ...]
+    before: bool
+    between: bool
+    fraction: Fraction
+
 
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
-    constants (`values`) and texts. settings: of DuckDB, under which they are meant."""
+    constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
+    meant."""
 
     def __init__(self, settings: Settings = ()) -> None:
         self._settings = settings
@@ -52,6 +90,8 @@ class ConditionCode:
         self._constants: dict[tuple[type, int | float | str], int] = {}
         self.values: list[int | float] = []
         self.texts: dict[str, int] = {}
+        self._asked: dict[Expression, int] = {}
+        self.walks: list[Walked] = []
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
@@ -69,9 +109,83 @@ class ConditionCode:
 
     def _known(self, condition: Expression) -> Expression:
         """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
-        settings = self._settings
-        parts = tuple(part if _lowers(part) else by_rows(part, _lowers, settings) for part in conjuncts(condition))
+        parts = tuple(map(self._with_asked, conjuncts(condition)))
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
+
+    def _lowers(self, expression: Expression) -> bool:
+        """True if a part of a condition has a form as it is."""
+        alone = ConditionCode(self._settings)
+        alone._asked = dict(self._asked)
+        try:
+            lower(expression, alone.leaf)
+        except NoLane:
+            return False
+        return True
+
+    def _with_asked(self, e: Expression) -> Expression:
+        """Returns a part of a condition in which what it reads of one row is a value of that row, and DuckDB is asked
+        for the functions between rows that have no form."""
+        e = _counted(e)
+        if self._lowers(e):
+            return e
+        by_row = by_rows(e, self._lowers, self._settings)
+        if not isinstance(e, Call | Opaque) or self._lowers(by_row):
+            return by_row
+        for whole in dict.fromkeys((e, by_row)):
+            if isinstance(whole, Call | Opaque):
+                with_parts = replace(whole, arguments=tuple(map(self._with_asked, whole.arguments)))
+                if self._lowers(with_parts):
+                    return with_parts
+        if self._can_ask(e):
+            self._asked.setdefault(e, len(self._asked))
+            return e
+        return by_row
+
+    def _can_ask(self, e: Expression) -> bool:
+        """True if DuckDB can be asked for a function between rows: by values that runs keep, for a number or truth."""
+        operands = operands_of(e)
+        if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(operands) <= OPERANDS_MAX:
+            return False
+        return all(self._lowers(operand) or _told_apart(operand) for operand in operands)
+
+    def _ask(self, e: Expression) -> Lowered:
+        return Op("ask", tuple(map(self._operand, operands_of(e))), lane_of(e.type), self._asked[e])
+
+    def _operand(self, e: Expression) -> Lowered:
+        """Returns what DuckDB is given: a value in its lane, or by its code."""
+        if self._lowers(e):
+            return lower(e, self.leaf)
+        read = e.argument if isinstance(e, Navigation) and e.logical is not None else e
+        if read not in self.features:
+            self.features[read] = len(self.features)
+            self.lanes.append(Lane(False, unit=Unit.CODE, coded=read.type))
+        feature, lane = self.features[read], self.lanes[self.features[read]]
+        if not isinstance(e, Navigation) or e.logical is None:
+            return Leaf(("feature", feature), lane)
+        kind = RegisterKind.LAST if e.logical is Logical.LAST else RegisterKind.FIRST
+        return Leaf(self._register(kind, feature, e.variables, e.logical_offset, lane), lane)
+
+    def asked_of_rows(self) -> tuple[AskedFunction, ...]:
+        """Returns the functions that DuckDB is asked for."""
+
+        def source(lowered: Lowered) -> tuple[int, bool]:
+            match lowered:
+                case Leaf(("feature", int(feature))):
+                    return feature, True
+                case Leaf(int(register)):
+                    r = self.registers[register]
+                    kept = r.kind in (RegisterKind.LAST, RegisterKind.FIRST, RegisterKind.BEFORE)
+                    return r.feature if kept else -1, False
+                case _:
+                    return -1, False
+
+        found = []
+        for e in self._asked:
+            operands = operands_of(e)
+            low = [self._operand(operand) for operand in operands]
+            lanes = tuple(x.lane for x in low)
+            found.append(AskedFunction(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
+        return tuple(found)
 
     def text(self, value: str) -> int:
         """Returns the code of a VARCHAR constant."""
@@ -88,6 +202,8 @@ class ConditionCode:
         return register_of(self.registers, kind, feature, variables, depth, lane)
 
     def leaf(self, expression: Expression) -> Lowered | None:
+        if expression in self._asked:
+            return self._ask(expression)
         match expression:
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
@@ -127,6 +243,8 @@ class ConditionCode:
                 return Leaf(("avg", *places), lane)
             case Leaf(int(index), lane):
                 return Leaf(before_last_row(self.registers, index), lane)
+            case Op("walk", (), lane, int(index)):
+                return self._walk(replace(self.walks[index], before=True), lane)
             case Op(arguments=arguments):
                 return replace(lowered, arguments=tuple(map(self._before, arguments)))
             case Literal():
@@ -151,8 +269,10 @@ class ConditionCode:
 
     def _aggregate(self, e: Aggregate) -> Lowered:
         whole = Lane(False)
+        if (found := self._of_rows(e)) is not None:
+            return found
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments")
+            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", _AGGREGATES)
         argument = e.argument
         if e.where is not None:
             # a value that is filtered out counts as little as a null; a row does too if something of it is counted
@@ -167,10 +287,17 @@ class ConditionCode:
             counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
             feature = self.feature(argument if _has_lane(argument) else counted)
             return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
+        if e.function in ("min", "max") and argument.type == "VARCHAR":
+            kind = RegisterKind.FIRST_TEXT if e.function == "min" else RegisterKind.LAST_TEXT
+            lane = kept_lane("VARCHAR")
+            return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         lane = lane_of(argument.type)
         adds = e.function not in ("min", "max")
+        if e.function in ("bool_and", "bool_or", "min", "max") and lane.boolean:
+            kind = RegisterKind.MIN if e.function in ("bool_and", "min") else RegisterKind.MAX
+            return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}")
+            raise NoLane(f"{e.function} of {argument.type}", _NARROWER)
         match e.function:
             case "sum":
                 total = lane_of(e.type)
@@ -188,7 +315,64 @@ class ConditionCode:
                 as_double = argument if argument.type == "DOUBLE" else Call("cast", (argument,), "DOUBLE")
                 return self._spread(e.function, as_double, e.variables)
             case _:
-                raise NoLane(f"{e.function}()")
+                raise NoLane(f"{e.function}()", _AGGREGATES)
+
+    def _of_rows(self, e: Aggregate) -> Lowered | None:
+        """Returns an aggregate whose value is that of a row, of values between two, or a count of different ones. None
+        if it is another one, or has no form."""
+        inputs = [e.argument, *e.more]
+        if e.order or not all(x is not None and is_row_local(x) for x in inputs):
+            return None
+        argument = e.argument
+        assert argument is not None
+        if e.where is not None:
+            argument = Call("case", (e.where, argument, Constant(None, argument.type)), argument.type)
+        match e.function, e.more:
+            case "count", () if e.distinct and not _reads_neighbours(argument):
+                feature = self.feature(argument)
+                return Leaf(self._register(RegisterKind.COUNT_NEW, feature, e.variables, 0, Lane(False)), Lane(False))
+            case "any_value", ():
+                lane = kept_lane(argument.type)
+                return Leaf(self._register(RegisterKind.ANY, self.feature(argument), e.variables, 0, lane), lane)
+            case ("arg_min" | "argmin" | "min_by" | "arg_max" | "argmax" | "max_by" as name), (key,):
+                return self._value_at("min" in name, argument, key, e.variables)
+            case "median", () if not e.distinct:
+                return self._quantile(e, argument, Fraction(1, 2))
+            case ("quantile_cont" | "quantile_disc" | "quantile"), (Constant(int() | float() | Decimal() as of),) if (
+                not e.distinct and not isinstance(of, bool) and 0 <= of <= 1
+            ):  # fmt: skip
+                return self._quantile(e, argument, Fraction(of))
+        return None
+
+    def _value_at(self, least: bool, value: Expression, key: Expression, variables: tuple[str, ...]) -> Lowered:
+        """Returns the value of the row with the least or largest key; rows where one of them is null do not count."""
+        there = Call("is_not_null", (value,), "BOOLEAN")
+        key = Call("case", (there, key, Constant(None, key.type)), key.type)
+        lane, of_key = kept_lane(value.type), lane_of(key.type)
+        if key.type == "INTERVAL":
+            raise NoLane("the order of INTERVAL")
+        chooses = RegisterKind.MIN if least else RegisterKind.MAX
+        kind = RegisterKind[("AT_LEAST" if least else "AT_LARGEST") + ("_FLOAT" if of_key.floating else "")]
+        chosen = self._register(chooses, self.feature(key), variables, 0, of_key)
+        feature = self.feature(value)
+        return Leaf(register_beside(self.registers, kind, feature, variables, chosen, lane), lane)
+
+    def _quantile(self, e: Aggregate, argument: Expression, fraction: Fraction) -> Lowered | None:
+        lane = lane_of(argument.type)
+        one = e.function in ("quantile_disc", "quantile")
+        number = lane.unit is Unit.NUMBER and not lane.scale and not lane.boolean
+        between = not one and e.type == "DOUBLE" and number
+        if argument.type == "INTERVAL" or not (between or (one and e.type == argument.type)):
+            return None
+        if _reads_neighbours(argument):
+            return None
+        found = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, between, fraction)
+        return self._walk(found, FLOAT if between else lane)
+
+    def _walk(self, walked: Walked, lane: Lane) -> Lowered:
+        if walked not in self.walks:
+            self.walks.append(walked)
+        return Op("walk", (), lane, self.walks.index(walked))
 
     def emit(self, lowered: Lowered, out: list[tuple[int, int, int]]) -> None:
         """Appends the instructions that leave the value on the stack."""
@@ -248,23 +432,69 @@ class ConditionCode:
                     ends.append(emit(OpCode.JUMP_IF_VALUE))
                 self.emit(parts[-1], out)
                 land(*ends)
+            case Op("walk", (), _, int(walked)):
+                emit(OpCode.WALK, self._constant(walked))
+            case Op("ask", arguments, _, int(asked)):
+                for argument in arguments:
+                    self.emit(argument, out)
+                emit(OpCode.ASK, self._constant(asked), len(arguments))
             case Op(name, arguments):
                 for argument in arguments:
                     self.emit(argument, out)
                 emit(OpCode[name.upper()], *map(self._constant, constants_of(lowered)))
 
 
-def _lowers(expression: Expression) -> bool:
-    """True if a part of a condition has a form as it is."""
+def operands_of(e: Expression) -> tuple[Expression, ...]:
+    """Returns what a function between rows reads: columns, navigations, aggregates and so on, each once."""
+
+    def reads(part: Expression) -> Iterator[Expression]:
+        if isinstance(part, Call | Opaque):
+            for child in part.arguments:
+                yield from reads(child)
+        elif not isinstance(part, Constant):
+            yield part
+
+    return tuple(dict.fromkeys(reads(e)))
+
+
+def _told_apart(e: Expression) -> bool:
+    """True if values of rows without a lane have codes: equal ones are the same to every function."""
+    if isinstance(e, Navigation) and e.logical is not None:
+        return e.physical_offset == 0 and is_row_local(e.argument) and _told_apart(e.argument)
+    return is_row_local(e) and not is_storable(e) and not re.search("DOUBLE|FLOAT|INTERVAL", e.type)
+
+
+def is_storable(feature: Expression) -> bool:
+    """True if the values of the rows have a lane of their own, which is none of codes for DuckDB alone."""
     try:
-        lower(expression, ConditionCode().leaf)
+        kept_lane(feature.type)
+        storable_feature(feature)
     except NoLane:
         return False
     return True
 
 
+def _counted(e: Expression) -> Expression:
+    """Returns the length of a list of the rows' values as a count of rows; other expressions as they are."""
+    called = re.fullmatch(r'"?(\w+)"?\("_0"\)', e.sql) if isinstance(e, Opaque) else None
+    if called is None or not isinstance(e, Opaque) or called[1].lower() not in _LENGTHS:
+        return e
+    match e.arguments:
+        case (Aggregate("list" | "array_agg", distinct=False) as of,) if not of.more:
+            value = Constant(True, "BOOLEAN")
+            count = replace(of, function="count", argument=value if of.where else None, order=(), type="BIGINT")
+            none = Call("=", (count, Constant(0, "BIGINT")), "BOOLEAN")
+            return Call("case", (none, Constant(None, "BIGINT"), count), "BIGINT")
+    return e
+
+
+def _reads_neighbours(e: Expression) -> bool:
+    """True if a value of a row cannot be computed again when the rows around it are gone."""
+    return any(isinstance(part, Navigation) for part in walk(e))
+
+
 def _has_lane(expression: Expression) -> bool:
-    """True if a row-local value is kept as a number."""
+    """True if a value is kept as a number."""
     try:
         lane_of(expression.type)
         storable_feature(expression)
@@ -278,7 +508,7 @@ def storable_feature(feature: Expression) -> None:
     bits, and intervals that may have months."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]
     if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
-        raise NoLane(f"values of type {feature.type}")
+        raise NoLane(f"values of type {feature.type}", _NARROWER)
 
     def fixed(e: Expression) -> Leaf | None:
         match e:

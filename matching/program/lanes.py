@@ -26,6 +26,8 @@ from query.plan.expression import Call, Column, Constant, Expression, Opaque
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 #: Longest chain that AND and OR become.
 CHAIN_MAX = 64
+#: Most operands of a function that DuckDB is asked for.
+OPERANDS_MAX = 6
 _INTEGER_RANGE = {
     "TINYINT": (-(2**7), 2**7 - 1), "SMALLINT": (-(2**15), 2**15 - 1), "INTEGER": (-(2**31), 2**31 - 1),
     "BIGINT": (INT64_MIN, INT64_MAX), "UTINYINT": (0, 2**8 - 1), "USMALLINT": (0, 2**16 - 1),
@@ -41,7 +43,11 @@ _DAY_US = 86_400_000_000
 
 
 class NoLane(Exception):
-    """The expression has no exact form in lanes; the message names the part."""
+    """The expression has no exact form in lanes; the message names the part. instead: what may be written instead."""
+
+    def __init__(self, part: str, instead: str = "compute it as a column in FROM (SELECT ...)") -> None:
+        super().__init__(part)
+        self.instead = instead
 
 
 class Unit(Enum):
@@ -416,9 +422,10 @@ def _function(
                 return None
             return _whole_units(down(a), down(b), _PART_US[part.lower()])
         case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
-            x, second = down(a), Literal(10**6, Lane(False))
-            whole, rest = Op("idiv", (x, second), Lane(False)), Op("mod", (x, second), Lane(False))
-            return Op("fadd", (Op("to_float", (whole,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
+            x, day, whole = down(a), Literal(_DAY_US, Lane(False)), Lane(False)
+            days = Op("mul", (Op("idiv", (x, day), whole), Literal(86_400, whole)), whole)
+            rest = Op("mod", (x, day), whole)
+            return Op("fadd", (Op("to_float", (days,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)
         case "&" | "|", (a, b):
             x, y = down(a), down(b)
             whole_numbers = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]

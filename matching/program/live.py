@@ -40,6 +40,8 @@ def _before(program: Program, label: int, registers: frozenset[int]) -> frozense
             needed.add(r)
         if register.kind.reads_link:
             needed.add(register.link)
+        if register.kind.beside:
+            needed |= {r, register.link}
         if register.kind.reads_other:
             needed.add(register.depth)
     return frozenset(needed)
@@ -68,6 +70,8 @@ def count_caps(program: Program) -> tuple[int, ...]:
 def merges(program: Program) -> bool:
     """True if some row makes runs equal, whatever came before it: it takes them from one state to one in which only
     values of this row can still be read, and counts of which few values are distinguished."""
+    if program.kept:
+        return False
     live = live_registers(program)
     few = {r for r, cap in enumerate(count_caps(program)) if cap >= 0}
     for q in range(1, len(program.accept)):

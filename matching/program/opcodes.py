@@ -32,8 +32,12 @@ PRIMITIVES = (
 Kind = Literal["integer", "float", "truth", "any"]
 #: What a and b of an instruction are: the index of a feature, of a register, or of a constant (a value to push, the
 #: `low` and `high` of the result's type, the `factor`, a function's number (`which`) or, a float, the `divisor` c), the
-#: `ranks` c of the texts known so far, by code, or the instruction jumped to.
-Operand = Literal["feature", "register", "value", "low", "high", "factor", "which", "divisor", "ranks", "target"]
+#: `ranks` c of the texts known so far, by code, the instruction jumped to, or which of Program.asked is `asked` and the
+#: `count` of its operands, or which of Program.walks it is.
+Operand = Literal[
+    "feature", "register", "value", "low", "high", "factor", "which", "divisor", "ranks", "target", "asked", "count",
+    "walk",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,20 @@ class Jump:
     operands: tuple[Operand, ...] = ("target",)
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Puts what DuckDB computes of several values in their place (matching.kernels.asking)."""
+
+    operands: tuple[Operand, ...] = ("asked", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Puts a value of the rows of the run on the stack (matching.kernels.walks)."""
+
+    operands: tuple[Operand, ...] = ("walk",)
+
+
 _ONE: tuple[Kind, ...] = ("integer",)
 _TWO: tuple[Kind, ...] = ("integer", "integer")
 _NO_QUOTIENT = "(y == 0) | ((x == INT64_MIN) & (y == -1))"
@@ -92,9 +110,9 @@ class OpCode(IntEnum):
     """The operations of a stack machine, numbered by place. Neighbours that take and give the same share a branch of
     the interpreter, so a new operation belongs beside its like; the branches are tested in this order."""
 
-    does: Push | Compute | Jump
+    does: Push | Compute | Jump | Ask | Walk
 
-    def __new__(cls, does: Push | Compute | Jump) -> OpCode:
+    def __new__(cls, does: Push | Compute | Jump | Ask | Walk) -> OpCode:
         member = int.__new__(cls, len(cls.__members__))
         member._value_ = len(cls.__members__)
         member.does = does
@@ -162,13 +180,15 @@ class OpCode(IntEnum):
     JUMP_IF_TRUE = Jump(("truth",), "xv and x == 1")
     POP_JUMP_UNLESS_TRUE = Jump(("truth",), "not xv or x == 0", drops=(True, True))
     JUMP_IF_VALUE = Jump(("any",), "xv", drops=(False, True))
+    ASK = Ask()
+    WALK = Walk()
 
 
 #: By number.
 OPCODES = tuple(OpCode)
 #: The operations, as they are called in trees, that numpy does not compute as the C library and DuckDB do; and those
 #: that read what only a kernel has.
-OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded", "rank"})
+OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded", "rank", "ask", "walk"})
 
 
 def constants_of(op: Op) -> tuple[int | float, ...]:

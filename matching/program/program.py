@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
-from matching.program.conditions import ConditionCode
+from matching.program.conditions import AskedFunction, ConditionCode, Walked
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
@@ -153,6 +153,8 @@ class Program:
     ignore: which rows a run may pass over. If any: edge_waits, per edge whether a row that meets its condition is none
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
+    asked: the functions between rows that DuckDB computes. walks: the values that are found by walking over the rows of
+    a run.
     """
 
     labels: tuple[Label, ...]
@@ -179,6 +181,8 @@ class Program:
     ignore: Ignore = Ignore.NONE
     edge_waits: tuple[bool, ...] = ()
     carries: tuple[int, ...] | None = None
+    asked: tuple[AskedFunction, ...] = ()
+    walks: tuple[Walked, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -204,7 +208,19 @@ class Program:
     @property
     def ranks_texts(self) -> bool:
         """True if a condition asks for the order of texts."""
-        return any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+        asked = any(op == OpCode.RANK for code in self.code for op, _, _ in code)
+        return asked or any(r.kind.ranks_texts for r in self.registers)
+
+    @property
+    def specialises(self) -> bool:
+        """True if a kernel can be written out for it, which has no place for what changes."""
+        return not (self.ranks_texts or self.asked or self.kept)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Returns the features whose values are kept of each row of a run, which walks over its rows read."""
+        new = {r.feature for r in self.registers if r.kind is RegisterKind.COUNT_NEW}
+        return tuple(sorted(new | {walked.feature for walked in self.walks}))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -269,6 +285,12 @@ class Program:
             lines.append(f"{'registers' if i == 0 else '':<12}r{i} {_lane(r.lane)} = {kind}{depth}{reads} of {over}")
         if self.carries is not None:
             lines.append(" ".join(["carries    ", "first row, last row", *(f"r{r}" for r in self.carries)]))
+        for i, function in enumerate(self.asked):
+            lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(function.expression)}")
+        for i, walked in enumerate(self.walks):
+            over = "|".join(walked.variables) or "all"
+            how = "between" if walked.between else "at"
+            lines.append(f"{'walks' if i == 0 else '':<12}{i} {how} {walked.fraction} of f{walked.feature} of {over}")
         if self.texts.values:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
@@ -301,7 +323,7 @@ class Program:
                 return f" f{a}"
             case ("register",):
                 return f" r{a}"
-            case ("value" | "factor" | "which" | "divisor",):
+            case ("value" | "factor" | "which" | "divisor",) | ("asked", "count") | ("walk",):
                 return f" {self.constants[a]}"
             case ("target",):
                 return f" {a}"
@@ -377,7 +399,7 @@ def _conditions(
         try:
             codes[variable] = conditions.code(_and(rest)) if rest else ()
         except NoLane as why:
-            raise NoKernel(f"DEFINE {variable}: {why}") from None
+            raise NoKernel(f"DEFINE {variable}: {why}", why.instead) from None
     if len(conditions.registers) > REGISTERS_MAX:
         raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
     return local, codes
@@ -479,6 +501,8 @@ def assemble(plan: Plan) -> Program:
         ),
         ignore=ignore,
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
+        asked=conditions.asked_of_rows(),
+        walks=tuple(conditions.walks),
     )
 
 

@@ -31,7 +31,11 @@ PASSING = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
 
 
 class NoKernel(Exception):
-    """The plan cannot run in the kernel; the message names the construct."""
+    """The plan cannot run in the kernel; the message names the construct. instead: what may be written instead."""
+
+    def __init__(self, construct: str, instead: str = "") -> None:
+        super().__init__(construct)
+        self.instead = instead
 
 
 def _edge_negation(pattern: RowPattern, before: bool, behind: bool) -> str | None:

@@ -6,7 +6,9 @@ the statements of a kernel written out for a program (matching.written_registers
 
 The texts of an entry are Python over x, the register before the row, y, the value of the row, z, the linked register
 before the row, and d, the depth; xv, yv and zv are True if these are not null; w is the float register of the number d,
-before the row. They may call the functions of matching.program.opcodes.PRIMITIVES.
+before the row; k is the value of feature d, and kv true if it is not null; u is True if y is not null and no earlier
+row has it; c are the places of texts in their order, by code. They may call the functions of
+matching.program.opcodes.PRIMITIVES.
 """
 
 from __future__ import annotations
@@ -67,6 +69,16 @@ class RegisterKind(IntEnum):
     MEAN = Accumulate("x + (y - x) / (z + 1)", first="y + 0.0")
     SPREAD = Accumulate("x + (y - w) * (y - (w + (y - w) / (z + 1)))", first="y * (y - y) + 0.0")
 
+    COUNT_NEW = Assign("x + 1", when="u")
+    ANY = Accumulate("x")
+    FIRST_TEXT = Accumulate("y", when="c[y] < c[x]")
+    LAST_TEXT = Accumulate("y", when="c[y] > c[x]")
+    # beside the least or largest one of another feature k, which is z before the row
+    AT_LEAST = Assign("y", valid="yv", when="kv and (not zv or k < z)")
+    AT_LARGEST = Assign("y", valid="yv", when="kv and (not zv or k > z)")
+    AT_LEAST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(k, z))")
+    AT_LARGEST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(z, k))")
+
     @property
     def counts(self) -> bool:
         """True if the register is a number of rows, never null."""
@@ -93,13 +105,29 @@ class RegisterKind(IntEnum):
         return self in (RegisterKind.MEAN, RegisterKind.SPREAD)
 
     @property
+    def ranks_texts(self) -> bool:
+        """True if the value after a row depends on the order of texts."""
+        return _reads("c", self.does)
+
+    @property
+    def beside(self) -> bool:
+        """True if the register is the value of a row that another one chooses."""
+        return _reads("k", self.does)
+
+    @property
+    def over_floats(self) -> bool:
+        """True if that other one is a float."""
+        return self in (RegisterKind.AT_LEAST_FLOAT, RegisterKind.AT_LARGEST_FLOAT)
+
+    @property
     def reads_row(self) -> bool:
         """True if the value after a row may be that of the row."""
         return _reads("y", self.does)
 
 
 def _reads(name: str, does: Assign | Accumulate) -> bool:
-    return any(re.search(rf"\b{name}\b", text) for text in (does.value, does.when))
+    texts = (does.value, does.when, does.first if isinstance(does, Accumulate) else "")
+    return any(re.search(rf"\b{name}\b", text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +136,10 @@ class Register:
 
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
     bound. depth: the offset of FIRST and LAST, which is kept as BEFORE from 1 on; 0 for what an aggregate was before
-    its last row; of SPREAD the number of its MEAN. link: of BEFORE the register whose value before the row it keeps, of
-    FIRST the COUNT_ROWS it reads, of MEAN and SPREAD the COUNT_VALUES, else -1. A register comes after the one it links
-    to, and updates go from the last register to the first, so that each reads the value before.
+    its last row; of SPREAD the number of its MEAN; of AT_LEAST and the like the other feature. link: of BEFORE the
+    register whose value before the row it keeps, of FIRST the COUNT_ROWS it reads, of MEAN and SPREAD the
+    COUNT_VALUES, of AT_LEAST and the like the MIN or MAX, else -1. A register comes after the one it links to, and
+    updates go from the last register to the first, so that each reads the value before.
     """
 
     kind: RegisterKind
@@ -141,6 +170,18 @@ def register_of(
         link = register_of(registers, RegisterKind.LAST, feature, names, depth - 1, lane)
     registers.append(Register(kind, feature, names, depth, link, lane))
     return len(registers) - 1
+
+
+def register_beside(
+    registers: list[Register], kind: RegisterKind, feature: int, variables: tuple[str, ...], chooses: int, lane: Lane
+) -> int:
+    """Returns the index of a register with the value of the row that gave another one, `chooses`, its value; adds it if
+    it is not there."""
+    other = registers[chooses]
+    wanted = Register(kind, feature, tuple(sorted(variables)), other.feature, chooses, lane)
+    if wanted not in registers:
+        registers.append(wanted)
+    return registers.index(wanted)
 
 
 def before_last_row(registers: list[Register], index: int) -> int:

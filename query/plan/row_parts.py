@@ -36,6 +36,8 @@ _TOTAL = frozenset(
         "isfinite", "||",
     )
 )  # fmt: skip
+#: The parts of which date_diff counts how many of seven days lie between two times, not their bounds.
+_OF_DAYS = ("week", "weeks", "w", "yearweek")
 #: No column: none is known to be free of infinities.
 _NO_TIME = Column("", "")
 
@@ -129,6 +131,8 @@ def _bounds_apart(e: Expression) -> Expression:
     time has of its own."""
     found = re.match(r"""date_?diff\(('\w+'), "_0", "_1"\)$""", e.sql) if isinstance(e, Opaque) else None
     if found is None or not isinstance(e, Opaque) or {a.type for a in e.arguments} not in ({"TIMESTAMP"}, {"DATE"}):
+        return e
+    if found[1][1:-1].lower() in _OF_DAYS:
         return e
     a, b = e.arguments
     text = f"date_diff({found[1]}, {a.type} '1000-01-01', \"_0\")"

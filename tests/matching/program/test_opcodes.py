@@ -26,7 +26,19 @@ from matching.kernels.jit import module_of
 from matching.kernels.layout import new_scratch, program_arrays
 from matching.kernels.predicate import holds
 from matching.program.lanes import INT64_MAX, INT64_MIN, Lane, Leaf, Literal, Lowered, Op
-from matching.program.opcodes import OF_ONE_ROW, PRIMITIVES, Compute, Jump, Kind, OpCode, Push, constants_of, written
+from matching.program.opcodes import (
+    OF_ONE_ROW,
+    PRIMITIVES,
+    Ask,
+    Compute,
+    Jump,
+    Kind,
+    OpCode,
+    Push,
+    Walk,
+    constants_of,
+    written,
+)
 from matching.program.program import Program, SkipTo, TextCodes, assemble
 from matching.program.registers import Register, RegisterKind
 from matching.written_conditions import IMPORTS, condition, interpreter
@@ -38,7 +50,7 @@ FAILS = "it cannot be computed"
 Value = int | float | None
 SCALES = (0, 2, 18)
 RANGES = ((INT64_MIN, INT64_MAX), (-(2**31), 2**31 - 1), (-999_999_999, 999_999_999))  # BIGINT, INTEGER, DECIMAL(9, 2)
-#: But for RANK, which reads what a kernel has; see tests.properties.test_pairs.
+#: But for RANK, ASK and WALK, which read what a kernel has; see tests.properties.test_pairs and test_run_aggregates.
 COMPUTED = [code for code in OpCode if isinstance(code.does, Compute) and code is not OpCode.RANK]
 JUMPS = [code for code in OpCode if isinstance(code.does, Jump)]
 
@@ -309,6 +321,9 @@ def test_an_entry_is_complete(code: OpCode) -> None:
     does = code.does
     if isinstance(does, Push):
         assert code.name in PUSHING
+        return
+    if isinstance(does, Ask | Walk):
+        assert code.name.lower() in OF_ONE_ROW
         return
     assert len(does.takes) <= 2
     known = {"xv", "True", "False", "abs", "INT64_MIN", *PRIMITIVES}

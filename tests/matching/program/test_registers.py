@@ -19,7 +19,7 @@ from matching.program.lanes import INT64_MAX, INT64_MIN, Lane
 from matching.program.live import live_registers
 from matching.program.opcodes import PRIMITIVES, OpCode
 from matching.program.program import Program, SkipTo, TextCodes, assemble
-from matching.program.registers import Accumulate, Register, RegisterKind, before_last_row, register_of
+from matching.program.registers import Accumulate, Register, RegisterKind, before_last_row, register_beside, register_of
 from matching.written_conditions import IMPORTS
 from matching.written_registers import binding
 from query.automaton.nfa import Label
@@ -31,6 +31,8 @@ LABELS = ("A", "B")
 TEXTS = (7, 9)
 WHOLE, FLOAT = 0, 1
 LANES = Lane(False), Lane(True)
+#: They read what a kernel has; see tests.properties.test_run_aggregates.
+OF_KERNELS = {RegisterKind.COUNT_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT}
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,14 @@ class Bound:
     values: tuple[Value, Value]
 
 
-def registers() -> list[Register]:
-    """Every kind, of one label and of both, over integers, floats and names of variables."""
+def registers(beside: bool) -> list[Register]:
+    """Every kind, of one label and of both, over integers, floats and names of variables. beside: those beside others,
+    and the first value that is there; else the others."""
     found: list[Register] = []
     for variables in (("A",), ()):
+        if beside:
+            _beside(found, variables)
+            continue
         register_of(found, RegisterKind.COUNT_ROWS, -1, variables, 0, LANES[0])
         for feature, lane in enumerate(LANES):
             register_of(found, RegisterKind.COUNT_VALUES, feature, variables, 0, LANES[0])
@@ -60,16 +66,25 @@ def registers() -> list[Register]:
     return found
 
 
+def _beside(found: list[Register], variables: tuple[str, ...]) -> None:
+    for value in (WHOLE, FLOAT):
+        before_last_row(found, register_of(found, RegisterKind.ANY, value, variables, 0, LANES[value]))
+        for key, ending in ((WHOLE, ""), (FLOAT, "_FLOAT")):
+            for chooses, name in ((RegisterKind.MIN, "AT_LEAST"), (RegisterKind.MAX, "AT_LARGEST")):
+                at = register_of(found, chooses, key, variables, 0, LANES[key])
+                register_beside(found, RegisterKind[name + ending], value, variables, at, LANES[value])
+
+
 @cache
-def program_of_all() -> Program:
+def program_of_all(beside: bool) -> Program:
     return replace(
         assemble(plan_of("TRUE")), labels=tuple(map(Label, LABELS)), local=(TRUE, TRUE), code=((), ()),
-        texts=TextCodes(of_label=TEXTS), skip=SkipTo(counts=(False, False)), registers=tuple(registers()),
+        texts=TextCodes(of_label=TEXTS), skip=SkipTo(counts=(False, False)), registers=tuple(registers(beside)),
         features=tuple((TRUE, lane) for lane in LANES),
     )  # fmt: skip
 
 
-def meaning(r: Register, rows: list[Bound]) -> Value:
+def meaning(r: Register, rows: list[Bound], beside: bool) -> Value:
     """The value of a register after these rows, None for null. Raises OverflowError."""
     rows = [row for row in rows if not r.variables or LABELS[row.label] in r.variables]
     of = [TEXTS[row.label] if r.feature < 0 else row.values[r.feature] for row in rows]
@@ -90,6 +105,18 @@ def meaning(r: Register, rows: list[Bound]) -> Value:
             return min(there, key=rank, default=None) if r.lane.floating else min(there, default=None)
         case RegisterKind.MAX:
             return max(there, key=rank, default=None) if r.lane.floating else max(there, default=None)
+        case RegisterKind.ANY:
+            return there[0] if there else None
+        case _ if r.kind.beside:
+            least = "LEAST" in r.kind.name
+            best: tuple[Value, Value] | None = None
+            for row in rows:
+                key = row.values[r.depth]
+                if key is None:
+                    continue
+                better = best is None or (rank(key) < rank(best[0]) if least else rank(best[0]) < rank(key))
+                best = (key, row.values[r.feature]) if better else best
+            return None if best is None else best[1]
         case RegisterKind.LAST:
             return of[-1] if of else None
         case RegisterKind.FIRST:
@@ -103,26 +130,26 @@ def meaning(r: Register, rows: list[Bound]) -> Value:
         case RegisterKind.BEFORE if r.depth:
             return of[-1 - r.depth] if len(of) > r.depth else None
         case RegisterKind.BEFORE:
-            return meaning(program_of_all().registers[r.link], rows[:-1]) if rows else None
+            return meaning(program_of_all(beside).registers[r.link], rows[:-1], beside) if rows else None
 
 
 @cache
-def bindings() -> Any:
-    return module_of("\n\n\n".join([IMPORTS, *(binding(program_of_all(), v) for v in range(2))]) + "\n")
+def bindings(beside: bool) -> Any:
+    return module_of("\n\n\n".join([IMPORTS, *(binding(program_of_all(beside), v) for v in range(2))]) + "\n")
 
 
-def kept(values: np.ndarray, valid: int) -> list[str]:
+def kept(values: np.ndarray, valid: int, beside: bool) -> list[str]:
     """The registers of a run as they are to be read."""
     return [
         shown((float(values.view(np.float64)[i]) if r.lane.floating else int(values[i])) if valid >> i & 1 else None)
-        for i, r in enumerate(program_of_all().registers)
+        for i, r in enumerate(program_of_all(beside).registers)
     ]
 
 
-def interpreted(rows: list[Bound]) -> list[str]:
+def interpreted(rows: list[Bound], beside: bool) -> list[str]:
     """Raises OverflowError."""
-    arrays = program_arrays(program_of_all(), 1)
-    values = np.zeros(len(program_of_all().registers), np.int64)
+    arrays = program_arrays(program_of_all(beside), 1)
+    values = np.zeros(len(program_of_all(beside).registers), np.int64)
     feature, ok = np.zeros((2, len(rows)), np.int64), np.zeros((2, len(rows)), np.bool_)
     for i, row in enumerate(rows):
         for f, value in enumerate(row.values):
@@ -134,18 +161,18 @@ def interpreted(rows: list[Bound]) -> list[str]:
         valid = update_registers(arrays, values, floats[0], valid, np.int64(row.label), feature, floats[1], ok, i)
         if valid == -1:
             raise OverflowError
-    return kept(values, int(valid))
+    return kept(values, int(valid), beside)
 
 
-def written_out(rows: list[Bound]) -> list[str]:
+def written_out(rows: list[Bound], beside: bool) -> list[str]:
     """Raises OverflowError."""
-    of = program_of_all().registers
+    of = program_of_all(beside).registers
     values: list[Any] = [0.0 if r.lane.floating else 0 for r in of]
-    valid = int(program_arrays(program_of_all(), 1).parameters[Parameters.COUNT_REGISTERS])
+    valid = int(program_arrays(program_of_all(beside), 1).parameters[Parameters.COUNT_REGISTERS])
     for row in rows:
         filled = [0 if v is None else v for v in row.values]
         read = [int(filled[WHOLE]), row.values[WHOLE] is not None, float(filled[FLOAT]), row.values[FLOAT] is not None]
-        valid, *values = getattr(bindings(), f"bind_{row.label}")(*values, *read, valid)
+        valid, *values = getattr(bindings(beside), f"bind_{row.label}")(*values, *read, valid)
         if valid == -1:
             raise OverflowError
     return [shown(value if valid >> i & 1 else None) for i, value in enumerate(values)]
@@ -157,30 +184,34 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @given(rows=ROWS)
-def test_a_register_means_the_same_everywhere(rows: list[Bound]) -> None:
+def test_a_register_means_the_same_everywhere(beside: bool, rows: list[Bound]) -> None:
     try:
-        expected = [shown(meaning(r, rows)) for r in program_of_all().registers]
+        expected = [shown(meaning(r, rows, beside)) for r in program_of_all(beside).registers]
     except OverflowError:
         for by in (interpreted, written_out):
             with pytest.raises(OverflowError):
-                by(rows)
+                by(rows, beside)
         return
-    assert interpreted(rows) == expected
-    assert written_out(rows) == expected
+    assert interpreted(rows, beside) == expected
+    assert written_out(rows, beside) == expected
 
 
 def test_every_kind_is_tried() -> None:
-    kinds = {(r.kind, r.lane.floating) for r in program_of_all().registers}
-    assert {kind for kind, _ in kinds} == set(RegisterKind)
-    assert {kind for kind, floating in kinds if floating} >= {kind for kind in RegisterKind if not kind.counts}
+    kinds = {(r.kind, r.lane.floating) for beside in (False, True) for r in program_of_all(beside).registers}
+    assert {kind for kind, _ in kinds} == set(RegisterKind) - OF_KERNELS
+    assert {kind for kind, floating in kinds if floating} >= {
+        kind for kind in RegisterKind if not kind.counts and kind not in OF_KERNELS
+    }
 
 
 @pytest.mark.parametrize("kind", RegisterKind, ids=lambda kind: kind.name)
 def test_an_entry_is_complete(kind: RegisterKind) -> None:
     for does in (kind.does, kind.does_float):
         accumulates = isinstance(does, Accumulate)
-        known = {"x", "y", "z", "w", *PRIMITIVES} if accumulates else {"x", "y", "yv", "z", "zv", "d"}
+        known = {"x", "y", "z", "w", "c"} if accumulates else {"x", "y", "yv", "z", "zv", "d", "k", "kv", "u"}
+        known |= {"and", "or", "not", *PRIMITIVES}
         texts = (does.value, does.first, does.when, does.fails) if accumulates else (does.value, does.valid, does.when)
         for text in texts:
             assert set(re.findall(r"[a-z]\w*|[A-Z]\w*", text)) <= known, text
@@ -193,6 +224,9 @@ def test_what_a_register_depends_on() -> None:
         "COUNT_ROWS": (True, True, False, False), "COUNT_VALUES": (True, True, False, False),
         "SUM": accumulates, "MIN": accumulates, "MAX": accumulates,
         "LAST": (False, False, False, True), "FIRST": (False, True, True, True), "BEFORE": (False, False, True, False),
+        "COUNT_NEW": (True, True, False, False), "ANY": accumulates, "FIRST_TEXT": accumulates,
+        "LAST_TEXT": accumulates, "AT_LEAST": (False, True, True, True), "AT_LARGEST": (False, True, True, True),
+        "AT_LEAST_FLOAT": (False, True, True, True), "AT_LARGEST_FLOAT": (False, True, True, True),
         "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))

@@ -1,0 +1,285 @@
+"""What DuckDB computes of rows that runs bring together: asked by kernels, for many runs at a time.
+
+A kernel that comes upon values whose answer it does not know calls `Answers`. One call of DuckDB costs as much as a
+thousand values, so the answers that other runs will ask for soon are computed with it: those of the values at the same
+distance, in rows of the partition, of the rows that come next; and if the same values are asked again for each row, of
+these and of the next rows of the partition. Which these are changes no result: what is not known is asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import Int64Array
+from matching.features import Codes, attempted, lazy, leaf_sql
+from matching.kernels import asking
+from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
+from matching.program.conditions import AskedFunction
+from matching.program.lanes import OPERANDS_MAX, Lane, Unit
+from matching.program.program import Program
+from matching.store import lanes
+from query.errors import DataError
+from query.language.duck import Settings
+from query.plan.expression import to_sql
+
+#: Lines that are computed together, at least and at most.
+FEW, MANY = 64, 1 << 16
+#: Lines of the table.
+LINES_MIN, LINES_MAX = 1 << 12, 1 << 20
+#: Rows whose values are remembered, at least and at most.
+REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
+#: In how many rows of a partition before one a value is looked for.
+FAR = 1 << 12
+
+_numbers = itertools.count(1)
+_answering: weakref.WeakValueDictionary[int, Answers] = weakref.WeakValueDictionary()
+
+
+class _Seen(NamedTuple):
+    """The rows of the last blocks. order: their indices by partition; place: of each row in this order; begin: the
+    place of the first row of its partition."""
+
+    feature: np.ndarray
+    valid: np.ndarray
+    order: Int64Array
+    place: Int64Array
+    begin: Int64Array
+
+
+class Answers:
+    """The answers that a matcher knows. codes: of its texts."""
+
+    def __init__(self, program: Program, settings: Settings) -> None:
+        self._asked = program.asked
+        self._settings = settings
+        self._width = 1 + max(len(asked.operands) for asked in program.asked)
+        self._out = np.zeros(KEY + 1 + OPERANDS_MAX, np.int64)
+        self._out[NUMBER] = next(_numbers)
+        _answering[int(self._out[NUMBER])] = self
+        self._size = [1024] * len(program.asked)  # lines that are computed together
+        #: by function and partition, the values that were asked last, and for how many rows
+        self._held: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self._blocks: list[tuple[Int64Array, np.ndarray, np.ndarray]] = []
+        self._seen: _Seen | None = None
+        self._error: BaseException | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets all answers."""
+        self._used = 0
+        self._empty(LINES_MIN)
+
+    def _empty(self, lines: int) -> None:
+        self._keys = np.zeros((lines, self._width), np.int64)
+        self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
+
+    def begin(
+        self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row."""
+        self._codes, self._seen = codes, None
+        self._blocks.append((partition, feature, valid[: len(feature)]))
+        remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
+        while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
+            del self._blocks[0]
+        lines = len(self._known)
+        wanted = min(LINES_MAX, max(lines, 1 << (4 * max(self._used, len(partition))).bit_length()))
+        if wanted > lines:
+            self._grow(wanted)
+        return {
+            "asked_keys": self._keys, "asked_values": self._values, "asked_known": self._known, "answer": self._out,
+        }  # fmt: skip
+
+    def _grow(self, lines: int) -> None:
+        keys, values, known = self._keys, self._values, self._known
+        there = np.flatnonzero((known >= FAILS) & (known != UNKNOWN))
+        self._empty(lines)
+        places = np.empty(len(there), np.int64)
+        asking.put_new(keys[there], self._keys, self._known, places)
+        some = np.flatnonzero(places >= 0)
+        asking.put_values(places[some], known[there[some]], values[there[some]], self._values, self._known)
+
+    def end(self) -> None:
+        """Raises what has been raised while a kernel asked."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    # ---- called by kernels
+
+    def answer(self) -> int:
+        """Computes the line that `_out` asks for, and others; puts its value into `_out`. Returns what is known."""
+        try:
+            return self._answer()
+        except BaseException as error:  # noqa: BLE001  kernels know none: it is raised after them
+            self._error = self._error or error
+            return FAILS
+
+    def _answer(self) -> int:
+        out = self._out
+        which = int(out[KEY]) >> OPERANDS_MAX
+        asked = self._asked[which]
+        known, out[KNOWN] = int(out[KNOWN]), 0
+        size = self._size[which]
+        if known >= size // 8:
+            size = min(MANY, 4 * size)
+        elif known < size // 64:
+            size = max(FEW, size // 4)
+        self._size[which] = size
+        line = out[KEY : KEY + self._width].copy()
+        lines = np.concatenate([line[None], *self._soon(which, asked, line, int(out[ROW]), size)])
+        places = np.empty(len(lines), np.int64)
+        asking.put_new(lines, self._keys, self._known, places)
+        some = np.flatnonzero(places >= 0)
+        assert some[0] == 0, "the line that is asked is not known"
+        try:
+            values, now = self._computed(asked, lines[some])
+        except DataError:  # not one that TRY catches
+            self._known[places[some]] = UNKNOWN
+            values, now = self._computed(asked, line[None])
+            out[VALUE] = values[0]
+            return int(now[0])
+        asking.put_values(places[some], now, values, self._values, self._known)
+        self._used += len(some)
+        out[VALUE] = values[0]
+        return int(now[0])
+
+    def _computed(self, asked: AskedFunction, lines: np.ndarray) -> tuple[Int64Array, np.ndarray]:
+        """Returns the values of lines, and what is known of each."""
+        columns, names = {}, {}
+        for k, operand in enumerate(asked.operands):
+            lane = asked.lanes[k]
+            columns[f"v{k}"] = self._column(lines[:, 1 + k], (lines[:, 0] >> k) & 1 == 1, operand.type, lane)
+            names[operand] = _sql_of(f"v{k}", operand.type)
+        columns["_"] = pa.nulls(len(lines))
+        array, failed = attempted(columns, to_sql(lazy(asked.expression), names), self._settings)
+        numbers, valid = lanes(array, asked.lane.floating)
+        now = np.full(len(lines), IS_VALUE, np.int8)
+        if valid is not None:
+            now[~valid] = IS_NULL
+        if failed is not None:
+            now[failed] = FAILS
+        return np.ascontiguousarray(numbers).view(np.int64), now
+
+    def _column(self, bits: Int64Array, there: np.ndarray, type: str, lane: Lane) -> pa.Array:
+        """Returns the values of a lane, which are given by their bits, as DuckDB takes them."""
+        mask = ~there
+        if lane.unit is Unit.CODE:
+            encoder = self._codes.encoders.get(lane.coded)
+            if encoder is None or not there.any():
+                return pa.nulls(len(bits), pa.string() if encoder is None else encoder.type)
+            some = np.flatnonzero(there)
+            index = np.zeros(len(bits), np.int64)
+            index[some] = np.arange(len(some))
+            return encoder.of(bits[some]).take(pa.array(index, mask=mask))
+        if lane.floating:
+            return pa.array(np.ascontiguousarray(bits).view(np.float64), mask=mask)
+        if lane.boolean:
+            return pa.array(bits != 0, mask=mask)
+        if lane.scale or type.startswith("DECIMAL"):
+            words = np.stack([bits, bits >> 63], 1)
+            whole = pa.Array.from_buffers(pa.decimal128(38, lane.scale), len(bits), [None, pa.py_buffer(words)])
+            return whole.take(pa.array(np.arange(len(bits)), mask=mask)) if mask.any() else whole
+        numbers = pa.array(bits, mask=mask)
+        match type:
+            case "TIMESTAMP":
+                return numbers.view(pa.timestamp("us"))
+            case "TIMESTAMP WITH TIME ZONE":
+                return numbers.view(pa.timestamp("us", "UTC"))
+            case "DATE":
+                return numbers.cast(pa.int32()).view(pa.date32())
+            case "TIME":
+                return numbers.view(pa.time64("us"))
+        return numbers
+
+    # ---- what is asked soon
+
+    def _soon(self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int) -> list[np.ndarray]:
+        """Returns lines that may be asked for soon. row: of the block."""
+        seen = self._rows()
+        here = row + len(seen.order) - len(self._blocks[-1][0])
+        partition = int(self._blocks[-1][0][row])
+        back = [self._distance(seen, here, line, k, asked) for k in range(len(asked.operands))]
+        others = np.array([line[0], *(line[1 + k] for k, d in enumerate(back) if d != 0)]).tobytes()
+        before, count = self._held.get((which, partition), (b"", 4))
+        count = min(4 * count, size) if before == others else 4
+        if len(self._held) > MANY:
+            self._held.clear()
+        self._held[which, partition] = others, count
+        found = []
+        if all(d is not None for d in back):
+            rows = np.arange(here + 1, min(here + size, len(seen.order)))
+            found.append(self._lines(which, asked, line, seen, rows, back))
+        if before == others or None in back:
+            at = seen.place[here]
+            rows = seen.order[at + 1 : at + 1 + count]
+            rows = rows[seen.begin[rows] == seen.begin[here]]
+            found.append(self._lines(which, asked, line, seen, rows, [d if d == 0 else None for d in back]))
+        return found
+
+    def _rows(self) -> _Seen:
+        if self._seen is None:
+            partition, feature, valid = (
+                np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] for parts in zip(*self._blocks)
+            )
+            order = np.argsort(partition, kind="stable")
+            place = np.empty_like(order)
+            place[order] = np.arange(len(order))
+            first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+            begin = np.empty_like(order)
+            begin[order] = np.repeat(first, np.diff(np.append(first, len(order))))
+            self._seen = _Seen(feature, valid, order, place, begin)
+        return self._seen
+
+    def _distance(self, seen: _Seen, here: int, line: Int64Array, k: int, asked: AskedFunction) -> int | None:
+        """Returns how many rows of the partition before a row operand k has been read; None if that is not found."""
+        feature, of_row = asked.sources[k]
+        if of_row:
+            return 0
+        if feature < 0:
+            return None
+        at, begin = seen.place[here], seen.begin[here]
+        rows = seen.order[max(begin, at - FAR) : at + 1]
+        valid = seen.valid[feature, rows]
+        same = valid & (seen.feature[feature, rows] == line[1 + k]) if (line[0] >> k) & 1 else ~valid
+        found = np.flatnonzero(same)
+        return int(len(rows) - 1 - found[-1]) if len(found) else None
+
+    def _lines(
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array,
+        back: Sequence[int | None],
+    ) -> np.ndarray:  # fmt: skip
+        """Returns the lines of rows. back: by operand, how many rows of the partition before, None: as in `line`."""
+        there = np.all([seen.place[rows] - (d or 0) >= seen.begin[rows] for d in back], axis=0)
+        rows = rows[there]
+        lines = np.zeros((len(rows), self._width), np.int64)
+        lines[:, 0] = which << OPERANDS_MAX
+        for k, d in enumerate(back):
+            if d is None:
+                lines[:, 1 + k] = line[1 + k]
+                lines[:, 0] |= line[0] & (1 << k)
+                continue
+            feature, _ = asked.sources[k]
+            at = seen.order[seen.place[rows] - d] if d else rows
+            valid = seen.valid[feature, at]
+            lines[:, 1 + k] = np.where(valid, seen.feature[feature, at], 0)
+            lines[:, 0] |= valid.astype(np.int64) << k
+        return lines
+
+
+def _sql_of(name: str, type: str) -> str:
+    """Returns a column of Answers._column in its DuckDB type."""
+    return f'to_microseconds("{name}")' if type == "INTERVAL" else f"CAST({leaf_sql(name, type)} AS {type})"
+
+
+def _called(number: int) -> int:
+    return _answering[number].answer()
+
+
+asking.answer_by(_called)

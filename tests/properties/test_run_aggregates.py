@@ -1,0 +1,49 @@
+"""Aggregates over the match so far that no sum gives: engines agree with the reference, and so with DuckDB."""
+
+from __future__ import annotations
+
+import warnings
+from random import Random
+
+import pytest
+
+from hybrid.statement.statement import compare_with_reference
+from query.errors import HybridWarning
+from tests.expressions import pairs
+
+CONDITIONS = (
+    "count(DISTINCT A.s) < 3", "count(DISTINCT A.v) < 3", "count(DISTINCT A.d) >= 2", "count(DISTINCT s) < 4",
+    "count(DISTINCT A.u) = count(A.u)", "v >= median(A.v)", "q >= median(A.i)", "median(v) < 10", "v < median(A.w)",
+    "w > quantile_cont(A.w, 0.9)", "i <= quantile_cont(A.t, 0.25)", "q >= quantile_disc(A.q, 0.5)",
+    "d < quantile_disc(A.d, 0.75)", "u >= quantile_disc(A.u, 0.3)", "v = quantile(v, 1)", "w > quantile_disc(A.v, 0)",
+    "v > min_by(A.v, A.q)", "q < max_by(A.q, A.v)", "s <> arg_min(A.s, A.w)", "u >= arg_max(A.u, A.u)",
+    "d > max_by(d, e)", "bool_and(A.b)", "bool_or(A.b) AND v > 1", "v <> any_value(A.v)", "s = any_value(A.s)",
+    "count(DISTINCT A.s) FILTER (WHERE A.v > 1) < 2", "q > min_by(A.q, A.v) FILTER (WHERE A.b)", "max(A.b) OR b",
+    "s > min(A.s)", "max(s) < 'b'", "len(list(A.v)) < 3",
+    "len(list(A.v) FILTER (WHERE A.q > 1)) > 1",
+    "v > median(A.v) FILTER (WHERE A.q > 1)", "sum(length(A.s)) < 6", "s > any_value(A.s) || 'a'",
+    "v BETWEEN quantile_disc(A.v, 0.1) AND quantile_disc(A.v, 0.9)", "lower(s) LIKE any_value(A.s) || '%'",
+)  # fmt: skip
+
+
+def asked(condition: str, pattern: str, selection: str, after: str) -> str:
+    return f"""SELECT k, c FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts, q, i, s, v, w MEASURES count(*) AS c
+        AFTER MATCH {after} PATTERN ({pattern}) SELECTION {selection} DEFINE A AS w < 500, B AS {condition})"""
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_engines_agree_with_the_reference(condition: str) -> None:
+    random = Random(condition)
+    table = pairs(random, 16).drop_columns(["k"]).append_column("k", [[i // 8 for i in range(32)]])
+    found = 0
+    for pattern, selection, after in (
+        ("A+ B", "PARTITION", "SKIP PAST LAST ROW"), ("A+ B", "PARTITION", "SKIP TO NEXT ROW"),
+        ("A B+", "PARTITION", "SKIP TO NEXT ROW"), ("A? A B", "SKIP TILL NEXT MATCH", "SKIP PAST LAST ROW"),
+        ("A B? B", "SKIP TILL ANY MATCH", "NO SKIP"), ("A+ B", "SKIP TILL NEXT MATCH", "NO SKIP"),
+    ):  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", HybridWarning)
+            rows, same = compare_with_reference(asked(condition, pattern, selection, after), {"t": table})
+        assert same, (condition, pattern, selection)
+        found += rows
+    assert found, condition
