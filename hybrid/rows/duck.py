@@ -16,7 +16,7 @@ from types import FrameType
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.duck import Settings, bind_statement, connect, lent_in, out_of_memory, shut, tells_of_ctrl_c
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -139,6 +139,9 @@ def cursor(
 def _database(
     memory_limit: str | None, access: Access, own_files: Sequence[str] = (), settings: Settings = ()
 ) -> duckdb.DuckDBPyConnection:
+    lent = lent_in(settings)
+    if lent is not None:
+        return lent.cursor(settings)
     own = connect(memory_limit=memory_limit, settings=settings, extensions=access.outside)
     if not access.outside:
         shut(own, (*access.files, *own_files), access.folders)

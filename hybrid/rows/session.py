@@ -7,21 +7,25 @@ adopted settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from matching.types import digits_field
-from query.language.duck import Session, Settings
+from query.language.duck import FUNCTIONS, Lent, Overload, Session, Settings, function_names
 from query.plan.expression import quote
 from query.plan.trends import BIGNUM
 from query.schema import Field
 
 #: Temporary names on the user's connection.
 _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
+#: No macro has this parameter: DuckDB's message about a call with it shows those that it has.
+_NO_PARAMETER = "__hybrid_none"
 #: Settings that pattern expressions adopt, with their defaults.
 TAKEN_OVER = {"TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST"}
 #: Settings that change the meaning of expressions or the parser; they must have DuckDB's defaults.
@@ -45,15 +49,25 @@ def settings_of(connection: duckdb.DuckDBPyConnection) -> tuple[Settings, tuple[
     return taken, tuple((n, str(v)) for n, v in other if n in REFUSED)
 
 
-def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Session:
-    """Returns the session of a connection for query.plan.bind: adopted settings, constant values, and own macros."""
-    macros = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE NOT internal")
-    own = frozenset(str(name).lower() for (name,) in macros.fetchall())
+def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings, words: Collection[str] = ()) -> Session:
+    """Returns the session of a connection for query.plan.bind: adopted settings, constant values, macros, types, and
+    functions. words: of the statement, lower case."""
+    # with its path: a macro may be called `lower`
+    lowered = "system.main.lower({})".format
+    rows = connection.execute(
+        f"SELECT DISTINCT {lowered('function_name')}, internal, macro_definition FROM duckdb_functions() "
+        "WHERE NOT internal OR database_name = 'system' AND function_type = 'scalar' "
+        f"AND NOT system.main.list_contains(?, {lowered('function_name')})", [list(function_names())],
+    ).fetchall()  # fmt: skip
+    own = frozenset(name for name, internal, _ in rows if not internal)
+    called = {*words, *(w for _, _, body in rows if body for w in re.findall(r"\w+", body.lower()))}
+    functions = frozenset(name for name, internal, _ in rows if internal and name in called)
+    named = connection.execute(f"SELECT {lowered('type_name')} FROM duckdb_types() WHERE NOT internal").fetchall()
 
     def value(sql: str) -> str | None:
         """Returns the current value of an expression without columns as a SQL literal; None if no literal equals it."""
         try:
-            text = f"SELECT typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
+            text = f"SELECT system.main.typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
             ((type, text),) = connection.execute(text).fetchall()
             quoted = "NULL" if text is None else "'" + text.replace("'", "''") + "'"
             literal = quoted if type == '"NULL"' else f"CAST({quoted} AS {type})"
@@ -62,7 +76,75 @@ def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Ses
             return None
         return literal if same == [(True,)] else None
 
-    return Session(settings, value, own)
+    def type(name: str) -> str:
+        """Returns what a type stands for; its own text for one that DuckDB rejects."""
+        try:
+            ((text,),) = connection.execute(f"SELECT system.main.typeof(CAST(NULL AS {name}))").fetchall()
+        except duckdb.Error:
+            return name
+        return str(text)
+
+    if functions:
+        settings = (*settings, (FUNCTIONS, Lent.of(connection, functions)))
+    return Session(
+        settings, value, own, partial(_overloads, connection), frozenset(name for (name,) in named), type, functions
+    )
+
+
+def _overloads(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...]) -> tuple[Overload, ...]:
+    """Returns the bodies of the macro that a path of names calls: (catalog, schema, name), or the end of it. Empty if
+    DuckDB finds none, or where several schemas have one and the path does not tell which."""
+    *prefix, name = path
+    try:
+        connection.execute(f"SELECT {'.'.join(map(quote, path))}({_NO_PARAMETER} := NULL)")
+        return ()
+    except duckdb.Error as error:
+        message = str(json.loads(str(error)).get("exception_message")) if str(error).startswith("{") else str(error)
+    lines = message.partition("Candidate macros:")[2].partition("\n\n")[0].splitlines()
+    signatures = [line.strip() for line in lines if line.strip()]
+    rows = connection.execute(
+        "SELECT database_name, schema_name, parameters, parameter_types, macro_definition FROM duckdb_functions() "
+        "WHERE NOT internal AND function_type = 'macro' AND function_name ILIKE ?", [name],
+    ).fetchall()  # fmt: skip
+    places = list(dict.fromkeys((database, schema) for database, schema, *_ in rows))
+    if prefix:
+        told = tuple(p.lower() for p in prefix)
+        places = [p for p in places if told in ((p[0].lower(), p[1].lower()), (p[1].lower(),), (p[0].lower(),))]
+    elif len(places) > 1:
+        ((database, schema),) = connection.execute("SELECT current_database(), current_schema()").fetchall()
+        places = [p for p in (("temp", "main"), (database, schema)) if p in places][:1]
+    if len(places) != 1:
+        return ()
+    found = [(p, t, str(body)) for *place, p, t, body in rows if tuple(place) == places[0]]
+    if len(found) != len(signatures):
+        return ()
+    return tuple(_overload(name, line, *one) for line, one in zip(signatures, found))
+
+
+def _overload(
+    name: str, line: str, parameters: Sequence[str], types: Sequence[str | None], body: str
+) -> Overload:
+    """Returns one body of a macro. line: how DuckDB shows its parameters, as `f(x INTEGER, y := 3)`."""
+    head = next(h for h in (quote(name), name) if line.lower().startswith(h.lower() + "("))
+    shown, rest = line[len(head) + 1 : -1], line[len(head) + 1 : -1]
+    signature: list[str] = []
+    defaults: dict[str, str] = {}
+    for i, (parameter, type) in enumerate(zip(parameters, types)):
+        typed = f" {type}" if type else ""
+        start = next(h for h in (parameter + typed, quote(parameter) + typed) if rest.startswith(h))
+        rest, default = rest[len(start) :], ""
+        if rest.startswith(" := "):
+            ends = [len(rest)]
+            if i + 1 < len(parameters):  # a comma may be part of a text or list as well
+                after = f", {parameters[i + 1]}{f' {types[i + 1]}' if types[i + 1] else ''} := "
+                quoted = after.replace(parameters[i + 1], quote(parameters[i + 1]), 1)
+                ends = [at for h in (after, quoted) if (at := rest.find(h)) >= 0]
+            default, rest = rest[4 : ends[0]], rest[ends[0] :]
+            defaults[parameter.lower()] = default
+        rest = rest.removeprefix(", ")
+        signature.append(quote(parameter) + typed + (f" := {default}" if default else ""))
+    assert not rest, shown
+    return Overload(", ".join(signature), tuple(parameters), tuple(types), defaults, body)
 
 
 def is_enum(type: str) -> bool:

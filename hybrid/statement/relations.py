@@ -254,7 +254,7 @@ class Relations:
         for name, value in refused:
             message = f"the connection has {name} = {value}, which patterns do not support"
             raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
-        return session_of(self.connection, taken)
+        return session_of(self.connection, taken, self._words)
 
     def _refuse_collations(self, query: ast.QuerySyntax, plan: QueryPlan) -> None:
         """Raises QueryError for a pattern over columns with a collation other than byte order."""

@@ -7,11 +7,13 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -27,16 +29,81 @@ Settings = tuple[tuple[str, str], ...]
 UTC = ("UTC", "Etc/UTC")
 
 
+#: The name of a setting whose value is a `Lent`.
+FUNCTIONS = "functions of the connection"
+#: Numbers of `Lent`.
+_lent = count()
+
+
+class Lent(str):
+    """Names of a user's functions, and a number, with the connection that has them: in settings, for one statement.
+
+    Expressions with such settings are computed on cursors of that connection."""
+
+    #: A weak reference: settings are remembered for longer than a connection lives.
+    connection: weakref.ref[duckdb.DuckDBPyConnection]
+    names: frozenset[str]
+
+    @staticmethod
+    def of(connection: duckdb.DuckDBPyConnection, names: Collection[str]) -> Lent:
+        made = Lent(f"{', '.join(sorted(names))} (statement {next(_lent)})")
+        made.connection, made.names = weakref.ref(connection), frozenset(names)
+        return made
+
+    def cursor(self, settings: Settings) -> duckdb.DuckDBPyConnection:
+        """Returns a cursor of the connection, with the other settings."""
+        owner = self.connection()
+        if owner is None:
+            raise DataError(f"the connection that has {', '.join(sorted(self.names))} is closed", "keep it open")
+        cursor = owner.cursor()
+        for name, value in settings:
+            if name != FUNCTIONS:
+                cursor.execute(f"SET {name}={_text(value)}")
+        hide_progress(cursor)
+        return cursor
+
+
+def lent_in(settings: Settings) -> Lent | None:
+    """Returns the connection whose functions expressions call, None without such functions."""
+    return next((value for _, value in settings if isinstance(value, Lent)), None)
+
+
+def _needed(sql: str, settings: Settings) -> Settings:
+    """Returns the settings that a text depends on: without those of functions that it does not call."""
+    lent = lent_in(settings)
+    if lent is None or not lent.names.isdisjoint(re.findall(r"\w+", sql.lower())):
+        return settings
+    return tuple(one for one in settings if one[1] is not lent)
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One body of a macro. signature: its parameters as in CREATE MACRO, with types and defaults. types: of the
+    parameters, None for any. defaults: SQL by parameter in lower case."""
+
+    signature: str
+    parameters: tuple[str, ...]
+    types: tuple[str | None, ...]
+    defaults: Mapping[str, str]
+    body: str
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """The properties of a user's connection that expressions of a pattern depend on.
 
     settings: those that are adopted. value: returns SQL of an expression's value on that connection, None if it has
-    none; value None: there is no connection. macros: names of its own functions, lower case."""
+    none; value None: there is no connection. macros, types: names of its own macros and types, lower case. overloads:
+    returns the bodies of a macro that a path of names calls, none for a macro that is out of reach. type: returns what
+    a type stands for. functions: names of its other functions that DuckDB alone does not have, lower case."""
 
     settings: Settings = ()
     value: Callable[[str], str | None] | None = None
     macros: frozenset[str] = frozenset()
+    overloads: Callable[[tuple[str, ...]], tuple[Overload, ...]] = lambda path: ()
+    types: frozenset[str] = frozenset()
+    type: Callable[[str], str] = str
+    functions: frozenset[str] = frozenset()
 
     @property
     def nulls_first(self) -> tuple[bool, bool]:
@@ -172,7 +239,8 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     """Lends a connection for parsing, typing, folding constants and evaluating expressions, for one query of one
     thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
     dropped at the end. Costs 10 microseconds."""
-    return _home(settings).database.cursor()
+    lent = lent_in(settings)
+    return _home(settings).database.cursor() if lent is None else lent.cursor(settings)
 
 
 def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
@@ -183,12 +251,12 @@ def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyCon
         hide_progress(connection)
         return connection
 
-    return lent(_home(settings).idle, made)
+    return lent([] if lent_in(settings) else _home(settings).idle, made)
 
 
 def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
     """Lends such a connection whose errors carry positions."""
-    return lent(_home(settings).binders, lambda: _new_binder(settings))
+    return lent([] if lent_in(settings) else _home(settings).binders, lambda: _new_binder(settings))
 
 
 def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
@@ -382,7 +450,8 @@ def parse_expression(text: str, settings: Settings = ()) -> Node:
 
     Raises DuckFault if it is none, or more than one."""
     prefix = "SELECT "
-    statements = _serialize(prefix + text, len(prefix), settings)
+    plain = tuple(one for one in settings if one[0] != FUNCTIONS)
+    statements = _serialize(prefix + text, len(prefix), plain)
     node = statements[0]["node"]
     if len(statements) == 1 and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1:
         item: Node = node["select_list"][0]
@@ -438,6 +507,18 @@ def _empty_select() -> str:
     return str(_rows("SELECT json_serialize_sql('SELECT 1')")[0][0])
 
 
+def chosen_overload(signatures: Sequence[str], arguments: str, name: str) -> int:
+    """Returns the number of the overload that DuckDB chooses for the arguments of a macro. Raises DuckFault if none
+    fits, or for signatures that need types of a connection."""
+    bodies = ", ".join(f"({signature}) AS {i}" for i, signature in enumerate(signatures))
+    with _new_binder() as connection:
+        try:
+            connection.execute(f"CREATE TEMP MACRO {quote(name)}{bodies}")
+            return int(connection.execute(f"SELECT {quote(name)}({arguments})").fetchall()[0][0])
+        except duckdb.Error as error:
+            raise _error(error, arguments) from None
+
+
 def parse_statement(sql: str) -> Node:
     """DuckDB's syntax tree of a whole SELECT. Raises DuckFault with character offsets."""
     statements = _serialize(sql, 0)
@@ -449,7 +530,7 @@ def parse_statement(sql: str) -> Node:
 
 def nulls(fields: Sequence[Field]) -> str:
     """A SELECT of one row of typed nulls with these columns."""
-    return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {_quote(f.name)}" for f in fields)
+    return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {quote(f.name)}" for f in fields)
 
 
 def describe(
@@ -458,11 +539,12 @@ def describe(
     """Returns the DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
     Raises DuckFault (with meaningless offsets)."""
-    with_list = ", ".join(f"{_quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
-    names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
+    with_list = ", ".join(f"{quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
+    names = ", ".join(quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
-    return _described(f"DESCRIBE {before} SELECT {items} {behind}", settings)
+    sql = f"DESCRIBE {before} SELECT {items} {behind}"
+    return _described(sql, _needed(sql, settings))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -481,9 +563,13 @@ def canonical_type(name: str) -> str:
     return describe([f"CAST(NULL AS {name})"], {})[0]
 
 
-@cache
 def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """Returns the value of an expression without columns, or None if its computation raises."""
+    return _folded(sql, _needed(sql, settings))
+
+
+@cache
+def _folded(sql: str, settings: Settings) -> Folded | None:
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
@@ -510,6 +596,12 @@ def aggregate_names() -> frozenset[str]:
     """Returns the names of DuckDB's aggregate functions, lower case, and of the macros for aggregates."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+@cache
+def function_names() -> frozenset[str]:
+    """Returns the names of all functions that DuckDB has by itself, lower case."""
+    return frozenset(row[0].lower() for row in _rows("SELECT DISTINCT function_name FROM duckdb_functions()"))
 
 
 @cache
@@ -569,8 +661,8 @@ def bind_statement(
     try:
         cursor.execute("SET errors_as_json=true")
         for name, fields in tables.items():
-            columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
-            create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"
+            columns = ", ".join(f"{quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
+            create = f"CREATE TEMP TABLE {quote(name)}({columns or 'nothing INTEGER'})"
             try:
                 cursor.execute(create)
             except duckdb.Error as error:
@@ -596,5 +688,6 @@ def describe_on(connection: duckdb.DuckDBPyConnection, sql: str, select: bool = 
 NULL_TYPE = '"NULL"'
 
 
-def _quote(name: str) -> str:
+def quote(name: str) -> str:
+    """Returns a name as SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -99,10 +99,10 @@ def parameter_names(lhs: Node) -> frozenset[str]:
 
 
 def type_name(cast: Node) -> str:
-    """The type a CAST names, as DuckDB writes it."""
+    """The type a CAST names, as DuckDB writes it; names of a user's types stay."""
     null = {"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": "", "query_location": 0, "query_location_length": 0,
             "literal": {"kind": "NULL_LITERAL", "text": ""}}
-    sql = duck.deserialize({**cast, "child": null, "alias": ""})
+    sql = duck.deserialize({**cast, "child": null, "alias": "", "try_cast": False})
     return sql.removeprefix("CAST(NULL AS ").removesuffix(")")
 
 

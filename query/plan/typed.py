@@ -90,6 +90,9 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
         hint = hint[:1].lower() + hint[1:]
         return Diagnostic("HQ102", f"unknown function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
+    if message.startswith("Macro ") and len(lines) > 1:
+        candidates = [line for line in lines[1:] if "(" in line and line.endswith(")")]
+        return Diagnostic("HQ205", message.split(". ")[0], span, hint=f"available: {'; '.join(candidates[:3])}")
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
     if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
         candidates = [line for line in lines[1:] if "->" in line]

@@ -327,22 +327,131 @@ def test_a_column_with_a_collation(relation: str, column: str) -> None:
     assert len(told(connection, ANY.format(taken_off, f"PARTITION BY {column}", "count(*) AS n"))) == 3
 
 
+#: Statements that give a connection functions and types of its own.
+OWN = (
+    "CREATE SCHEMA s", "CREATE MACRO own(x) AS x + 1, (x, y, z := 3) AS x * y * z", "CREATE MACRO s.own(x) AS x + 100",
+    "CREATE MACRO s.only(x) AS x + 200", "CREATE MACRO lower(x) AS 'mine'",
+    "CREATE MACRO typed(x INTEGER) AS 'int', (x VARCHAR) AS 'text'",
+    "CREATE MACRO cast_to(x DECIMAL(10, 2)) AS x, (x VARCHAR) AS x || '!'",
+    "CREATE TEMP MACRO defaults(x, y := 1 + 1, w := 'a,b := ''c', u := [1, 2]) AS x * y || w || u::VARCHAR",
+    "CREATE MACRO nested(x) AS own(x) * 2", "CREATE MACRO ratio(x) AS sum(x) / count(*)",
+    "CREATE MACRO plus(x, y := 1) AS sum(x) + y", "CREATE MACRO each(l, x) AS list_transform(l, lambda x: x + 1)",
+    "CREATE MACRO captures(x) AS list_transform([1, 2], lambda v: v + x)",
+    'CREATE MACRO "odd Name"("my x", "Y y" INTEGER := 3) AS "my x" + "Y y"', "CREATE MACRO field(x) AS x.a + 1",
+    "CREATE MACRO middling(x) AS coalesce(x, 0) > 3 AND x IN (4, 5, 6, 7)",
+    "CREATE MACRO way(x, y) AS CASE WHEN x > y THEN 'up' ELSE 'down' END",
+    "CREATE TYPE mood AS ENUM ('up', 'down', 'flat')", "CREATE TYPE s.money AS DECIMAL(9, 3)",
+    "CREATE MACRO felt(x) AS x::mood",
+)  # fmt: skip
+
+
+def with_own(*more: str) -> duckdb.DuckDBPyConnection:
+    connection = connect(*OWN)
+    connection.create_function("py", lambda x: x * x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
+    one, two = ["INTEGER"], ["INTEGER", "INTEGER"]
+    connection.create_function("pair", lambda x, y: f"{x}-{y}", two, "VARCHAR")  # type: ignore[arg-type]
+    connection.create_function("fails", lambda x: 100 // (x - 3), one, "INTEGER")  # type: ignore[arg-type]
+    connection.execute("CREATE MACRO by_python(x) AS py(x) + 1")
+    for statement in more:
+        connection.execute(statement)
+    return connection
+
+
+# Before: refused, all of them: only DuckDB's own functions and types were known.
 @pytest.mark.slow
-def test_functions_of_a_connection() -> None:
-    connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1", "CREATE MACRO sum(x) AS 7")
-    for call in ("lower('A')", "own(A.v)", "upper(lower('A'))", "sum(A.v)"):
-        with pytest.raises(hybrid.QueryError, match=r"is a macro of the connection(.|\n)*compute it in the input"):
-            hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
-    on = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts, 'A' AS k PATTERN (A)) AS p "
-    on += "JOIN HISTORY OF t FROM p.ts - INTERVAL 1 DAY TO p.ts AS h ON lower(p.k) = 'a'"
-    with pytest.raises(hybrid.QueryError, match="lower is a macro of the connection"):
-        hybrid.sql(on, connection)
-    connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
-    with pytest.raises(hybrid.QueryError, match="unknown function python"):
-        hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
-    computed = "SELECT * FROM (SELECT *, own(v) AS x FROM t) MATCH_RECOGNIZE (ORDER BY i MEASURES A.x AS x "
-    computed += "PATTERN (A B{5}))"
-    assert told(connection, computed) == [("8",)]
+def test_functions_and_types_of_a_connection() -> None:
+    connection = with_own()
+    for e in (
+        "own({v})", "own({v}, {i}, 2)", "own({v}, {i}, z := 2)", "OWN({v})", "own(own({v}))", "typed({v})",
+        "typed({v}::VARCHAR)", "typed(NULL)", "cast_to({i})", "cast_to('a')", "defaults({v})",
+        "defaults({v}, u := [3])",
+        "nested({v})", "lower('A')", "'A'.lower()", "each([1, {v}], 5)", "captures({v})", "s.own({v})", "main.own({v})",
+        "memory.s.own({v})", "s.only({v})", '"odd Name"({v})', '"odd Name"({v}, 7)', "field({{'a': {v}}})",
+        "middling({v})", "way({v}, {i})", "'up'::mood", "way({v}, {i})::mood > 'up'", "TRY_CAST('x' AS mood)",
+        "{v}::s.money", "[{v}::s.money]::s.money[]", "felt(way({v}, {i}))", "py({v})", "py(3)", "pair({v}, {i})",
+        "py({v}) + py({i})", "by_python({v})", "upper(pair({v}, {i}))", "sqrt(py({v}))", "[own({v}), py({v})]",
+    ):  # fmt: skip
+        own, of_match = e.format(v="v", i="i"), e.format(v="A.v", i="A.i")
+        expected = by_duckdb(connection, f"SELECT {own} FROM t ORDER BY i")
+        for reference in (False, True):
+            text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {of_match} AS x PATTERN (A) "
+            text += f"DEFINE A AS ({own}) IS NOT NULL OR v IS NOT NULL)"
+            assert told(connection, text, reference) == expected, own
+
+
+# Before: refused.
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", [
+    "own({v}) > own({a})", "py({v}) < py({a})", "pair({v}, {a}) > '4-4'", "own({v}, {a}, 1) > 18",
+    "way({v}, {a}) = 'down'", "felt(way({v}, {a})) > 'up'", "middling({v}) AND middling({a})", "own({v} + {a}) = 12",
+    "py(({v} - {a})::INTEGER) >= 1", "by_python({v} - {a}) = 2", "lower({v}::VARCHAR || {a}) = 'mine'",
+])  # fmt: skip
+def test_functions_of_a_connection_between_two_rows(condition: str) -> None:
+    connection = with_own()
+    here, there = condition.format(v="v", a="A.v"), condition.format(v="b.v", a="a.v")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+    text += f"PATTERN (A B) DEFINE B AS {here})"
+    expected = f"SELECT a.i, b.i FROM t AS a JOIN t AS b ON b.i = a.i + 1 AND {there} ORDER BY ALL"
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
+# Before: refused.
+@pytest.mark.slow
+def test_functions_of_a_connection_over_the_match() -> None:
+    connection = with_own()
+    for measure in (
+        "ratio({v})", "plus({v})", "plus({v}, y := 4)", "plus(own({v}))", "sum(py({v}))",
+        "max(felt(if({v} > 3, 'up', 'down')))", "list(own({v}) ORDER BY py({v}))",
+    ):  # fmt: skip
+        text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {measure.format(v='A.v')} AS x PATTERN (A+))"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, f"SELECT {measure.format(v='v')} FROM t")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES count(*) AS n PATTERN (A+) DEFINE A AS plus(v) <= 19)"
+    assert told(connection, text)[0] == ("3",)  # 7 + 6 + 5, and 1
+    text = """SELECT p.v AS p, h.v AS h
+      FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v, A.ts AS ts PATTERN (A)) AS p
+      JOIN HISTORY OF t FROM before(p.ts) TO p.ts AS h ON way(h.v, p.v)::mood = 'up' AND py(h.v) < 50 ORDER BY ALL"""
+    connection.execute("CREATE MACRO before(t) AS t - INTERVAL 9 DAY")
+    expected = "SELECT p.v, h.v FROM t AS p JOIN t AS h ON h.ts < p.ts AND h.v > p.v AND h.v < 8 ORDER BY ALL"
+    assert told(connection, text) == by_duckdb(connection, expected)
+    assert len(told(connection, text)) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("measure", "said"), [
+    ("ratio(DISTINCT A.v)", "ratio is a macro, which takes no DISTINCT"),
+    ("own(A.v, 1, 2, 3)", r"Macro own\(\) does not support the supplied arguments(.|\n)*available: own\(x\); own"),
+    ("looks(A.v)", "a subquery in a pattern's expression is not supported"),
+    ("here(A.v)", "here is a macro of the connection, and which one is unclear(.|\n)*call it by its schema"),
+    ("listed(A.v)", "listed is a macro of the connection"),
+    ("fails(FIRST(A.v, 4))", "ZeroDivisionError"),
+])  # fmt: skip
+def test_calls_of_functions_of_a_connection_that_are_refused(measure: str, said: str) -> None:
+    connection = with_own(
+        "CREATE MACRO looks(x) AS (SELECT max(v) FROM (VALUES (1)) AS d(v) WHERE v = x)", "CREATE SCHEMA q",
+        "CREATE MACRO listed(x) AS TABLE SELECT x", "CREATE MACRO s.here(x) AS 1", "CREATE MACRO q.here(x) AS 2",
+    )  # fmt: skip
+    with pytest.raises((hybrid.QueryError, hybrid.DataError), match=said):
+        hybrid.sql(ANY.format("t", "", f"{measure} AS x"), connection)
+
+
+@pytest.mark.slow
+def test_no_answer_about_a_function_outlives_it() -> None:
+    connection = connect()
+    text = ANY.format("t", "", "typeof(py(LAST(A.v))) AS t, py(LAST(A.v)) AS x, py(2) AS c")
+    for function, type, expected in (
+        (lambda x: x + 1, "INTEGER", ("INTEGER", "3", "3")), (lambda x: x + 2, "INTEGER", ("INTEGER", "4", "4")),
+        (lambda x: f"<{x}>", "VARCHAR", ("VARCHAR", "<2>", "<2>")),
+    ):  # fmt: skip
+        connection.create_function("py", function, ["INTEGER"], type)  # type: ignore[list-item,arg-type]
+        assert told(connection, text) == [expected]
+        connection.remove_function("py")
+    with pytest.raises(hybrid.QueryError, match="unknown function py"):
+        hybrid.sql(text, connection)
+    for body, result in (("x + 1", "3"), ("x - 1", "1")):
+        connection.execute(f"CREATE OR REPLACE MACRO own(x) AS {body}")
+        assert told(connection, ANY.format("t", "", "own(LAST(A.v)) AS x")) == [(result,)]
 
 
 def test_values_that_cannot_be_written_down_are_refused() -> None:
