@@ -10,15 +10,27 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from hybrid.rows.duck import cursor
 from matching.types import digits_field
-from query.language.duck import FUNCTIONS, Lent, Overload, Session, Settings, function_names
+from query.language.duck import (
+    FUNCTIONS,
+    Lent,
+    Overload,
+    Session,
+    Settings,
+    collation_key,
+    function_names,
+)
 from query.plan.expression import quote
+from query.plan.plan import Order
 from query.plan.trends import BIGNUM
 from query.schema import Field
 
@@ -27,12 +39,15 @@ _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
 #: No macro has this parameter: DuckDB's message about a call with it shows those that it has.
 _NO_PARAMETER = "__hybrid_none"
 #: Settings that pattern expressions adopt, with their defaults.
-TAKEN_OVER = {"TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST"}
+TAKEN_OVER = {
+    "TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST", "Calendar": "gregorian",
+    "default_collation": "", "default_order": "ASCENDING", "ieee_floating_point_ops": "true",
+    "error_on_division_by_zero": "true", "regex_match_operator_semantics": "partial",
+    "disable_timestamptz_casts": "false",
+}  # fmt: skip
 #: Settings that change the meaning of expressions or the parser; they must have DuckDB's defaults.
 REFUSED = {
-    "Calendar": "gregorian", "default_collation": "", "default_order": "ASCENDING", "ieee_floating_point_ops": "true",
-    "error_on_division_by_zero": "true", "regex_match_operator_semantics": "partial",
-    "disable_timestamptz_casts": "false", "legacy_disable_null_type": "false", "dialect_compatibility_mode": "NONE",
+    "legacy_disable_null_type": "false", "dialect_compatibility_mode": "NONE",
     "current_dialect": None, "active_grammar_extensions": "[]", "order_by_non_integer_literal": "false",
     "json_geometry_format": "wkt", "preserve_identifier_case": "preserve_case", "arrow_lossless_conversion": "false",
 }  # fmt: skip
@@ -190,7 +205,7 @@ def unregister(connection: duckdb.DuckDBPyConnection, name: str, texts: Mapping[
 
 
 def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
-    """Returns the columns of a SELECT that have a collation, with its name."""
+    """Returns the columns of a SELECT that name a collation, with it in lower case; empty for byte order."""
     tables = "SELECT sql FROM duckdb_tables() UNION ALL SELECT sql FROM duckdb_views() WHERE NOT internal"
     there = connection.execute(f"SELECT count(*) FROM ({tables}) WHERE sql ILIKE '%collate%'").fetchall()
     if there == [(0,)] and "collate" not in sql.lower():
@@ -205,6 +220,33 @@ def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
     return {} if plan is None else dict(_collations(plan))
 
 
+def comparable(
+    table: pa.Table, keys: Sequence[str], order_by: Sequence[Order], collations: Mapping[str, str]
+) -> tuple[pa.Table, tuple[Order, ...]]:
+    """Returns a table and its ORDER BY such that texts with a collation compare by their bytes: the columns `keys` have
+    the first of equal values for each, and those of ORDER BY, columns beside them. collations: by column."""
+    with cursor() as connection:
+
+        def of_values(column: str, sql: str) -> pa.ChunkedArray:
+            """Returns a column with each value replaced by SQL over its distinct values x, numbered n."""
+            values = table.column(column).unique()
+            connection.register("u", pa.table({"x": values, "n": pa.array(range(len(values)))}))
+            put = connection.sql(f"SELECT {sql} FROM u ORDER BY n ASC").to_arrow_table().column(0)
+            return put.take(pc.index_in(table.column(column), values))
+
+        for column in {c for c in keys if collations.get(c)}:
+            key = collation_key(collations[column], "x")
+            first = f"first_value(x) OVER (PARTITION BY {key} ORDER BY n ASC)"
+            table = table.set_column(table.column_names.index(column), column, of_values(column, first))
+        orders = list(order_by)
+        for i, order in enumerate(order_by):
+            if collation := collations.get(order.column.name):
+                name = f"{_AS_TEXT}{i}"
+                table = table.append_column(name, of_values(order.column.name, collation_key(collation, "x")))
+                orders[i] = replace(order, column=replace(order.column, name=name))
+    return table, tuple(orders)
+
+
 def _plan(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
     """Returns the outermost step of DuckDB's plan of a SELECT; None if DuckDB cannot serialize it."""
     ((text,),) = connection.execute("SELECT json_serialize_plan(?, optimize := false)", [sql]).fetchall()
@@ -217,14 +259,13 @@ def _collations(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields (column, collation) of a projection."""
     for column in plan.get("expressions", ()):
         for collation in _named(column.get("return_type", {})):
-            yield str(column.get("alias", "")), collation
+            yield str(column.get("alias", "")), "" if collation in ("binary", "c", "posix") else collation
 
 
 def _named(type: Any) -> Iterator[str]:
-    """Yields the collations in a type that differ from byte order."""
+    """Yields the collations in a type, in lower case."""
     if isinstance(type, dict):
-        collation = str(type.get("collation", ""))
-        if collation.lower() not in ("", "binary", "c", "posix"):
+        if collation := str(type.get("collation", "")).lower():
             yield collation
         for part in type.values():
             yield from _named(part)

@@ -23,7 +23,7 @@ from query.schema import Field
 
 #: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
-#: Settings of DuckDB that differ from the defaults, by name: TimeZone, integer_division, default_null_order.
+#: Settings of DuckDB that differ from the defaults, by name: TimeZone, integer_division, default_null_order, ...
 Settings = tuple[tuple[str, str], ...]
 #: Time zones equal to UTC.
 UTC = ("UTC", "Etc/UTC")
@@ -56,9 +56,8 @@ class Lent(str):
         if owner is None:
             raise DataError(f"the connection that has {', '.join(sorted(self.names))} is closed", "keep it open")
         cursor = owner.cursor()
-        for name, value in settings:
-            if name != FUNCTIONS:
-                cursor.execute(f"SET {name}={_text(value)}")
+        for name, value in _to_set(settings):
+            cursor.execute(f"SET {name}={_text(value)}")
         hide_progress(cursor)
         return cursor
 
@@ -111,13 +110,42 @@ class Session:
         order = dict(self.settings).get("default_null_order", "")
         return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
 
+    @property
+    def descends(self) -> bool:
+        """True if ORDER BY without a direction is descending."""
+        return "default_order" in dict(self.settings)
+
 
 NO_SESSION = Session()
 
 
 def zoned(settings: Settings) -> bool:
-    """True if times with a time zone read differently from UTC."""
-    return dict(settings).get("TimeZone", "UTC") not in UTC
+    """True if times with a time zone read differently from UTC, or cannot be cast."""
+    changed = dict(settings)
+    other = not {"Calendar", "disable_timestamptz_casts"}.isdisjoint(changed)
+    return other or changed.get("TimeZone", "UTC") not in UTC
+
+
+def collation_of(settings: Settings) -> str:
+    """Returns the collation of text, in lower case; empty for byte order."""
+    return dict(settings).get("default_collation", "").lower()
+
+
+def collation_key(collation: str, sql: str) -> str:
+    """Returns SQL of a text whose byte order is the order of `sql` under a collation, which is not empty."""
+    parts = collation.split(".")
+    for part in sorted(parts, key=lambda p: p not in _COMBINED):  # a language comes last
+        sql = f"{_COMBINED[part]}({sql})" if part in _COMBINED else f"icu_sort_key({sql}, '{part}')"
+    return sql
+
+
+#: Collations that prepare a text for another one, and their functions.
+_COMBINED = {"nocase": "lower", "noaccent": "strip_accents", "nfc": "nfc_normalize"}
+
+
+def _to_set(settings: Settings) -> Settings:
+    """Returns the settings that connections of ours get. Our own statements rely on the default order."""
+    return tuple(one for one in settings if one[0] not in (FUNCTIONS, "default_order"))
 
 
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
@@ -139,7 +167,7 @@ def connect(
         config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     given = {"threads": threads, "memory_limit": memory_limit, "temp_directory": spill}
     connection = duckdb.connect(":memory:", config=config | {k: v for k, v in given.items() if v is not None})
-    for name, value in (("TimeZone", "UTC"), *settings):
+    for name, value in (("TimeZone", "UTC"), *_to_set(settings)):
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
     hide_progress(connection)
     return connection

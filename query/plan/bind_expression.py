@@ -68,6 +68,8 @@ MATCHES = Column("MATCHES", "BIGINT")
 #: Larger offsets are equivalent to this one: no partition has so many rows.
 OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
+#: Functions that sort a list in the default order.
+_SORTS = ("list_sort", "array_sort", "list_grade_up", "array_grade_up", "grade_up")
 OPERATOR = {
     "OPERATOR_NOT": "not",
     "OPERATOR_IS_NULL": "is_null",
@@ -283,6 +285,9 @@ class _Binder:
         elif value.get("class") == "COLUMN_REF" and len(value["column_names"]) == 1:
             word = str(value["column_names"][0]).lower()
             name = word if word in duck.CLOCK_WORDS and self.scope.schema.field(word) is None else ""
+        if name in _SORTS and len(value["arguments"]) == 1 and session.descends:
+            descending = {"name": "", "expression": duck.parse_expression("'DESC'")}
+            return {**value, "arguments": [*value["arguments"], descending]}
         if session.value is None or name not in duck.session_names() or not self.scope.volatile:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]

@@ -190,9 +190,10 @@ class MatchBinder:
             if column is None:
                 complete = False
             else:
-                default = self.session.nulls_first[item.descending]
+                descending = self.session.descends if item.descending is None else item.descending
+                default = self.session.nulls_first[descending]
                 nulls_first = default if item.nulls_first is None else item.nulls_first
-                items.append(Order(column, item.descending, nulls_first))
+                items.append(Order(column, descending, nulls_first))
         time = schema.field(schema.time) if schema.time else None
         if time is None or not complete:
             return items

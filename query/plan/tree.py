@@ -108,7 +108,7 @@ def type_name(cast: Node) -> str:
 
 def direction(order: Node, session: Session) -> str:
     """Returns the order of an aggregate's sort key in SQL; nulls are placed as in the session by default."""
-    descending = order["type"] == "DESCENDING"
+    descending = order["type"] == "DESCENDING" or (order["type"] == "ORDER_DEFAULT" and session.descends)
     nulls = order["null_order"]
     if nulls not in ("NULLS FIRST", "NULLS LAST"):
         nulls = "NULLS FIRST" if session.nulls_first[descending] else "NULLS LAST"

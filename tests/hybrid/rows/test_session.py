@@ -277,13 +277,8 @@ ANY = "SELECT * FROM {} MATCH_RECOGNIZE ({} ORDER BY i MEASURES {} PATTERN (A+) 
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ("SET default_collation = 'NOCASE'", "default_collation = NOCASE"),
-        ("SET default_order = 'DESC'", "default_order"),
-        ("SET ieee_floating_point_ops = false", "ieee_floating_point_ops = false"),
-        ("SET error_on_division_by_zero = false", "error_on_division_by_zero"),
-        ("SET regex_match_operator_semantics = 'full'", "regex_match_operator_semantics"),
-        ("SET disable_timestamptz_casts = true", "disable_timestamptz_casts"),
-        ("SET Calendar = 'japanese'", "Calendar"),
+        ("SET preserve_identifier_case = 'lowercase'", "preserve_identifier_case"),
+        ("SET order_by_non_integer_literal = true", "order_by_non_integer_literal"),
     ],
 )  # fmt: skip
 def test_settings_that_are_refused(setting: str, named: str) -> None:
@@ -296,6 +291,53 @@ def test_settings_that_are_refused(setting: str, named: str) -> None:
     assert told(connection, text) == [("6",)]
 
 
+def answered(connection: duckdb.DuckDBPyConnection, text: str, reference: bool | None) -> str:
+    """The rows of a statement, or "error". reference: None for DuckDB alone."""
+    try:
+        found = by_duckdb(connection, text) if reference is None else told(connection, text, reference)
+    except (duckdb.Error, hybrid.QueryError, hybrid.DataError):
+        return "error"
+    return repr(found)
+
+
+# Before: refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "conditions"), [
+    ("ieee_floating_point_ops = false", ("{d} / 0 IS NULL", "{v} / {d} > 1", "sqrt({d}) > 1", "ln({v}) > 1",
+                                         "ln({v} / {a}) < 0", "{v} % {d} = 0", "{v} / {a} < 1", "sqrt({v} - {a}) > 0")),
+    ("error_on_division_by_zero = false", ("{v} // 0 IS NULL", "{v} % ({v} - 3) IS NULL", "({v} // ({a} - 5)) IS NULL",
+                                           "{d} / 0 = 1", "coalesce({v} % ({a} - 4), 7) = 7")),
+    ("Calendar = 'japanese'", ("year({z}) = 6", "year({z}) = year({az})", "{z} + INTERVAL 1 MONTH > {az}",
+                               "date_trunc('month', {z}) = date_trunc('month', {az})", "{z}::VARCHAR > '2024'")),
+    ("regex_match_operator_semantics = 'full'", ("{v}::VARCHAR ~ '[0-4]'", "{v}::VARCHAR || {a} ~ '5'")),
+    ("disable_timestamptz_casts = true", ("{z}::DATE = DATE '2024-03-10'", "{z} > {az}", "hour({z}) > 5")),
+    ("default_order = 'DESC'", ("list_sort([{v}, {i}, 3])[1] = 5", "list_sort([{v}, {a}], 'ASC')[1] = {v}")),
+])  # fmt: skip
+def test_settings_decide_what_conditions_mean(setting: str, conditions: tuple[str, ...]) -> None:
+    connection = connect("ALTER TABLE t ADD COLUMN d DOUBLE", "UPDATE t SET d = v - 4", f"SET {setting}")
+    for condition in conditions:
+        here = condition.format(v="v", i="i", d="d", z="z", a="A.v", az="A.z")
+        there = condition.format(v="b.v", i="b.i", d="b.d", z="b.z", a="a.v", az="a.z")
+        text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i ASC MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+        text += f"PATTERN (A B) DEFINE B AS {here})"
+        joined = f"SELECT a.i, b.i FROM t AS a JOIN t AS b ON b.i = a.i + 1 WHERE {there} ORDER BY a.i ASC"
+        expected = answered(connection, joined, None)
+        for reference in (False, True):
+            assert answered(connection, text, reference) == expected, condition
+
+
+@pytest.mark.slow
+def test_the_default_order() -> None:
+    connection = connect("SET default_order = 'DESC'")
+    text = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY v MEASURES list(A.v) AS l, list(A.i ORDER BY A.i) AS m,
+        list(A.i ORDER BY A.i ASC) AS a, list_sort([1, 3, 2]) AS s, any_value(A.v ORDER BY A.v) AS f,
+        quantile_cont(A.v, 0.25) AS q PATTERN (A+))"""
+    expected = """SELECT list(v ORDER BY v), list(i ORDER BY i), list(i ORDER BY i ASC), list_sort([1, 3, 2]),
+        any_value(v ORDER BY v), quantile_cont(v, 0.25) FROM t"""
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
 def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     """A setting that a new DuckDB brings has to be looked at: whether a pattern's expressions depend on it."""
     known = {name for (name,) in duckdb.sql("SELECT name FROM duckdb_settings()").fetchall()}
@@ -304,27 +346,105 @@ def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     assert len(known | hidden) == 170, "which of the new ones change what an expression means?"
 
 
-# Before: PARTITION BY split a and A, which GROUP BY merges.
+def named(collation: str, default: str = "") -> duckdb.DuckDBPyConnection:
+    """A connection with a table of names. collation: of its columns; default: of the connection."""
+    of = f"VARCHAR COLLATE {collation}" if collation else "VARCHAR"
+    rows = "('a', 1, 'Z'), ('A', 2, 'y'), ('b', 3, 'x'), ('Ä', 4, 'X'), (NULL, 5, 'w'), ('B', 6, 'ä'), ('c', 7, 'B')"
+    connection = connect(f"CREATE TABLE n(name {of}, i INTEGER, o {of})", f"INSERT INTO n VALUES {rows}")
+    if default:
+        connection.execute(f"SET default_collation = '{default}'")
+    return connection
+
+
+COLLATIONS = [("", "NOCASE"), ("", "NOCASE.NOACCENT"), ("", "de"), ("", "de.nocase"), ("NOCASE", ""), ("de.nocase", "")]
+
+
+# Before: compared by bytes, and later refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("collation", "default"), COLLATIONS)
+def test_text_compares_under_its_collation(collation: str, default: str) -> None:
+    connection = named(collation, default)
+    for condition in (
+        "{n} = 'a'", "{n} < 'B'", "{n} IN ('a', 'b')", "{n} BETWEEN 'a' AND 'B'", "starts_with({n}, 'a')",
+        "CASE {n} WHEN 'a' THEN true ELSE false END", "upper({n}) = 'a'", "coalesce({n}, 'B') = 'b'", "{n} LIKE 'a%'",
+        "list_contains([{n}], 'a')", "o > {n}", "{n} = {a}", "{n} < {a}", "{n} <= {a} OR {n} = 'b'",
+        "{n} IN ({a}, 'b')", "starts_with({n}, {a})", "greatest({n}, {a}) = {n}", "{n} IS NOT DISTINCT FROM {a}",
+        "contains({n} || {a}, 'AB')", "lower({n}) > upper({a})",
+    ):  # fmt: skip
+        here = condition.format(n="name", a="A.name")
+        there = condition.replace("o >", "b.o >").format(n="b.name", a="a.name")
+        text = "SELECT * FROM n MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+        text += f"PATTERN (A B) DEFINE B AS {here})"
+        expected = f"SELECT a.i, b.i FROM n AS a JOIN n AS b ON b.i = a.i + 1 WHERE {there} ORDER BY ALL"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, expected), condition
+    for measure in ("min({n})", "max({n})", "count(DISTINCT {n})", "list({n} ORDER BY {n}, {i})", "arg_min({i}, {n})"):
+        of_match, own = measure.format(n="A.name", i="A.i"), measure.format(n="name", i="i")
+        text = f"SELECT * FROM n MATCH_RECOGNIZE (ORDER BY i MEASURES {of_match} AS x PATTERN (A+))"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, f"SELECT {own} FROM n"), measure
+
+
+# Before: PARTITION BY split a and A, which GROUP BY merges; later refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("collation", "default"), COLLATIONS)
+def test_collations_partition_and_order(collation: str, default: str) -> None:
+    connection = named(collation, default)
+    for text, expected in (
+        ("SELECT n, l FROM n MATCH_RECOGNIZE (PARTITION BY name ORDER BY i MEASURES count(*) AS n, list(A.i) AS l "
+         "PATTERN (A+)) ORDER BY l", "SELECT count(*), list(i ORDER BY i) AS l FROM n GROUP BY name ORDER BY l"),
+        ("SELECT * FROM n MATCH_RECOGNIZE (ORDER BY name DESC, i MEASURES list(A.i) AS l PATTERN (A+))",
+         "SELECT list(i ORDER BY name DESC, i) FROM n"),
+        ("SELECT * FROM n MATCH_RECOGNIZE (ORDER BY name, o, i MEASURES list(A.name) AS l PATTERN (A+))",
+         "SELECT list(name ORDER BY name, o, i) FROM n"),
+    ):  # fmt: skip
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, expected)
+    kept = told(connection, "SELECT name FROM n MATCH_RECOGNIZE (PARTITION BY name ORDER BY i PATTERN (A+))")
+    assert {name for (name,) in kept} <= {"a", "A", "b", "Ä", None, "c", "B"}  # the first of those that are equal
+    assert len(kept) == len(by_duckdb(connection, "SELECT DISTINCT name FROM n"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "column"),
     [("n", "name"), ("w", "called"), ("(SELECT * FROM n, frame)", "name"),
      ("(SELECT name COLLATE NOCASE AS c, i FROM p)", "c")],
 )
-def test_a_column_with_a_collation(relation: str, column: str) -> None:
+def test_collations_of_columns_are_found_and_refused_where_they_are_not_supported(relation: str, column: str) -> None:
     connection = connect(
         "CREATE TABLE n(name VARCHAR COLLATE NOCASE, i INTEGER)", "INSERT INTO n VALUES ('a', 1), ('A', 2), ('b', 3)",
         "CREATE VIEW w AS SELECT name AS called, i FROM n",
         "CREATE TABLE p AS SELECT name COLLATE C AS name, i FROM n",
     )  # fmt: skip
     connection.register("frame", pa.table({"x": [1]}))
-    for clauses in ((f"PARTITION BY {column}", "count(*) AS n"), ("", f"max(A.{column}) AS n")):
+    for clauses in (
+        (f"PARTITION BY {column}", f"LAST({column}) AS n"), ("", f"max(A.{column}) = CLASSIFIER() AS n"),
+        ("", f"max(A.{column}) = max(A.i::VARCHAR) AS n"),
+    ):  # fmt: skip
         with pytest.raises(hybrid.QueryError, match=f"{column} has the collation NOCASE") as caught:
             hybrid.sql(ANY.format(relation, *clauses), connection)
         assert f'FROM (SELECT * REPLACE ("{column}" COLLATE C AS "{column}") FROM ...)' in str(caught.value)
+    text = f"SELECT * FROM {relation} MATCH_RECOGNIZE (PARTITION BY {column} ORDER BY i ALL ROWS PER MATCH "
+    text += "PATTERN (A+))"
+    with pytest.raises(hybrid.QueryError, match="it is a key of PARTITION BY"):
+        hybrid.sql(text, connection)
     assert told(connection, ANY.format(relation, "", "count(*) AS n")) == [("3",)]
+    assert told(connection, ANY.format(relation, f"PARTITION BY {column}", "count(*) AS n")) == [("a", "2"), ("b", "1")]
     taken_off = f"(SELECT * REPLACE ({column} COLLATE C AS {column}) FROM {relation})"
     assert len(told(connection, ANY.format(taken_off, f"PARTITION BY {column}", "count(*) AS n"))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clauses", [
+    "AS p JOIN HISTORY OF h FROM p.ts - INTERVAL 1 DAY TO p.ts AS q ON q.s = p.s",
+    "AS p JOIN HISTORY OF h FROM p.ts - INTERVAL 1 DAY TO p.ts AS q ON true",
+])  # fmt: skip
+def test_a_history_has_no_collation(clauses: str) -> None:
+    connection = connect("CREATE TABLE h AS SELECT ts, 'a' AS s FROM t", "SET default_collation = 'NOCASE'")
+    text = "SELECT p.s FROM h MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts, A.s AS s PATTERN (A)) "
+    with pytest.raises(hybrid.QueryError, match="s has the collation NOCASE, which patterns do not support here"):
+        hybrid.sql(text + clauses, connection)
 
 
 #: Statements that give a connection functions and types of its own.
