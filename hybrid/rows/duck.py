@@ -16,7 +16,8 @@ from types import FrameType
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
-from query.language.duck import Settings, bind_statement, connect, lent_in, out_of_memory, shut, tells_of_ctrl_c
+from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -141,7 +142,8 @@ def _database(
 ) -> duckdb.DuckDBPyConnection:
     lent = lent_in(settings)
     if lent is not None:
-        return lent.cursor(settings)
+        theirs: duckdb.DuckDBPyConnection = lent.cursor(settings)
+        return theirs
     own = connect(memory_limit=memory_limit, settings=settings, extensions=access.outside)
     if not access.outside:
         shut(own, (*access.files, *own_files), access.folders)

@@ -20,15 +20,8 @@ import pyarrow.compute as pc
 
 from hybrid.rows.duck import cursor
 from matching.types import digits_field
-from query.language.duck import (
-    FUNCTIONS,
-    Lent,
-    Overload,
-    Session,
-    Settings,
-    collation_key,
-    function_names,
-)
+from query.language.duck import function_names
+from query.language.session import FUNCTIONS, Lent, Overload, Session, Settings, collation_key
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.trends import BIGNUM

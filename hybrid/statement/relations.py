@@ -42,7 +42,8 @@ from matching.types import arrow_schema
 from query.errors import DataError, Span, check_text, nearest, warn
 from query.language import ast
 from query.language.cut import lacks_input
-from query.language.duck import NO_SESSION, Session, collation_of, describe_on
+from query.language.duck import describe_on
+from query.language.session import NO_SESSION, Session, collation_of
 from query.plan.bind import bind, shortened
 from query.plan.expression import Call, Classifier, Column, Expression, Opaque, quote, walk
 from query.plan.plan import FactorPlan, HistoryPlan, Order, QueryPlan

@@ -7,147 +7,22 @@ import os
 import re
 import secrets
 import tempfile
-import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
-from itertools import count
 from typing import Any
 
 import duckdb
 
 from query.errors import DataError, first_line
+from query.language.session import FUNCTIONS, lent_in, needed, to_set
+from query.language.session import Settings as Settings
 from query.schema import Field
 
 #: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
-#: Settings of DuckDB that differ from the defaults, by name: TimeZone, integer_division, default_null_order, ...
-Settings = tuple[tuple[str, str], ...]
-#: Time zones equal to UTC.
-UTC = ("UTC", "Etc/UTC")
-
-
-#: The name of a setting whose value is a `Lent`.
-FUNCTIONS = "functions of the connection"
-#: Numbers of `Lent`.
-_lent = count()
-
-
-class Lent(str):
-    """Names of a user's functions, and a number, with the connection that has them: in settings, for one statement.
-
-    Expressions with such settings are computed on cursors of that connection."""
-
-    #: A weak reference: settings are remembered for longer than a connection lives.
-    connection: weakref.ref[duckdb.DuckDBPyConnection]
-    names: frozenset[str]
-
-    @staticmethod
-    def of(connection: duckdb.DuckDBPyConnection, names: Collection[str]) -> Lent:
-        made = Lent(f"{', '.join(sorted(names))} (statement {next(_lent)})")
-        made.connection, made.names = weakref.ref(connection), frozenset(names)
-        return made
-
-    def cursor(self, settings: Settings) -> duckdb.DuckDBPyConnection:
-        """Returns a cursor of the connection, with the other settings."""
-        owner = self.connection()
-        if owner is None:
-            raise DataError(f"the connection that has {', '.join(sorted(self.names))} is closed", "keep it open")
-        cursor = owner.cursor()
-        for name, value in _to_set(settings):
-            cursor.execute(f"SET {name}={_text(value)}")
-        hide_progress(cursor)
-        return cursor
-
-
-def lent_in(settings: Settings) -> Lent | None:
-    """Returns the connection whose functions expressions call, None without such functions."""
-    return next((value for _, value in settings if isinstance(value, Lent)), None)
-
-
-def _needed(sql: str, settings: Settings) -> Settings:
-    """Returns the settings that a text depends on: without those of functions that it does not call."""
-    lent = lent_in(settings)
-    if lent is None or not lent.names.isdisjoint(re.findall(r"\w+", sql.lower())):
-        return settings
-    return tuple(one for one in settings if one[1] is not lent)
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """One body of a macro. signature: its parameters as in CREATE MACRO, with types and defaults. types: of the
-    parameters, None for any. defaults: SQL by parameter in lower case."""
-
-    signature: str
-    parameters: tuple[str, ...]
-    types: tuple[str | None, ...]
-    defaults: Mapping[str, str]
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The properties of a user's connection that expressions of a pattern depend on.
-
-    settings: those that are adopted. value: returns SQL of an expression's value on that connection, None if it has
-    none; value None: there is no connection. macros, types: names of its own macros and types, lower case. overloads:
-    returns the bodies of a macro that a path of names calls, none for a macro that is out of reach. type: returns what
-    a type stands for. functions: names of its other functions that DuckDB alone does not have, lower case."""
-
-    settings: Settings = ()
-    value: Callable[[str], str | None] | None = None
-    macros: frozenset[str] = frozenset()
-    overloads: Callable[[tuple[str, ...]], tuple[Overload, ...]] = lambda path: ()
-    types: frozenset[str] = frozenset()
-    type: Callable[[str], str] = str
-    functions: frozenset[str] = frozenset()
-
-    @property
-    def nulls_first(self) -> tuple[bool, bool]:
-        """Returns whether nulls come first in ascending order, and in descending order."""
-        order = dict(self.settings).get("default_null_order", "")
-        return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
-
-    @property
-    def descends(self) -> bool:
-        """True if ORDER BY without a direction is descending."""
-        return "default_order" in dict(self.settings)
-
-
-NO_SESSION = Session()
-
-
-def zoned(settings: Settings) -> bool:
-    """True if times with a time zone read differently from UTC, or cannot be cast."""
-    changed = dict(settings)
-    other = not {"Calendar", "disable_timestamptz_casts"}.isdisjoint(changed)
-    return other or changed.get("TimeZone", "UTC") not in UTC
-
-
-def collation_of(settings: Settings) -> str:
-    """Returns the collation of text, in lower case; empty for byte order."""
-    return dict(settings).get("default_collation", "").lower()
-
-
-def collation_key(collation: str, sql: str) -> str:
-    """Returns SQL of a text whose byte order is the order of `sql` under a collation, which is not empty."""
-    parts = collation.split(".")
-    for part in sorted(parts, key=lambda p: p not in _COMBINED):  # a language comes last
-        sql = f"{_COMBINED[part]}({sql})" if part in _COMBINED else f"icu_sort_key({sql}, '{part}')"
-    return sql
-
-
-#: Collations that prepare a text for another one, and their functions.
-_COMBINED = {"nocase": "lower", "noaccent": "strip_accents", "nfc": "nfc_normalize"}
-
-
-def _to_set(settings: Settings) -> Settings:
-    """Returns the settings that connections of ours get. Our own statements rely on the default order."""
-    return tuple(one for one in settings if one[0] not in (FUNCTIONS, "default_order"))
-
-
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
 #: repeat: within a query, in its next version, and in queries over one stream.
 _KEPT = 512
@@ -167,7 +42,7 @@ def connect(
         config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     given = {"threads": threads, "memory_limit": memory_limit, "temp_directory": spill}
     connection = duckdb.connect(":memory:", config=config | {k: v for k, v in given.items() if v is not None})
-    for name, value in (("TimeZone", "UTC"), *_to_set(settings)):
+    for name, value in (("TimeZone", "UTC"), *to_set(settings)):
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
     hide_progress(connection)
     return connection
@@ -268,7 +143,11 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
     dropped at the end. Costs 10 microseconds."""
     lent = lent_in(settings)
-    return _home(settings).database.cursor() if lent is None else lent.cursor(settings)
+    if lent is None:
+        return _home(settings).database.cursor()
+    cursor: duckdb.DuckDBPyConnection = lent.cursor(settings)
+    hide_progress(cursor)
+    return cursor
 
 
 def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
@@ -572,7 +451,7 @@ def describe(
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
     sql = f"DESCRIBE {before} SELECT {items} {behind}"
-    return _described(sql, _needed(sql, settings))
+    return _described(sql, needed(sql, settings))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -593,7 +472,7 @@ def canonical_type(name: str) -> str:
 
 def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """Returns the value of an expression without columns, or None if its computation raises."""
-    return _folded(sql, _needed(sql, settings))
+    return _folded(sql, needed(sql, settings))
 
 
 @cache

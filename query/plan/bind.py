@@ -13,10 +13,11 @@ from dataclasses import replace
 from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
-from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.duck import DuckFault, Node
 from query.language.named import entry_around
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
+from query.language.session import NO_SESSION, Session
 from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic, volatile_diagnostic

@@ -15,7 +15,8 @@ from typing import Any
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
+from query.language.duck import DuckFault, Node
+from query.language.session import NO_SESSION, Session, Settings
 from query.plan.bind_faults import syntax_diagnostic, volatile_diagnostic
 from query.plan.boxes import TIMES, column_of
 from query.plan.expression import (

@@ -13,9 +13,10 @@ from typing import assert_never
 from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.language.duck import NO_SESSION, DuckFault, Session
+from query.language.duck import DuckFault
 from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
+from query.language.session import NO_SESSION, Session
 from query.plan import pattern as rp
 from query.plan.bind_boxes import BoxBinder, numbers, physical_steps
 from query.plan.bind_expression import Scope, bind_expression

@@ -11,7 +11,8 @@ from typing import Any
 
 from query.errors import Diagnostic, Span
 from query.language import duck
-from query.language.duck import DuckFault, Node, Overload, Session
+from query.language.duck import DuckFault, Node
+from query.language.session import Overload, Session
 from query.plan.bind_faults import macro_diagnostic
 from query.plan.tree import NAVIGATION, expressions, parameter_names, type_name
 from query.plan.typed import type_diagnostic

@@ -10,7 +10,8 @@ from typing import Any
 from query.errors import Span
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import Node, Session
+from query.language.duck import Node
+from query.language.session import Session
 
 NAVIGATION = {"prev", "next", "first", "last"}
 #: Node classes without a meaning in a pattern's expression, and their names in messages.

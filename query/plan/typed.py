@@ -9,6 +9,7 @@ from dataclasses import replace
 from query.errors import Diagnostic, Span
 from query.language import duck
 from query.language.duck import DuckFault, Settings
+from query.language.session import collation_key, collation_of, zoned
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -182,10 +183,10 @@ def core(expression: Expression, settings: Settings = ()) -> Expression:
         case Navigation(argument):
             return replace(expression, argument=down(argument))
         case Aggregate():
-            aggregate = _of_keys(_over_inputs(expression, down), duck.collation_of(settings))
+            aggregate = _of_keys(_over_inputs(expression, down), collation_of(settings))
             return replace(aggregate, where=None if aggregate.where is None else _as_condition(aggregate.where))
         case Opaque(sql, arguments):
-            read = any(a.type == "VARCHAR" for a in arguments) and duck.collation_of(settings)
+            read = any(a.type == "VARCHAR" for a in arguments) and collation_of(settings)
             if (read or not _STRICT.isdisjoint(dict(settings))) and not sql.startswith("("):
                 sql = f"({sql})"  # engines compute functions that they know by their text; with DuckDB's defaults
             return replace(expression, sql=sql, arguments=tuple(map(down, arguments)))
@@ -193,7 +194,7 @@ def core(expression: Expression, settings: Settings = ()) -> Expression:
             arguments = tuple(map(down, arguments))
             if function in COMPARING:
                 arguments = _meeting(arguments, settings)
-                collation = duck.collation_of(settings)
+                collation = collation_of(settings)
                 if collation and {a.type for a in arguments} <= {"VARCHAR", duck.NULL_TYPE}:
                     arguments = tuple(_key(a, collation) for a in arguments)
             elif function == "coalesce":
@@ -234,9 +235,9 @@ def _key(text: Expression, collation: str) -> Expression:
     """Returns a text that compares by its bytes as the given one under the collation."""
     if text.type != "VARCHAR":
         return text
-    if isinstance(text, Constant) and (folded := duck.fold(duck.collation_key(collation, to_sql(text)))) is not None:
+    if isinstance(text, Constant) and (folded := duck.fold(collation_key(collation, to_sql(text)))) is not None:
         return Constant(folded.value, "VARCHAR", text.span)
-    return Opaque(duck.collation_key(collation, '"_0"'), (text,), "VARCHAR", text.span)
+    return Opaque(collation_key(collation, '"_0"'), (text,), "VARCHAR", text.span)
 
 
 def _of_keys(e: Aggregate, collation: str) -> Aggregate:
@@ -254,7 +255,7 @@ def _is_core(call: Call, settings: Settings) -> bool:
     met = {*types, call.type} - {"BOOLEAN", duck.NULL_TYPE}
     if call.function in ("/", "//", "%") and not _STRICT.isdisjoint(dict(settings)):
         return False
-    if duck.zoned(settings) and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
+    if zoned(settings) and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
         return False  # the meaning of a zone: casts, days that are not 24 hours
     if call.function in ARITHMETIC or call.function in ("neg", "abs"):
         return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)
