@@ -20,7 +20,8 @@ _lent = count()
 
 
 class Lent(str):
-    """Names of a user's functions, and a number, with the DuckDB connection that has them: in settings, for one statement.
+    """Names of a user's functions, and a number, with the DuckDB connection that has them: in settings, for one
+    statement.
 
     Expressions with such settings are computed on cursors of that connection."""
 
