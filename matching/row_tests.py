@@ -16,7 +16,7 @@ from matching.program.opcodes import OpCode
 from matching.program.program import Ignore, Program
 from matching.rows import Attempt
 from matching.store import RowStore
-from query.errors import DataError
+from query.errors import DataError, Overflows
 from query.plan.expression import TRUE, Expression
 
 #: A block of this many rows, many of them wanted, is taken whole.
@@ -210,7 +210,7 @@ class RowTests:
                 "too large",
                 "guard it with TRY(...), TRY_CAST or CASE",
             )
-        return DataError(
+        return Overflows(
             f"the condition of {self.program.labels[label].variable} overflows or divides by zero at "
             f"{store.ts[position]} us",
             "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",

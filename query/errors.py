@@ -296,6 +296,11 @@ class NotKept(DataError):
     code = "HQ801"
 
 
+class Overflows(DataError):
+    """Raised for a condition with a number beyond 64 bits, which may have a value in DuckDB's wider types, or with a
+    division by zero."""
+
+
 class HybridWarning(UserWarning):
     """Warning about a query or service that works with a drawback: a slow path, a clause without effect, unbounded
     state."""

@@ -17,6 +17,7 @@ import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span
 from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
 
@@ -139,6 +140,10 @@ def cursor(
 def _database(
     memory_limit: str | None, access: Access, own_files: Sequence[str] = (), settings: Settings = ()
 ) -> duckdb.DuckDBPyConnection:
+    lent = lent_in(settings)
+    if lent is not None:
+        theirs: duckdb.DuckDBPyConnection = lent.cursor(settings)
+        return theirs
     own = connect(memory_limit=memory_limit, settings=settings, extensions=access.outside)
     if not access.outside:
         shut(own, (*access.files, *own_files), access.folders)

@@ -7,28 +7,40 @@ adopted settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from hybrid.rows.duck import cursor
 from matching.types import digits_field
-from query.language.duck import Session, Settings
+from query.language.duck import function_names
+from query.language.session import FUNCTIONS, Lent, Overload, Session, Settings, collation_key
 from query.plan.expression import quote
+from query.plan.plan import Order
 from query.plan.trends import BIGNUM
 from query.schema import Field
 
 #: Temporary names on the user's connection.
 _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
+#: No macro has this parameter: DuckDB's message about a call with it shows those that it has.
+_NO_PARAMETER = "__hybrid_none"
 #: Settings that pattern expressions adopt, with their defaults.
-TAKEN_OVER = {"TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST"}
+TAKEN_OVER = {
+    "TimeZone": "UTC", "integer_division": "false", "default_null_order": "NULLS_LAST", "Calendar": "gregorian",
+    "default_collation": "", "default_order": "ASCENDING", "ieee_floating_point_ops": "true",
+    "error_on_division_by_zero": "true", "regex_match_operator_semantics": "partial",
+    "disable_timestamptz_casts": "false",
+}  # fmt: skip
 #: Settings that change the meaning of expressions or the parser; they must have DuckDB's defaults.
 REFUSED = {
-    "Calendar": "gregorian", "default_collation": "", "default_order": "ASCENDING", "ieee_floating_point_ops": "true",
-    "error_on_division_by_zero": "true", "regex_match_operator_semantics": "partial",
-    "disable_timestamptz_casts": "false", "legacy_disable_null_type": "false", "dialect_compatibility_mode": "NONE",
+    "legacy_disable_null_type": "false", "dialect_compatibility_mode": "NONE",
     "current_dialect": None, "active_grammar_extensions": "[]", "order_by_non_integer_literal": "false",
     "json_geometry_format": "wkt", "preserve_identifier_case": "preserve_case", "arrow_lossless_conversion": "false",
 }  # fmt: skip
@@ -45,15 +57,25 @@ def settings_of(connection: duckdb.DuckDBPyConnection) -> tuple[Settings, tuple[
     return taken, tuple((n, str(v)) for n, v in other if n in REFUSED)
 
 
-def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Session:
-    """Returns the session of a connection for query.plan.bind: adopted settings, constant values, and own macros."""
-    macros = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE NOT internal")
-    own = frozenset(str(name).lower() for (name,) in macros.fetchall())
+def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings, words: Collection[str] = ()) -> Session:
+    """Returns the session of a connection for query.plan.bind: adopted settings, constant values, macros, types, and
+    functions. words: of the statement, lower case."""
+    # with its path: a macro may be called `lower`
+    lowered = "system.main.lower({})".format
+    rows = connection.execute(
+        f"SELECT DISTINCT {lowered('function_name')}, internal, macro_definition FROM duckdb_functions() "
+        "WHERE NOT internal OR database_name = 'system' AND function_type = 'scalar' "
+        f"AND NOT system.main.list_contains(?, {lowered('function_name')})", [list(function_names())],
+    ).fetchall()  # fmt: skip
+    own = frozenset(name for name, internal, _ in rows if not internal)
+    called = {*words, *(w for _, _, body in rows if body for w in re.findall(r"\w+", body.lower()))}
+    functions = frozenset(name for name, internal, _ in rows if internal and name in called)
+    named = connection.execute(f"SELECT {lowered('type_name')} FROM duckdb_types() WHERE NOT internal").fetchall()
 
     def value(sql: str) -> str | None:
         """Returns the current value of an expression without columns as a SQL literal; None if no literal equals it."""
         try:
-            text = f"SELECT typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
+            text = f"SELECT system.main.typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
             ((type, text),) = connection.execute(text).fetchall()
             quoted = "NULL" if text is None else "'" + text.replace("'", "''") + "'"
             literal = quoted if type == '"NULL"' else f"CAST({quoted} AS {type})"
@@ -62,7 +84,75 @@ def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Ses
             return None
         return literal if same == [(True,)] else None
 
-    return Session(settings, value, own)
+    def type(name: str) -> str:
+        """Returns what a type stands for; its own text for one that DuckDB rejects."""
+        try:
+            ((text,),) = connection.execute(f"SELECT system.main.typeof(CAST(NULL AS {name}))").fetchall()
+        except duckdb.Error:
+            return name
+        return str(text)
+
+    if functions:
+        settings = (*settings, (FUNCTIONS, Lent.of(connection, functions)))
+    return Session(
+        settings, value, own, partial(_overloads, connection), frozenset(name for (name,) in named), type, functions
+    )
+
+
+def _overloads(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...]) -> tuple[Overload, ...]:
+    """Returns the bodies of the macro that a path of names calls: (catalog, schema, name), or the end of it. Empty if
+    DuckDB finds none, or where several schemas have one and the path does not tell which."""
+    *prefix, name = path
+    try:
+        connection.execute(f"SELECT {'.'.join(map(quote, path))}({_NO_PARAMETER} := NULL)")
+        return ()
+    except duckdb.Error as error:
+        message = str(json.loads(str(error)).get("exception_message")) if str(error).startswith("{") else str(error)
+    lines = message.partition("Candidate macros:")[2].partition("\n\n")[0].splitlines()
+    signatures = [line.strip() for line in lines if line.strip()]
+    rows = connection.execute(
+        "SELECT database_name, schema_name, parameters, parameter_types, macro_definition FROM duckdb_functions() "
+        "WHERE NOT internal AND function_type = 'macro' AND function_name ILIKE ?", [name],
+    ).fetchall()  # fmt: skip
+    places = list(dict.fromkeys((database, schema) for database, schema, *_ in rows))
+    if prefix:
+        told = tuple(p.lower() for p in prefix)
+        places = [p for p in places if told in ((p[0].lower(), p[1].lower()), (p[1].lower(),), (p[0].lower(),))]
+    elif len(places) > 1:
+        ((database, schema),) = connection.execute("SELECT current_database(), current_schema()").fetchall()
+        places = [p for p in (("temp", "main"), (database, schema)) if p in places][:1]
+    if len(places) != 1:
+        return ()
+    found = [(p, t, str(body)) for *place, p, t, body in rows if tuple(place) == places[0]]
+    if len(found) != len(signatures):
+        return ()
+    return tuple(_overload(name, line, *one) for line, one in zip(signatures, found))
+
+
+def _overload(
+    name: str, line: str, parameters: Sequence[str], types: Sequence[str | None], body: str
+) -> Overload:
+    """Returns one body of a macro. line: how DuckDB shows its parameters, as `f(x INTEGER, y := 3)`."""
+    head = next(h for h in (quote(name), name) if line.lower().startswith(h.lower() + "("))
+    shown, rest = line[len(head) + 1 : -1], line[len(head) + 1 : -1]
+    signature: list[str] = []
+    defaults: dict[str, str] = {}
+    for i, (parameter, type) in enumerate(zip(parameters, types)):
+        typed = f" {type}" if type else ""
+        start = next(h for h in (parameter + typed, quote(parameter) + typed) if rest.startswith(h))
+        rest, default = rest[len(start) :], ""
+        if rest.startswith(" := "):
+            ends = [len(rest)]
+            if i + 1 < len(parameters):  # a comma may be part of a text or list as well
+                after = f", {parameters[i + 1]}{f' {types[i + 1]}' if types[i + 1] else ''} := "
+                quoted = after.replace(parameters[i + 1], quote(parameters[i + 1]), 1)
+                ends = [at for h in (after, quoted) if (at := rest.find(h)) >= 0]
+            default, rest = rest[4 : ends[0]], rest[ends[0] :]
+            defaults[parameter.lower()] = default
+        rest = rest.removeprefix(", ")
+        signature.append(quote(parameter) + typed + (f" := {default}" if default else ""))
+    assert not rest, shown
+    return Overload(", ".join(signature), tuple(parameters), tuple(types), defaults, body)
 
 
 def is_enum(type: str) -> bool:
@@ -108,7 +198,7 @@ def unregister(connection: duckdb.DuckDBPyConnection, name: str, texts: Mapping[
 
 
 def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
-    """Returns the columns of a SELECT that have a collation, with its name."""
+    """Returns the columns of a SELECT that name a collation, with it in lower case; empty for byte order."""
     tables = "SELECT sql FROM duckdb_tables() UNION ALL SELECT sql FROM duckdb_views() WHERE NOT internal"
     there = connection.execute(f"SELECT count(*) FROM ({tables}) WHERE sql ILIKE '%collate%'").fetchall()
     if there == [(0,)] and "collate" not in sql.lower():
@@ -123,6 +213,33 @@ def collated(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
     return {} if plan is None else dict(_collations(plan))
 
 
+def comparable(
+    table: pa.Table, keys: Sequence[str], order_by: Sequence[Order], collations: Mapping[str, str]
+) -> tuple[pa.Table, tuple[Order, ...]]:
+    """Returns a table and its ORDER BY such that texts with a collation compare by their bytes: the columns `keys` have
+    the first of equal values for each, and those of ORDER BY, columns beside them. collations: by column."""
+    with cursor() as connection:
+
+        def of_values(column: str, sql: str) -> pa.ChunkedArray:
+            """Returns a column with each value replaced by SQL over its distinct values x, numbered n."""
+            values = table.column(column).unique()
+            connection.register("u", pa.table({"x": values, "n": pa.array(range(len(values)))}))
+            put = connection.sql(f"SELECT {sql} FROM u ORDER BY n ASC").to_arrow_table().column(0)
+            return put.take(pc.index_in(table.column(column), values))
+
+        for column in {c for c in keys if collations.get(c)}:
+            key = collation_key(collations[column], "x")
+            first = f"first_value(x) OVER (PARTITION BY {key} ORDER BY n ASC)"
+            table = table.set_column(table.column_names.index(column), column, of_values(column, first))
+        orders = list(order_by)
+        for i, order in enumerate(order_by):
+            if collation := collations.get(order.column.name):
+                name = f"{_AS_TEXT}{i}"
+                table = table.append_column(name, of_values(order.column.name, collation_key(collation, "x")))
+                orders[i] = replace(order, column=replace(order.column, name=name))
+    return table, tuple(orders)
+
+
 def _plan(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
     """Returns the outermost step of DuckDB's plan of a SELECT; None if DuckDB cannot serialize it."""
     ((text,),) = connection.execute("SELECT json_serialize_plan(?, optimize := false)", [sql]).fetchall()
@@ -135,14 +252,13 @@ def _collations(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields (column, collation) of a projection."""
     for column in plan.get("expressions", ()):
         for collation in _named(column.get("return_type", {})):
-            yield str(column.get("alias", "")), collation
+            yield str(column.get("alias", "")), "" if collation in ("binary", "c", "posix") else collation
 
 
 def _named(type: Any) -> Iterator[str]:
-    """Yields the collations in a type that differ from byte order."""
+    """Yields the collations in a type, in lower case."""
     if isinstance(type, dict):
-        collation = str(type.get("collation", ""))
-        if collation.lower() not in ("", "binary", "c", "posix"):
+        if collation := str(type.get("collation", "")).lower():
             yield collation
         for part in type.values():
             yield from _named(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -32,7 +32,7 @@ from hybrid.rows.inputs import (
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
-from hybrid.rows.session import collated, is_enum, register, session_of, settings_of, texts_of, unregister
+from hybrid.rows.session import collated, comparable, is_enum, register, session_of, settings_of, texts_of, unregister
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.stream_input import StreamInput
@@ -42,9 +42,10 @@ from matching.types import arrow_schema
 from query.errors import DataError, Span, check_text, nearest, warn
 from query.language import ast
 from query.language.cut import lacks_input
-from query.language.duck import NO_SESSION, Session, describe_on
+from query.language.duck import describe_on
+from query.language.session import NO_SESSION, Session, collation_of
 from query.plan.bind import bind, shortened
-from query.plan.expression import Column, quote
+from query.plan.expression import Call, Classifier, Column, Expression, Opaque, quote, walk
 from query.plan.plan import FactorPlan, HistoryPlan, Order, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
@@ -110,6 +111,8 @@ class Relations:
         self._registered: dict[str, Mapping[str, str]] = {}
         self._described: dict[str, Sequence[Field]] = {}
         self._views: set[str] = set()
+        #: By input: collations of its text columns.
+        self._collated: dict[str, Mapping[str, str]] = {}
         #: Search reports of patterns over large streams, by the alias of the factor.
         self.reports: dict[str, SearchReport] = {}
         if lacks_input(text):
@@ -243,9 +246,12 @@ class Relations:
         self.expect(query)
         try:
             session = NO_SESSION if self._own or not query.factors else self._session(query)
-            plan = bind(query, self.resolve, relations=self.others(), describe=self.describe, session=session)
-            if not self._own:
-                self._refuse_collations(query, plan)
+            others = self.others()
+            plan = bind(query, self.resolve, relations=others, describe=self.describe, session=session)
+            collation = "" if self._own else self._collation(query, plan, collation_of(session.settings))
+            if collation != collation_of(session.settings):  # of all texts that expressions compare
+                session = replace(session, settings=(*session.settings, ("default_collation", collation)))
+                plan = bind(query, self.resolve, relations=others, describe=self.describe, session=session)
         except duckdb.Error as error:  # for example in an aborted transaction
             raise duck.query_error(error, self._text) from None
         return plan
@@ -256,27 +262,56 @@ class Relations:
         for name, value in refused:
             message = f"the connection has {name} = {value}, which patterns do not support"
             raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
-        return session_of(self.connection, taken)
+        return session_of(self.connection, taken, self._words)
 
-    def _refuse_collations(self, query: ast.QuerySyntax, plan: QueryPlan) -> None:
-        """Raises QueryError for a pattern over columns with a collation other than byte order."""
-        inputs = [(f.input_sql, f.plan.columns, query.factors[i].match.span) for i, f in enumerate(plan.factors)]
+    def _collation(self, query: ast.QuerySyntax, plan: QueryPlan, default: str) -> str:
+        """Returns the collation under which the statement's expressions compare text, and records those of columns.
+        Raises QueryError where there is no single one, or where a clause supports none."""
+        found: set[str] = set()
         for i, factor in enumerate(plan.factors):
+            of, span = factor.plan, query.factors[i].match.span
             joins = [join for join in query.histories if join.factor == i]
             for h, join in zip(factor.histories, joins, strict=True):
                 columns = h.schema.names if h.plan is None else h.plan.columns
-                inputs.append((quote(h.schema.name), columns, join.span))
-        for sql, columns, span in inputs:
-            key = _bare(sql)
-            if key is not None and key in self._given:
+                self._refuse_collation(self._collations(quote(h.schema.name), h.schema, default), columns, join.span)
+            texts = self._collations(factor.input_sql, factor.schema, default)
+            if not any(texts.get(c) for c in of.columns):
+                found |= {""} if default == "" and any(texts.get(c) == "" for c in of.columns) else set()
                 continue
-            whole = sql if key is None else f"SELECT * FROM {sql}"
-            for column, collation in collated(self.connection, whole).items():
-                if column in columns:
-                    message = f"{column} has the collation {collation}, which patterns do not support"
-                    own = quote(column)
-                    hint = f"remove it in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
-                    raise fault("HQ500", message, query.text, hint, span)
+            if factor.histories or factor.members or of.trends is not None or of.boxes:
+                self._refuse_collation(texts, of.columns, span)
+            read = (*(d.condition for d in of.defines), *(m.expression for m in of.measures))
+            parts = [part for e in read for part in walk(e)]
+            inside = {part.name for part in parts if isinstance(part, Column)}
+            keys = {c.name for c in of.partition_by}
+            why = ": it is a key of PARTITION BY, and the values of its rows are read as well"
+            one = of.rows is ast.RowsPerMatch.ONE
+            self._refuse_collation(texts, keys & inside if one else keys, span, why)
+            here = {texts[c] for c in inside & texts.keys()}
+            if any(here) and (len(here) > 1 or (not default and any(map(_is_other_text, parts)))):
+                self._refuse_collation(texts, inside, span, ": other text beside it has none, or another one")
+            found |= here
+            self._collated[factor.input_sql] = texts
+        if len(found | ({default} if default else set())) > 1:
+            message = f"the texts of this statement have several collations: {', '.join(sorted(found | {default}))}"
+            raise fault("HQ500", message, query.text, "write COLLATE in the input, the same for all", query_head(query))
+        return max(found, default=default)
+
+    def _collations(self, sql: str, schema: Schema, default: str) -> dict[str, str]:
+        """Returns the collations of an input's text columns, by name; empty for byte order."""
+        key = _bare(sql)
+        whole = sql if key is None else f"SELECT * FROM {sql}"
+        own = {} if key is not None and key in self._given else collated(self.connection, whole)
+        return {f.name: own.get(f.name, default) for f in schema.fields if f.type == "VARCHAR" or own.get(f.name)}
+
+    def _refuse_collation(self, texts: Mapping[str, str], columns: Collection[str], span: Span, why: str = "") -> None:
+        """Raises QueryError if one of the columns has a collation."""
+        for column, collation in texts.items():
+            if column in columns and collation:
+                message = f"{column} has the collation {collation.upper()}, which patterns do not support here{why}"
+                own = quote(column)
+                hint = f"remove it in the input: FROM (SELECT * REPLACE ({own} COLLATE C AS {own}) FROM ...)"
+                raise fault("HQ500", message, self._text, hint, span)
 
     def resolve(self, text: str) -> Schema:
         """Returns the schema of an input: a stream, a named table, or anything that DuckDB can select from. Reads no
@@ -374,10 +409,13 @@ class Relations:
             return False
         return None
 
-    def ordered(self, text: str, name: str, order_by: tuple[Order, ...], time: str | None) -> OrderedInput:
-        """Returns the rows of an input that is not a stream, in the order of ORDER BY."""
+    def ordered(
+        self, text: str, name: str, order_by: tuple[Order, ...], time: str | None, rows: pa.Table | None = None
+    ) -> OrderedInput:
+        """Returns the rows of an input that is not a stream, in the order of ORDER BY. rows: None if as they are."""
         positioned = self.has_positions(text)
-        ordered = OrderedInput.of(name, self.rows(text, name), order_by, time, by_content=not positioned)
+        rows = self.rows(text, name) if rows is None else rows
+        ordered = OrderedInput.of(name, rows, order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
             warn(f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
                 "returns them in undefined order; add columns to ORDER BY to distinguish them")
@@ -404,6 +442,11 @@ class Relations:
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
                 time = None  # rows without a time keep their place, and no WITHIN needs their distance
+            if any(self._collated.get(factor.input_sql, {}).values()):
+                keys = [c.name for c in plan.partition_by]
+                rows, order_by = comparable(rows, keys, plan.order_by, self._collated[factor.input_sql])
+                by_text = self.ordered(factor.input_sql, name, order_by, time, rows)
+                return by_text.batches(plan.columns), by_text, False
             if by_key and self.has_positions(factor.input_sql):
                 standing = ByKey.of(name, rows, plan, time)
                 if standing is not None:
@@ -469,6 +512,13 @@ class Resorted:
         batch = self.source.read(request)
         index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
         return batch if index is None else batch.take(index)
+
+
+def _is_other_text(e: Expression) -> bool:
+    """True for a text that is made of no other text: it has no collation."""
+    if not isinstance(e, Call | Opaque):
+        return isinstance(e, Classifier)
+    return e.type == "VARCHAR" and bool(e.arguments) and all(a.type != "VARCHAR" for a in e.arguments)
 
 
 def _is_option(data: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,10 @@ from matching.batch import Matcher
 from matching.drive import run
 from matching.purpose import Purpose
 from matching.spill import Spill
-from query.errors import DataError, QueryError
+from query.errors import DataError, Overflows, QueryError, warn
 from query.language import ast
 from query.language.parse import parse
+from query.plan.expression import Aggregate, walk
 from query.plan.joined_rows import joins_of
 from query.plan.plan import FactorPlan, Plan
 
@@ -134,7 +136,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     connection = relations.connection
     table = None
     if counted is not None:
-        table = counted_answer(counted, plan.factors[0], relations, outer, connection)
+        with suppress(Overflows):  # raised again below, or matched in wider types
+            table = counted_answer(counted, plan.factors[0], relations, outer, connection)
     if table is None:
         find(rows_matcher if bare else make)
         table = outer.run([a for a, _ in found], connection)
@@ -184,7 +187,16 @@ def answer_factor(
             return rows_alone(relations.spark.rows(factor.plan, by_spark)), lookups
         found = relations.spark.matches(factor.plan, by_spark)
     elif stream is None or beside_boxes:
-        found = list(run(make(factor.plan), batches))
+        try:
+            found = list(run(make(factor.plan), batches))
+        except Overflows as overflow:
+            if not alone or not sums_wide(factor.plan):
+                raise
+            warn(f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference "
+                 "matcher: exact, but slow and with all rows kept in memory")
+            batches, reader, late = relations.factor(factor)
+            lookups = (lookup_in(reader, late), beside)
+            found = list(run(by_reference(factor.plan), batches))
         if isinstance(reader, ByKey) and make is not rows_matcher:
             found = [reader.own_times(m) for m in found]
     else:
@@ -205,18 +217,28 @@ def answer_factor(
     return answered if answered is not None else empty_answer(factor), lookups
 
 
-def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, bool]:
-    """Runs a statement with the kernel and with the reference matcher. Returns the number of rows, and True if both
-    return the same rows."""
+def by_reference(plan: Plan) -> Matcher:
+    """Returns the reference matcher of a plan."""
     from matching.by_reference import ReferenceMatcher
     from matching.hierarchy.matcher import HierarchyMatcher
     from matching.trends_by_reference import ReferenceTrends
 
-    def by_reference(plan: Plan) -> Matcher:
-        if plan.boxes:
-            return HierarchyMatcher(plan, lambda layer, _: by_reference(layer))
-        return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
+    if plan.boxes:
+        return HierarchyMatcher(plan, lambda layer, _: by_reference(layer))
+    return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
+
+def sums_wide(plan: Plan) -> bool:
+    """True if conditions of a plan have aggregates, or numbers of more than 64 bits: kernels compute with 64."""
+    from matching.program.lanes import is_wide
+
+    parts = (part for define in plan.defines for part in walk(define.condition))
+    return any(isinstance(part, Aggregate) or is_wide(part.type) for part in parts)
+
+
+def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, bool]:
+    """Runs a statement with the kernel and with the reference matcher. Returns the number of rows, and True if both
+    return the same rows."""
     answers = []
     for make in (make_matcher, by_reference):
         with Relations(text, tables).open() as relations:

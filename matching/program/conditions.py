@@ -211,6 +211,8 @@ class ConditionCode:
                 try:
                     lower(expression, lambda _: None)
                 except NoLane:  # DuckDB computes it, as a value of every row
+                    if is_wide(expression.type) and isinstance(expression.value, int | Decimal):
+                        raise
                     return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
                 return None
             case Navigation(Classifier(), variables, logical, logical_offset, 0) if logical is not None:

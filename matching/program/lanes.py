@@ -162,7 +162,7 @@ def _literal(constant: Constant) -> Lowered:
         return Literal(int(value), lane)
     if lane.floating and isinstance(value, int | float | Decimal):
         return Literal(float(value), lane)
-    if isinstance(value, int):
+    if isinstance(value, int) and INT64_MIN <= value * 10**lane.scale <= INT64_MAX:
         return Literal(value * 10**lane.scale, lane)
     if isinstance(value, Decimal):
         scaled = value.scaleb(lane.scale)

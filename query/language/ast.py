@@ -163,8 +163,10 @@ class AfterMatchSyntax:
 
 @dataclass(frozen=True, slots=True)
 class OrderItem:
+    """descending, nulls_first: None if not written."""
+
     expression: ExpressionText
-    descending: bool
+    descending: bool | None
     nulls_first: bool | None
     span: Span
 

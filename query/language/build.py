@@ -141,7 +141,8 @@ def _definition(node: Node) -> ast.DefineSyntax:
 def _order_item(node: Node) -> ast.OrderItem:
     kinds = {str(child.data) for child in trees_of(node)}
     nulls_first = True if "nulls_first" in kinds else False if "nulls_last" in kinds else None
-    return ast.OrderItem(expression_of(node.children[0]), "descending" in kinds, nulls_first, span_of(node))
+    descending = True if "descending" in kinds else False if "ascending" in kinds else None
+    return ast.OrderItem(expression_of(node.children[0]), descending, nulls_first, span_of(node))
 
 
 def within_of(text: str, node: Node, what: str = "WITHIN") -> ast.WithinSyntax:

@@ -17,42 +17,12 @@ from typing import Any
 import duckdb
 
 from query.errors import DataError, first_line
+from query.language.session import FUNCTIONS, lent_in, needed, to_set
+from query.language.session import Settings as Settings
 from query.schema import Field
 
 #: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
-#: Settings of DuckDB that differ from the defaults, by name: TimeZone, integer_division, default_null_order.
-Settings = tuple[tuple[str, str], ...]
-#: Time zones equal to UTC.
-UTC = ("UTC", "Etc/UTC")
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The properties of a user's connection that expressions of a pattern depend on.
-
-    settings: those that are adopted. value: returns SQL of an expression's value on that connection, None if it has
-    none; value None: there is no connection. macros: names of its own functions, lower case."""
-
-    settings: Settings = ()
-    value: Callable[[str], str | None] | None = None
-    macros: frozenset[str] = frozenset()
-
-    @property
-    def nulls_first(self) -> tuple[bool, bool]:
-        """Returns whether nulls come first in ascending order, and in descending order."""
-        order = dict(self.settings).get("default_null_order", "")
-        return order.startswith("NULLS_FIRST"), order in ("NULLS_FIRST", "NULLS_LAST_ON_ASC_FIRST_ON_DESC")
-
-
-NO_SESSION = Session()
-
-
-def zoned(settings: Settings) -> bool:
-    """True if times with a time zone read differently from UTC."""
-    return dict(settings).get("TimeZone", "UTC") not in UTC
-
-
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
 #: repeat: within a query, in its next version, and in queries over one stream.
 _KEPT = 512
@@ -72,7 +42,7 @@ def connect(
         config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     given = {"threads": threads, "memory_limit": memory_limit, "temp_directory": spill}
     connection = duckdb.connect(":memory:", config=config | {k: v for k, v in given.items() if v is not None})
-    for name, value in (("TimeZone", "UTC"), *settings):
+    for name, value in (("TimeZone", "UTC"), *to_set(settings)):
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
     hide_progress(connection)
     return connection
@@ -172,7 +142,12 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     """Lends a connection for parsing, typing, folding constants and evaluating expressions, for one query of one
     thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
     dropped at the end. Costs 10 microseconds."""
-    return _home(settings).database.cursor()
+    lent = lent_in(settings)
+    if lent is None:
+        return _home(settings).database.cursor()
+    cursor: duckdb.DuckDBPyConnection = lent.cursor(settings)
+    hide_progress(cursor)
+    return cursor
 
 
 def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
@@ -183,12 +158,12 @@ def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyCon
         hide_progress(connection)
         return connection
 
-    return lent(_home(settings).idle, made)
+    return lent([] if lent_in(settings) else _home(settings).idle, made)
 
 
 def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
     """Lends such a connection whose errors carry positions."""
-    return lent(_home(settings).binders, lambda: _new_binder(settings))
+    return lent([] if lent_in(settings) else _home(settings).binders, lambda: _new_binder(settings))
 
 
 def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
@@ -382,7 +357,8 @@ def parse_expression(text: str, settings: Settings = ()) -> Node:
 
     Raises DuckFault if it is none, or more than one."""
     prefix = "SELECT "
-    statements = _serialize(prefix + text, len(prefix), settings)
+    plain = tuple(one for one in settings if one[0] != FUNCTIONS)
+    statements = _serialize(prefix + text, len(prefix), plain)
     node = statements[0]["node"]
     if len(statements) == 1 and node["type"] == "SELECT_NODE" and len(node["select_list"]) == 1:
         item: Node = node["select_list"][0]
@@ -438,6 +414,18 @@ def _empty_select() -> str:
     return str(_rows("SELECT json_serialize_sql('SELECT 1')")[0][0])
 
 
+def chosen_overload(signatures: Sequence[str], arguments: str, name: str) -> int:
+    """Returns the number of the overload that DuckDB chooses for the arguments of a macro. Raises DuckFault if none
+    fits, or for signatures that need types of a connection."""
+    bodies = ", ".join(f"({signature}) AS {i}" for i, signature in enumerate(signatures))
+    with _new_binder() as connection:
+        try:
+            connection.execute(f"CREATE TEMP MACRO {quote(name)}{bodies}")
+            return int(connection.execute(f"SELECT {quote(name)}({arguments})").fetchall()[0][0])
+        except duckdb.Error as error:
+            raise _error(error, arguments) from None
+
+
 def parse_statement(sql: str) -> Node:
     """DuckDB's syntax tree of a whole SELECT. Raises DuckFault with character offsets."""
     statements = _serialize(sql, 0)
@@ -449,7 +437,7 @@ def parse_statement(sql: str) -> Node:
 
 def nulls(fields: Sequence[Field]) -> str:
     """A SELECT of one row of typed nulls with these columns."""
-    return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {_quote(f.name)}" for f in fields)
+    return "SELECT " + ", ".join(f"CAST(NULL AS {f.type}) AS {quote(f.name)}" for f in fields)
 
 
 def describe(
@@ -458,11 +446,12 @@ def describe(
     """Returns the DuckDB types of expressions over tables, each of one row of nulls. Nothing is computed.
 
     Raises DuckFault (with meaningless offsets)."""
-    with_list = ", ".join(f"{_quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
-    names = ", ".join(_quote(name) for name, fields in tables.items() if fields)
+    with_list = ", ".join(f"{quote(name)} AS ({nulls(fields)})" for name, fields in tables.items() if fields)
+    names = ", ".join(quote(name) for name, fields in tables.items() if fields)
     items = ", ".join(f"({e}) AS c{i}" for i, e in enumerate(expressions))
     before, behind = f"WITH {with_list}" if with_list else "", f"FROM {names}" if names else ""
-    return _described(f"DESCRIBE {before} SELECT {items} {behind}", settings)
+    sql = f"DESCRIBE {before} SELECT {items} {behind}"
+    return _described(sql, needed(sql, settings))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -481,9 +470,13 @@ def canonical_type(name: str) -> str:
     return describe([f"CAST(NULL AS {name})"], {})[0]
 
 
-@cache
 def fold(sql: str, settings: Settings = ()) -> Folded | None:
     """Returns the value of an expression without columns, or None if its computation raises."""
+    return _folded(sql, needed(sql, settings))
+
+
+@cache
+def _folded(sql: str, settings: Settings) -> Folded | None:
     if re.fullmatch("[0-9]{1,9}", sql):
         return Folded(int(sql), "INTEGER", str(int(sql)))
     try:
@@ -510,6 +503,12 @@ def aggregate_names() -> frozenset[str]:
     """Returns the names of DuckDB's aggregate functions, lower case, and of the macros for aggregates."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+
+
+@cache
+def function_names() -> frozenset[str]:
+    """Returns the names of all functions that DuckDB has by itself, lower case."""
+    return frozenset(row[0].lower() for row in _rows("SELECT DISTINCT function_name FROM duckdb_functions()"))
 
 
 @cache
@@ -569,8 +568,8 @@ def bind_statement(
     try:
         cursor.execute("SET errors_as_json=true")
         for name, fields in tables.items():
-            columns = ", ".join(f"{_quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
-            create = f"CREATE TEMP TABLE {_quote(name)}({columns or 'nothing INTEGER'})"
+            columns = ", ".join(f"{quote(f.name)} {f.type if f.type != NULL_TYPE else 'INTEGER'}" for f in fields)
+            create = f"CREATE TEMP TABLE {quote(name)}({columns or 'nothing INTEGER'})"
             try:
                 cursor.execute(create)
             except duckdb.Error as error:
@@ -596,5 +595,6 @@ def describe_on(connection: duckdb.DuckDBPyConnection, sql: str, select: bool = 
 NULL_TYPE = '"NULL"'
 
 
-def _quote(name: str) -> str:
+def quote(name: str) -> str:
+    """Returns a name as SQL."""
     return '"' + name.replace('"', '""') + '"'

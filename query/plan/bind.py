@@ -13,13 +13,14 @@ from dataclasses import replace
 from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
-from query.language.duck import NO_SESSION, DuckFault, Node, Session
+from query.language.duck import DuckFault, Node
 from query.language.named import entry_around
 from query.language.parse import UNREAD
 from query.language.pieces import ComposedSql
+from query.language.session import NO_SESSION, Session
 from query.plan.bind_boxes import module_faults
 from query.plan.bind_expression import Scope, bind_expression
-from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
+from query.plan.bind_faults import syntax_diagnostic, volatile_diagnostic
 from query.plan.bind_match import MatchBinder
 from query.plan.boxes import TIMES, bounded, common_keys, reach_us, with_times
 from query.plan.expression import TRUE, Expression, quote
@@ -27,6 +28,7 @@ from query.plan.fingerprint import fingerprint
 from query.plan.inputs_of_layers import merged_inputs, read_alike, without_inputs
 from query.plan.joined_rows import after_us, box_column, box_plan, history_columns, joined_faults, joins_of, known_span
 from query.plan.lag import in_order_of_last_events, lag_us, last_event_lag_us
+from query.plan.macros import in_place
 from query.plan.merge import TIMES as MERGED_TIMES
 from query.plan.merge import MergedInput, merge
 from query.plan.output import output_columns
@@ -586,6 +588,9 @@ class _Query:
         if live is None:
             return None
         columns = output_columns(plan) if plan is not None else schema.fields
+        tables = {live_alias: live_columns, alias: columns}
+        join = replace(join, low=self.plain(join.low, tables), high=self.plain(join.high, tables),
+                       on=self.plain(join.on, tables))  # fmt: skip
         self.bound(join.low, live_alias, live_columns)
         self.bound(join.high, live_alias, live_columns)
         shown = {c.name: o.name for c, o in zip(live_columns, output_columns(live))}
@@ -789,6 +794,25 @@ class _Query:
                        nearest(name, tuple(f.name for f in columns)))
         return found
 
+    def plain(self, text: ast.ExpressionText, tables: Mapping[str, Sequence[Field]]) -> ast.ExpressionText:
+        """Returns an expression over finished rows with bodies of the connection's macros, and what its types stand
+        for, in their place."""
+        try:
+            node = duck.parse_expression(text.text, self.session.settings)
+        except DuckFault:
+            return text  # reported where it is checked
+
+        def type_of(part: Node) -> str | None:
+            if not _nodes_of(part, "COLUMN_REF"):
+                return None
+            try:
+                return duck.describe([duck.deserialize(part)], tables, self.session.settings)[0]
+            except DuckFault:
+                return None
+
+        made = in_place(node, self.session, type_of, lambda part: _span(part, text), self.faults)
+        return text if made == node else replace(text, text=duck.deserialize(made), source=None)
+
     def outside_pattern(self, text: ast.ExpressionText, place: str) -> Node | None:
         """Returns an expression over finished rows: no aggregates, windows, subqueries or volatile functions."""
         try:
@@ -806,8 +830,6 @@ class _Query:
                            hint="compute it in MEASURES")
             elif duck.is_volatile(name, len(call["arguments"])):
                 self.faults.append(volatile_diagnostic(name, _span(call, text)))
-            elif name in self.session.macros:
-                self.faults.append(macro_diagnostic(name, _span(call, text)))
         clock = [r for r in _nodes_of(node, "COLUMN_REF") if str(r["column_names"][0]).lower() in duck.CLOCK_WORDS]
         for ref in clock:
             self.faults.append(volatile_diagnostic(str(ref["column_names"][0]), _span(ref, text)))

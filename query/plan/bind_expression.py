@@ -15,8 +15,9 @@ from typing import Any
 from query.errors import Diagnostic, Span, nearest
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import NO_SESSION, DuckFault, Node, Session, Settings
-from query.plan.bind_faults import macro_diagnostic, syntax_diagnostic, volatile_diagnostic
+from query.language.duck import DuckFault, Node
+from query.language.session import NO_SESSION, Session, Settings
+from query.plan.bind_faults import syntax_diagnostic, volatile_diagnostic
 from query.plan.boxes import TIMES, column_of
 from query.plan.expression import (
     Aggregate,
@@ -33,6 +34,7 @@ from query.plan.expression import (
     literal_sql,
     show,
 )
+from query.plan.macros import in_place
 from query.plan.plan import Box
 from query.plan.tree import (
     NAVIGATION,
@@ -67,6 +69,8 @@ MATCHES = Column("MATCHES", "BIGINT")
 #: Larger offsets are equivalent to this one: no partition has so many rows.
 OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
+#: Functions that sort a list in the default order.
+_SORTS = ("list_sort", "array_sort", "list_grade_up", "array_grade_up", "grade_up")
 OPERATOR = {
     "OPERATOR_NOT": "not",
     "OPERATOR_IS_NULL": "is_null",
@@ -239,7 +243,8 @@ class _Binder:
                 diagnostic = replace(diagnostic, hint=f"{said} must precede a call: {said} LAST({column})")
             self.faults.append(diagnostic)
             return None
-        expression = self.expression(self.of_session(self.unchained(node)), None)
+        node = in_place(self.unchained(node), self.scope.session, self.type_of, self.span, self.faults)
+        expression = self.expression(self.of_session(node), None)
         for start, word in self.words.items():
             if start not in self.used and not self.faults[before:]:
                 name = "FINAL" if word.final else "RUNNING"
@@ -269,8 +274,7 @@ class _Binder:
         return {**value, **alone, "arguments": [{"name": "", "expression": column}, *value["arguments"]]}
 
     def of_session(self, value: Any) -> Any:
-        """Returns the tree with values of the user's connection (variables, the schema, now) as constants; adds a fault
-        for each function of the connection's own."""
+        """Returns the tree with values of the user's connection (variables, the schema, now) as constants."""
         if isinstance(value, list):
             return [self.of_session(v) for v in value]
         if not isinstance(value, dict):
@@ -282,8 +286,9 @@ class _Binder:
         elif value.get("class") == "COLUMN_REF" and len(value["column_names"]) == 1:
             word = str(value["column_names"][0]).lower()
             name = word if word in duck.CLOCK_WORDS and self.scope.schema.field(word) is None else ""
-        if name in session.macros and name not in (*NAVIGATION, "classifier", "match_number"):
-            self.faults.append(macro_diagnostic(name, self.span(value)))
+        if name in _SORTS and len(value["arguments"]) == 1 and session.descends:
+            descending = {"name": "", "expression": duck.parse_expression("'DESC'")}
+            return {**value, "arguments": [*value["arguments"], descending]}
         if session.value is None or name not in duck.session_names() or not self.scope.volatile:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]
@@ -296,6 +301,16 @@ class _Binder:
             return self.faulty(value, message, "cast it, or write the value")
         place = {k: value[k] for k in ("alias", "query_location", "query_location_length") if k in value}
         return {**duck.parse_expression(found), **place}
+
+    def type_of(self, node: Node) -> str | None:
+        """Returns the type of an argument of a macro; None for constants, and for what cannot be bound by itself."""
+        if not any(map(reads_rows, expressions(node))):
+            return None
+        faults: list[Diagnostic] = []
+        alone = _Binder(self.text, self.scope, faults)
+        bound = alone.expression(node, None)
+        found = bound if faults else typed(bound, self.scope.schema, faults, self.scope.session.settings)
+        return None if faults else found.type
 
     def faulty(self, node: Node, message: str, hint: str) -> Node:
         """Adds a fault and returns the node, which cannot be bound."""
@@ -342,8 +357,10 @@ class _Binder:
 
     def constant(self, node: Node) -> Expression | None:
         """Returns the value of a syntax tree without rows, or None if DuckDB cannot compute it."""
-        if any(reads_rows(part) for part in expressions(node)):
-            return None
+        own = self.scope.session.functions
+        parts = expressions(node)
+        if any(reads_rows(part) or (own and part.get("function_name", "").lower() in own) for part in parts):
+            return None  # a user's function may have another value each time
         sql = duck.deserialize(node)
         folded = duck.fold(sql, self.scope.session.settings)
         if folded is None:

@@ -22,8 +22,10 @@ def volatile_diagnostic(name: str, span: Span) -> Diagnostic:
                       "use the event's own time and columns")
 
 
-def macro_diagnostic(name: str, span: Span) -> Diagnostic:
-    """Returns HQ102 for a function that only the user's connection has."""
-    message = f"{name} is a macro of the connection, but this expression may use DuckDB's own functions only"
-    hint = "compute it in the input: FROM (SELECT *, ... AS x FROM ...)"
-    return Diagnostic("HQ102", message, span, "not DuckDB's", hint)
+def macro_diagnostic(name: str, span: Span, deep: bool = False) -> Diagnostic:
+    """Returns HQ102 for a macro of the user's connection that cannot be put in place. deep: it calls itself."""
+    if deep:
+        return Diagnostic("HQ102", f"the macro {name} calls itself", span, "without end")
+    message = f"{name} is a macro of the connection, and which one is unclear"
+    hint = "call it by its schema: main.f(x)"
+    return Diagnostic("HQ102", message, span, "in several schemas, or a table macro", hint)

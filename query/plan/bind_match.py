@@ -13,9 +13,10 @@ from typing import assert_never
 from query.errors import Diagnostic, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.language.duck import NO_SESSION, DuckFault, Session
+from query.language.duck import DuckFault
 from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
+from query.language.session import NO_SESSION, Session
 from query.plan import pattern as rp
 from query.plan.bind_boxes import BoxBinder, numbers, physical_steps
 from query.plan.bind_expression import Scope, bind_expression
@@ -190,9 +191,10 @@ class MatchBinder:
             if column is None:
                 complete = False
             else:
-                default = self.session.nulls_first[item.descending]
+                descending = self.session.descends if item.descending is None else item.descending
+                default = self.session.nulls_first[descending]
                 nulls_first = default if item.nulls_first is None else item.nulls_first
-                items.append(Order(column, item.descending, nulls_first))
+                items.append(Order(column, descending, nulls_first))
         time = schema.field(schema.time) if schema.time else None
         if time is None or not complete:
             return items

@@ -10,7 +10,8 @@ from typing import Any
 from query.errors import Span
 from query.language import duck
 from query.language.ast import ExpressionText
-from query.language.duck import Node, Session
+from query.language.duck import Node
+from query.language.session import Session
 
 NAVIGATION = {"prev", "next", "first", "last"}
 #: Node classes without a meaning in a pattern's expression, and their names in messages.
@@ -99,16 +100,16 @@ def parameter_names(lhs: Node) -> frozenset[str]:
 
 
 def type_name(cast: Node) -> str:
-    """The type a CAST names, as DuckDB writes it."""
+    """The type a CAST names, as DuckDB writes it; names of a user's types stay."""
     null = {"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": "", "query_location": 0, "query_location_length": 0,
             "literal": {"kind": "NULL_LITERAL", "text": ""}}
-    sql = duck.deserialize({**cast, "child": null, "alias": ""})
+    sql = duck.deserialize({**cast, "child": null, "alias": "", "try_cast": False})
     return sql.removeprefix("CAST(NULL AS ").removesuffix(")")
 
 
 def direction(order: Node, session: Session) -> str:
     """Returns the order of an aggregate's sort key in SQL; nulls are placed as in the session by default."""
-    descending = order["type"] == "DESCENDING"
+    descending = order["type"] == "DESCENDING" or (order["type"] == "ORDER_DEFAULT" and session.descends)
     nulls = order["null_order"]
     if nulls not in ("NULLS FIRST", "NULLS LAST"):
         nulls = "NULLS FIRST" if session.nulls_first[descending] else "NULLS LAST"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from query.errors import Diagnostic, Span
 from query.language import duck
 from query.language.duck import DuckFault, Settings
+from query.language.session import collation_key, collation_of, zoned
 from query.plan.expression import (
     Aggregate,
     Call,
@@ -36,6 +37,8 @@ NUMERIC = {
     *("FLOAT", "DOUBLE", "DECIMAL"),
 }
 TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
+#: Settings that decide about divisions by zero, and about functions of doubles without a value.
+_STRICT = {"ieee_floating_point_ops", "error_on_division_by_zero"}
 #: The type that reads differently in each time zone.
 ZONED = "TIMESTAMP WITH TIME ZONE"
 CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
@@ -92,6 +95,9 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
             hint = f"name it in MEASURES, {fault.name.upper()}() AS n, and write n here"
         return Diagnostic("HQ102", f"unknown function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
+    if message.startswith("Macro ") and len(lines) > 1:
+        candidates = [line for line in lines[1:] if "(" in line and line.endswith(")")]
+        return Diagnostic("HQ205", message.split(". ")[0], span, hint=f"available: {'; '.join(candidates[:3])}")
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
     if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
         candidates = [line for line in lines[1:] if "->" in line]
@@ -177,21 +183,27 @@ def core(expression: Expression, settings: Settings = ()) -> Expression:
         case Navigation(argument):
             return replace(expression, argument=down(argument))
         case Aggregate():
-            aggregate = _over_inputs(expression, down)
+            aggregate = _of_keys(_over_inputs(expression, down), collation_of(settings))
             return replace(aggregate, where=None if aggregate.where is None else _as_condition(aggregate.where))
-        case Opaque(_, arguments):
-            return replace(expression, arguments=tuple(map(down, arguments)))
+        case Opaque(sql, arguments):
+            read = any(a.type == "VARCHAR" for a in arguments) and collation_of(settings)
+            if (read or not _STRICT.isdisjoint(dict(settings))) and not sql.startswith("("):
+                sql = f"({sql})"  # engines compute functions that they know by their text; with DuckDB's defaults
+            return replace(expression, sql=sql, arguments=tuple(map(down, arguments)))
         case Call(function, arguments, type):
             arguments = tuple(map(down, arguments))
             if function in COMPARING:
                 arguments = _meeting(arguments, settings)
+                collation = collation_of(settings)
+                if collation and {a.type for a in arguments} <= {"VARCHAR", duck.NULL_TYPE}:
+                    arguments = tuple(_key(a, collation) for a in arguments)
             elif function == "coalesce":
                 arguments = tuple(_as(a, type, settings) for a in arguments)
             elif function == "case":
                 last = len(arguments) - 1
                 arguments = tuple(_as(a, type, settings) if i % 2 or i == last else a for i, a in enumerate(arguments))
             call = replace(expression, arguments=arguments)
-            return call if _is_core(call, duck.zoned(settings)) else _as_opaque(call)
+            return call if _is_core(call, settings) else _as_opaque(call)
         case _:
             return expression
 
@@ -219,10 +231,31 @@ def _as(value: Expression, type: str, settings: Settings) -> Expression:
     return Constant(folded.value, type, value.span, "" if numeric else sql)
 
 
-def _is_core(call: Call, zoned: bool) -> bool:
+def _key(text: Expression, collation: str) -> Expression:
+    """Returns a text that compares by its bytes as the given one under the collation."""
+    if text.type != "VARCHAR":
+        return text
+    if isinstance(text, Constant) and (folded := duck.fold(collation_key(collation, to_sql(text)))) is not None:
+        return Constant(folded.value, "VARCHAR", text.span)
+    return Opaque(collation_key(collation, '"_0"'), (text,), "VARCHAR", text.span)
+
+
+def _of_keys(e: Aggregate, collation: str) -> Aggregate:
+    """Returns min, max and count(DISTINCT) of text with a collation as aggregates that compare bytes."""
+    if not collation or e.argument is None or e.argument.type != "VARCHAR":
+        return e
+    key = _key(e.argument, collation)
+    if e.function in ("min", "max") and not e.more:
+        return replace(e, function=f"arg_{e.function}", more=(key,), distinct=False)
+    return replace(e, argument=key) if e.function == "count" and e.distinct else e
+
+
+def _is_core(call: Call, settings: Settings) -> bool:
     types = [base_type(a.type) for a in call.arguments]
     met = {*types, call.type} - {"BOOLEAN", duck.NULL_TYPE}
-    if zoned and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
+    if call.function in ("/", "//", "%") and not _STRICT.isdisjoint(dict(settings)):
+        return False
+    if zoned(settings) and ZONED in met and len(met) > 1 and call.function not in ("is_null", "is_not_null"):
         return False  # the meaning of a zone: casts, days that are not 24 hours
     if call.function in ARITHMETIC or call.function in ("neg", "abs"):
         return all(t in NUMERIC | TEMPORAL | {duck.NULL_TYPE} for t in types)

@@ -277,13 +277,8 @@ ANY = "SELECT * FROM {} MATCH_RECOGNIZE ({} ORDER BY i MEASURES {} PATTERN (A+) 
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ("SET default_collation = 'NOCASE'", "default_collation = NOCASE"),
-        ("SET default_order = 'DESC'", "default_order"),
-        ("SET ieee_floating_point_ops = false", "ieee_floating_point_ops = false"),
-        ("SET error_on_division_by_zero = false", "error_on_division_by_zero"),
-        ("SET regex_match_operator_semantics = 'full'", "regex_match_operator_semantics"),
-        ("SET disable_timestamptz_casts = true", "disable_timestamptz_casts"),
-        ("SET Calendar = 'japanese'", "Calendar"),
+        ("SET preserve_identifier_case = 'lowercase'", "preserve_identifier_case"),
+        ("SET order_by_non_integer_literal = true", "order_by_non_integer_literal"),
     ],
 )  # fmt: skip
 def test_settings_that_are_refused(setting: str, named: str) -> None:
@@ -296,6 +291,53 @@ def test_settings_that_are_refused(setting: str, named: str) -> None:
     assert told(connection, text) == [("6",)]
 
 
+def answered(connection: duckdb.DuckDBPyConnection, text: str, reference: bool | None) -> str:
+    """The rows of a statement, or "error". reference: None for DuckDB alone."""
+    try:
+        found = by_duckdb(connection, text) if reference is None else told(connection, text, reference)
+    except (duckdb.Error, hybrid.QueryError, hybrid.DataError):
+        return "error"
+    return repr(found)
+
+
+# Before: refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "conditions"), [
+    ("ieee_floating_point_ops = false", ("{d} / 0 IS NULL", "{v} / {d} > 1", "sqrt({d}) > 1", "ln({v}) > 1",
+                                         "ln({v} / {a}) < 0", "{v} % {d} = 0", "{v} / {a} < 1", "sqrt({v} - {a}) > 0")),
+    ("error_on_division_by_zero = false", ("{v} // 0 IS NULL", "{v} % ({v} - 3) IS NULL", "({v} // ({a} - 5)) IS NULL",
+                                           "{d} / 0 = 1", "coalesce({v} % ({a} - 4), 7) = 7")),
+    ("Calendar = 'japanese'", ("year({z}) = 6", "year({z}) = year({az})", "{z} + INTERVAL 1 MONTH > {az}",
+                               "date_trunc('month', {z}) = date_trunc('month', {az})", "{z}::VARCHAR > '2024'")),
+    ("regex_match_operator_semantics = 'full'", ("{v}::VARCHAR ~ '[0-4]'", "{v}::VARCHAR || {a} ~ '5'")),
+    ("disable_timestamptz_casts = true", ("{z}::DATE = DATE '2024-03-10'", "{z} > {az}", "hour({z}) > 5")),
+    ("default_order = 'DESC'", ("list_sort([{v}, {i}, 3])[1] = 5", "list_sort([{v}, {a}], 'ASC')[1] = {v}")),
+])  # fmt: skip
+def test_settings_decide_what_conditions_mean(setting: str, conditions: tuple[str, ...]) -> None:
+    connection = connect("ALTER TABLE t ADD COLUMN d DOUBLE", "UPDATE t SET d = v - 4", f"SET {setting}")
+    for condition in conditions:
+        here = condition.format(v="v", i="i", d="d", z="z", a="A.v", az="A.z")
+        there = condition.format(v="b.v", i="b.i", d="b.d", z="b.z", a="a.v", az="a.z")
+        text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i ASC MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+        text += f"PATTERN (A B) DEFINE B AS {here})"
+        joined = f"SELECT a.i, b.i FROM t AS a JOIN t AS b ON b.i = a.i + 1 WHERE {there} ORDER BY a.i ASC"
+        expected = answered(connection, joined, None)
+        for reference in (False, True):
+            assert answered(connection, text, reference) == expected, condition
+
+
+@pytest.mark.slow
+def test_the_default_order() -> None:
+    connection = connect("SET default_order = 'DESC'")
+    text = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY v MEASURES list(A.v) AS l, list(A.i ORDER BY A.i) AS m,
+        list(A.i ORDER BY A.i ASC) AS a, list_sort([1, 3, 2]) AS s, any_value(A.v ORDER BY A.v) AS f,
+        quantile_cont(A.v, 0.25) AS q PATTERN (A+))"""
+    expected = """SELECT list(v ORDER BY v), list(i ORDER BY i), list(i ORDER BY i ASC), list_sort([1, 3, 2]),
+        any_value(v ORDER BY v), quantile_cont(v, 0.25) FROM t"""
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
 def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     """A setting that a new DuckDB brings has to be looked at: whether a pattern's expressions depend on it."""
     known = {name for (name,) in duckdb.sql("SELECT name FROM duckdb_settings()").fetchall()}
@@ -304,45 +346,232 @@ def test_every_setting_of_duckdb_is_one_of_ours() -> None:
     assert len(known | hidden) == 170, "which of the new ones change what an expression means?"
 
 
-# Before: PARTITION BY split a and A, which GROUP BY merges.
+def named(collation: str, default: str = "") -> duckdb.DuckDBPyConnection:
+    """A connection with a table of names. collation: of its columns; default: of the connection."""
+    of = f"VARCHAR COLLATE {collation}" if collation else "VARCHAR"
+    rows = "('a', 1, 'Z'), ('A', 2, 'y'), ('b', 3, 'x'), ('Ä', 4, 'X'), (NULL, 5, 'w'), ('B', 6, 'ä'), ('c', 7, 'B')"
+    connection = connect(f"CREATE TABLE n(name {of}, i INTEGER, o {of})", f"INSERT INTO n VALUES {rows}")
+    if default:
+        connection.execute(f"SET default_collation = '{default}'")
+    return connection
+
+
+COLLATIONS = [("", "NOCASE"), ("", "NOCASE.NOACCENT"), ("", "de"), ("", "de.nocase"), ("NOCASE", ""), ("de.nocase", "")]
+
+
+# Before: compared by bytes, and later refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("collation", "default"), COLLATIONS)
+def test_text_compares_under_its_collation(collation: str, default: str) -> None:
+    connection = named(collation, default)
+    for condition in (
+        "{n} = 'a'", "{n} < 'B'", "{n} IN ('a', 'b')", "{n} BETWEEN 'a' AND 'B'", "starts_with({n}, 'a')",
+        "CASE {n} WHEN 'a' THEN true ELSE false END", "upper({n}) = 'a'", "coalesce({n}, 'B') = 'b'", "{n} LIKE 'a%'",
+        "list_contains([{n}], 'a')", "o > {n}", "{n} = {a}", "{n} < {a}", "{n} <= {a} OR {n} = 'b'",
+        "{n} IN ({a}, 'b')", "starts_with({n}, {a})", "greatest({n}, {a}) = {n}", "{n} IS NOT DISTINCT FROM {a}",
+        "contains({n} || {a}, 'AB')", "lower({n}) > upper({a})",
+    ):  # fmt: skip
+        here = condition.format(n="name", a="A.name")
+        there = condition.replace("o >", "b.o >").format(n="b.name", a="a.name")
+        text = "SELECT * FROM n MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+        text += f"PATTERN (A B) DEFINE B AS {here})"
+        expected = f"SELECT a.i, b.i FROM n AS a JOIN n AS b ON b.i = a.i + 1 WHERE {there} ORDER BY ALL"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, expected), condition
+    for measure in ("min({n})", "max({n})", "count(DISTINCT {n})", "list({n} ORDER BY {n}, {i})", "arg_min({i}, {n})"):
+        of_match, own = measure.format(n="A.name", i="A.i"), measure.format(n="name", i="i")
+        text = f"SELECT * FROM n MATCH_RECOGNIZE (ORDER BY i MEASURES {of_match} AS x PATTERN (A+))"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, f"SELECT {own} FROM n"), measure
+
+
+# Before: PARTITION BY split a and A, which GROUP BY merges; later refused by name.
+@pytest.mark.slow
+@pytest.mark.parametrize(("collation", "default"), COLLATIONS)
+def test_collations_partition_and_order(collation: str, default: str) -> None:
+    connection = named(collation, default)
+    for text, expected in (
+        ("SELECT n, l FROM n MATCH_RECOGNIZE (PARTITION BY name ORDER BY i MEASURES count(*) AS n, list(A.i) AS l "
+         "PATTERN (A+)) ORDER BY l", "SELECT count(*), list(i ORDER BY i) AS l FROM n GROUP BY name ORDER BY l"),
+        ("SELECT * FROM n MATCH_RECOGNIZE (ORDER BY name DESC, i MEASURES list(A.i) AS l PATTERN (A+))",
+         "SELECT list(i ORDER BY name DESC, i) FROM n"),
+        ("SELECT * FROM n MATCH_RECOGNIZE (ORDER BY name, o, i MEASURES list(A.name) AS l PATTERN (A+))",
+         "SELECT list(name ORDER BY name, o, i) FROM n"),
+    ):  # fmt: skip
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, expected)
+    kept = told(connection, "SELECT name FROM n MATCH_RECOGNIZE (PARTITION BY name ORDER BY i PATTERN (A+))")
+    assert {name for (name,) in kept} <= {"a", "A", "b", "Ä", None, "c", "B"}  # the first of those that are equal
+    assert len(kept) == len(by_duckdb(connection, "SELECT DISTINCT name FROM n"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "column"),
     [("n", "name"), ("w", "called"), ("(SELECT * FROM n, frame)", "name"),
      ("(SELECT name COLLATE NOCASE AS c, i FROM p)", "c")],
 )
-def test_a_column_with_a_collation(relation: str, column: str) -> None:
+def test_collations_of_columns_are_found_and_refused_where_they_are_not_supported(relation: str, column: str) -> None:
     connection = connect(
         "CREATE TABLE n(name VARCHAR COLLATE NOCASE, i INTEGER)", "INSERT INTO n VALUES ('a', 1), ('A', 2), ('b', 3)",
         "CREATE VIEW w AS SELECT name AS called, i FROM n",
         "CREATE TABLE p AS SELECT name COLLATE C AS name, i FROM n",
     )  # fmt: skip
     connection.register("frame", pa.table({"x": [1]}))
-    for clauses in ((f"PARTITION BY {column}", "count(*) AS n"), ("", f"max(A.{column}) AS n")):
+    for clauses in (
+        (f"PARTITION BY {column}", f"LAST({column}) AS n"), ("", f"max(A.{column}) = CLASSIFIER() AS n"),
+        ("", f"max(A.{column}) = max(A.i::VARCHAR) AS n"),
+    ):  # fmt: skip
         with pytest.raises(hybrid.QueryError, match=f"{column} has the collation NOCASE") as caught:
             hybrid.sql(ANY.format(relation, *clauses), connection)
         assert f'FROM (SELECT * REPLACE ("{column}" COLLATE C AS "{column}") FROM ...)' in str(caught.value)
+    text = f"SELECT * FROM {relation} MATCH_RECOGNIZE (PARTITION BY {column} ORDER BY i ALL ROWS PER MATCH "
+    text += "PATTERN (A+))"
+    with pytest.raises(hybrid.QueryError, match="it is a key of PARTITION BY"):
+        hybrid.sql(text, connection)
     assert told(connection, ANY.format(relation, "", "count(*) AS n")) == [("3",)]
+    assert told(connection, ANY.format(relation, f"PARTITION BY {column}", "count(*) AS n")) == [("a", "2"), ("b", "1")]
     taken_off = f"(SELECT * REPLACE ({column} COLLATE C AS {column}) FROM {relation})"
     assert len(told(connection, ANY.format(taken_off, f"PARTITION BY {column}", "count(*) AS n"))) == 3
 
 
 @pytest.mark.slow
-def test_functions_of_a_connection() -> None:
-    connection = connect("CREATE MACRO lower(x) AS 'mine'", "CREATE MACRO own(x) AS x + 1", "CREATE MACRO sum(x) AS 7")
-    for call in ("lower('A')", "own(A.v)", "upper(lower('A'))", "sum(A.v)"):
-        with pytest.raises(hybrid.QueryError, match=r"is a macro of the connection(.|\n)*compute it in the input"):
-            hybrid.sql(ANY.format("t", "", f"{call} AS x"), connection)
-    on = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts, 'A' AS k PATTERN (A)) AS p "
-    on += "JOIN HISTORY OF t FROM p.ts - INTERVAL 1 DAY TO p.ts AS h ON lower(p.k) = 'a'"
-    with pytest.raises(hybrid.QueryError, match="lower is a macro of the connection"):
-        hybrid.sql(on, connection)
-    connection.create_function("python", lambda x: x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
-    with pytest.raises(hybrid.QueryError, match="unknown function python"):
-        hybrid.sql(ANY.format("t", "", "python(A.v) AS x"), connection)
-    computed = "SELECT * FROM (SELECT *, own(v) AS x FROM t) MATCH_RECOGNIZE (ORDER BY i MEASURES A.x AS x "
-    computed += "PATTERN (A B{5}))"
-    assert told(connection, computed) == [("8",)]
+@pytest.mark.parametrize("clauses", [
+    "AS p JOIN HISTORY OF h FROM p.ts - INTERVAL 1 DAY TO p.ts AS q ON q.s = p.s",
+    "AS p JOIN HISTORY OF h FROM p.ts - INTERVAL 1 DAY TO p.ts AS q ON true",
+])  # fmt: skip
+def test_a_history_has_no_collation(clauses: str) -> None:
+    connection = connect("CREATE TABLE h AS SELECT ts, 'a' AS s FROM t", "SET default_collation = 'NOCASE'")
+    text = "SELECT p.s FROM h MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts, A.s AS s PATTERN (A)) "
+    with pytest.raises(hybrid.QueryError, match="s has the collation NOCASE, which patterns do not support here"):
+        hybrid.sql(text + clauses, connection)
+
+
+#: Statements that give a connection functions and types of its own.
+OWN = (
+    "CREATE SCHEMA s", "CREATE MACRO own(x) AS x + 1, (x, y, z := 3) AS x * y * z", "CREATE MACRO s.own(x) AS x + 100",
+    "CREATE MACRO s.only(x) AS x + 200", "CREATE MACRO lower(x) AS 'mine'",
+    "CREATE MACRO typed(x INTEGER) AS 'int', (x VARCHAR) AS 'text'",
+    "CREATE MACRO cast_to(x DECIMAL(10, 2)) AS x, (x VARCHAR) AS x || '!'",
+    "CREATE TEMP MACRO defaults(x, y := 1 + 1, w := 'a,b := ''c', u := [1, 2]) AS x * y || w || u::VARCHAR",
+    "CREATE MACRO nested(x) AS own(x) * 2", "CREATE MACRO ratio(x) AS sum(x) / count(*)",
+    "CREATE MACRO plus(x, y := 1) AS sum(x) + y", "CREATE MACRO each(l, x) AS list_transform(l, lambda x: x + 1)",
+    "CREATE MACRO captures(x) AS list_transform([1, 2], lambda v: v + x)",
+    'CREATE MACRO "odd Name"("my x", "Y y" INTEGER := 3) AS "my x" + "Y y"', "CREATE MACRO field(x) AS x.a + 1",
+    "CREATE MACRO middling(x) AS coalesce(x, 0) > 3 AND x IN (4, 5, 6, 7)",
+    "CREATE MACRO way(x, y) AS CASE WHEN x > y THEN 'up' ELSE 'down' END",
+    "CREATE TYPE mood AS ENUM ('up', 'down', 'flat')", "CREATE TYPE s.money AS DECIMAL(9, 3)",
+    "CREATE MACRO felt(x) AS x::mood",
+)  # fmt: skip
+
+
+def with_own(*more: str) -> duckdb.DuckDBPyConnection:
+    connection = connect(*OWN)
+    connection.create_function("py", lambda x: x * x, ["INTEGER"], "INTEGER")  # type: ignore[list-item,arg-type]
+    one, two = ["INTEGER"], ["INTEGER", "INTEGER"]
+    connection.create_function("pair", lambda x, y: f"{x}-{y}", two, "VARCHAR")  # type: ignore[arg-type]
+    connection.create_function("fails", lambda x: 100 // (x - 3), one, "INTEGER")  # type: ignore[arg-type]
+    connection.execute("CREATE MACRO by_python(x) AS py(x) + 1")
+    for statement in more:
+        connection.execute(statement)
+    return connection
+
+
+# Before: refused, all of them: only DuckDB's own functions and types were known.
+@pytest.mark.slow
+def test_functions_and_types_of_a_connection() -> None:
+    connection = with_own()
+    for e in (
+        "own({v})", "own({v}, {i}, 2)", "own({v}, {i}, z := 2)", "OWN({v})", "own(own({v}))", "typed({v})",
+        "typed({v}::VARCHAR)", "typed(NULL)", "cast_to({i})", "cast_to('a')", "defaults({v})",
+        "defaults({v}, u := [3])",
+        "nested({v})", "lower('A')", "'A'.lower()", "each([1, {v}], 5)", "captures({v})", "s.own({v})", "main.own({v})",
+        "memory.s.own({v})", "s.only({v})", '"odd Name"({v})', '"odd Name"({v}, 7)', "field({{'a': {v}}})",
+        "middling({v})", "way({v}, {i})", "'up'::mood", "way({v}, {i})::mood > 'up'", "TRY_CAST('x' AS mood)",
+        "{v}::s.money", "[{v}::s.money]::s.money[]", "felt(way({v}, {i}))", "py({v})", "py(3)", "pair({v}, {i})",
+        "py({v}) + py({i})", "by_python({v})", "upper(pair({v}, {i}))", "sqrt(py({v}))", "[own({v}), py({v})]",
+    ):  # fmt: skip
+        own, of_match = e.format(v="v", i="i"), e.format(v="A.v", i="A.i")
+        expected = by_duckdb(connection, f"SELECT {own} FROM t ORDER BY i")
+        for reference in (False, True):
+            text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {of_match} AS x PATTERN (A) "
+            text += f"DEFINE A AS ({own}) IS NOT NULL OR v IS NOT NULL)"
+            assert told(connection, text, reference) == expected, own
+
+
+# Before: refused.
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", [
+    "own({v}) > own({a})", "py({v}) < py({a})", "pair({v}, {a}) > '4-4'", "own({v}, {a}, 1) > 18",
+    "way({v}, {a}) = 'down'", "felt(way({v}, {a})) > 'up'", "middling({v}) AND middling({a})", "own({v} + {a}) = 12",
+    "py(({v} - {a})::INTEGER) >= 1", "by_python({v} - {a}) = 2", "lower({v}::VARCHAR || {a}) = 'mine'",
+])  # fmt: skip
+def test_functions_of_a_connection_between_two_rows(condition: str) -> None:
+    connection = with_own()
+    here, there = condition.format(v="v", a="A.v"), condition.format(v="b.v", a="a.v")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.i AS a, B.i AS b AFTER MATCH NO SKIP "
+    text += f"PATTERN (A B) DEFINE B AS {here})"
+    expected = f"SELECT a.i, b.i FROM t AS a JOIN t AS b ON b.i = a.i + 1 AND {there} ORDER BY ALL"
+    for reference in (False, True):
+        assert told(connection, text, reference) == by_duckdb(connection, expected)
+
+
+# Before: refused.
+@pytest.mark.slow
+def test_functions_of_a_connection_over_the_match() -> None:
+    connection = with_own()
+    for measure in (
+        "ratio({v})", "plus({v})", "plus({v}, y := 4)", "plus(own({v}))", "sum(py({v}))",
+        "max(felt(if({v} > 3, 'up', 'down')))", "list(own({v}) ORDER BY py({v}))",
+    ):  # fmt: skip
+        text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {measure.format(v='A.v')} AS x PATTERN (A+))"
+        for reference in (False, True):
+            assert told(connection, text, reference) == by_duckdb(connection, f"SELECT {measure.format(v='v')} FROM t")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES count(*) AS n PATTERN (A+) DEFINE A AS plus(v) <= 19)"
+    assert told(connection, text)[0] == ("3",)  # 7 + 6 + 5, and 1
+    text = """SELECT p.v AS p, h.v AS h
+      FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS v, A.ts AS ts PATTERN (A)) AS p
+      JOIN HISTORY OF t FROM before(p.ts) TO p.ts AS h ON way(h.v, p.v)::mood = 'up' AND py(h.v) < 50 ORDER BY ALL"""
+    connection.execute("CREATE MACRO before(t) AS t - INTERVAL 9 DAY")
+    expected = "SELECT p.v, h.v FROM t AS p JOIN t AS h ON h.ts < p.ts AND h.v > p.v AND h.v < 8 ORDER BY ALL"
+    assert told(connection, text) == by_duckdb(connection, expected)
+    assert len(told(connection, text)) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("measure", "said"), [
+    ("ratio(DISTINCT A.v)", "ratio is a macro, which takes no DISTINCT"),
+    ("own(A.v, 1, 2, 3)", r"Macro own\(\) does not support the supplied arguments(.|\n)*available: own\(x\); own"),
+    ("looks(A.v)", "a subquery in a pattern's expression is not supported"),
+    ("here(A.v)", "here is a macro of the connection, and which one is unclear(.|\n)*call it by its schema"),
+    ("listed(A.v)", "listed is a macro of the connection"),
+    ("fails(FIRST(A.v, 4))", "ZeroDivisionError"),
+])  # fmt: skip
+def test_calls_of_functions_of_a_connection_that_are_refused(measure: str, said: str) -> None:
+    connection = with_own(
+        "CREATE MACRO looks(x) AS (SELECT max(v) FROM (VALUES (1)) AS d(v) WHERE v = x)", "CREATE SCHEMA q",
+        "CREATE MACRO listed(x) AS TABLE SELECT x", "CREATE MACRO s.here(x) AS 1", "CREATE MACRO q.here(x) AS 2",
+    )  # fmt: skip
+    with pytest.raises((hybrid.QueryError, hybrid.DataError), match=said):
+        hybrid.sql(ANY.format("t", "", f"{measure} AS x"), connection)
+
+
+@pytest.mark.slow
+def test_no_answer_about_a_function_outlives_it() -> None:
+    connection = connect()
+    text = ANY.format("t", "", "typeof(py(LAST(A.v))) AS t, py(LAST(A.v)) AS x, py(2) AS c")
+    for function, type, expected in (
+        (lambda x: x + 1, "INTEGER", ("INTEGER", "3", "3")), (lambda x: x + 2, "INTEGER", ("INTEGER", "4", "4")),
+        (lambda x: f"<{x}>", "VARCHAR", ("VARCHAR", "<2>", "<2>")),
+    ):  # fmt: skip
+        connection.create_function("py", function, ["INTEGER"], type)  # type: ignore[list-item,arg-type]
+        assert told(connection, text) == [expected]
+        connection.remove_function("py")
+    with pytest.raises(hybrid.QueryError, match="unknown function py"):
+        hybrid.sql(text, connection)
+    for body, result in (("x + 1", "3"), ("x - 1", "1")):
+        connection.execute(f"CREATE OR REPLACE MACRO own(x) AS {body}")
+        assert told(connection, ANY.format("t", "", "own(LAST(A.v)) AS x")) == [(result,)]
 
 
 def test_values_that_cannot_be_written_down_are_refused() -> None:

@@ -369,10 +369,10 @@ def test_clauses() -> None:
     )
     assert [e.text for e in match.partition_by] == ["k", "lower(g)"]
     assert [(o.expression.text, o.descending, o.nulls_first) for o in match.order_by] == [
-        ("ts", False, None),
+        ("ts", None, None),
         ("x + 1", True, False),
         ("y", False, None),
-        ("z", False, True),
+        ("z", None, True),
     ]
     assert [piece(text, o) for o in match.order_by] == ["ts", "x + 1 desc nulls last", "y asc", "z nulls first"]
     assert [(m.expression.text, m.name.written, m.name.quoted) for m in match.measures] == [

@@ -1,0 +1,1 @@
+"""Plain conditions beside cheap neighbours: what a condition costs, and how that grows."""
