@@ -176,7 +176,7 @@ def answer_factor(
         seen_late = any(seen for _, seen in views.values())
         make = partial(joining_matcher, histories=sources, late=seen_late)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
-    batches, reader, late = relations.factor(factor, by_key=alone)
+    batches, reader, late = relations.factor(factor, by_key=alone, again=make is not rows_matcher)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark is not None and relations.spark is not None:
