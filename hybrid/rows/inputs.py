@@ -37,7 +37,7 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NamedTable:
     """A named table, whose columns are read when they are asked for. empty: its columns without rows. rereads: its rows
     are read from their source each time, and may be others by then."""
 
@@ -63,10 +63,12 @@ class Given:
                 return conform(self.source.select(names), self.name)
             if isinstance(self.source, duckdb.DuckDBPyRelation):
                 return table_of(self.source.project(", ".join(map(quote, names))), self.name)
+            if hasattr(self.source, "to_table"):
+                return conform(self.source.to_table(columns=names), self.name)
             return conform(pa.table(self.source.select(names).collect()), self.name)
 
 
-def given(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Given:
+def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> NamedTable:
     """Returns a named table; see `to_arrow`."""
     with _faults_of(name):
         source = _source(data, name, access)
@@ -77,21 +79,23 @@ def given(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Given:
                 "file",
             )
         if isinstance(source, pa.Table):
-            return Given(name, source, conform(source.slice(0, 0), name))
+            return NamedTable(name, source, conform(source.slice(0, 0), name))
         if isinstance(source, duckdb.DuckDBPyRelation):
-            return Given(name, source, table_of(source.limit(0), name))
-        return Given(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name))
+            return NamedTable(name, source, table_of(source.limit(0), name))
+        if hasattr(source, "to_table"):
+            return NamedTable(name, source, conform(source.schema.empty_table(), name))
+        return NamedTable(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name))
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
     """Returns a named table as Arrow, in the types that DuckDB returns: plain strings, microseconds, no dictionaries.
 
-    data: an Arrow table, batch or reader, a pandas or polars frame, a DuckDB relation, anything with the PyCapsule
-    protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key missing
-    in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
+    data: an Arrow table, batch, reader or dataset, a pandas or polars frame, a DuckDB relation, anything with the
+    PyCapsule protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (CSV,
+    JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key
+    missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
-    return given(data, name, access).table()
+    return named_table(data, name, access).table()
 
 
 @contextmanager
@@ -105,12 +109,12 @@ def _faults_of(name: str) -> Iterator[None]:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"table {name}: {error}", "give each column one type") from None
 
 
 def _source(data: Any, name: str, access: duck.Access) -> Any:
-    """Returns what the rows are read from: an Arrow table, a DuckDB relation or a lazy frame; None if it is none."""
+    """Returns what the rows are read from: an Arrow table, a dataset, a DuckDB relation or a lazy frame; None if it is none."""
     if isinstance(data, str | os.PathLike):
         data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
@@ -121,8 +125,13 @@ def _source(data: Any, name: str, access: duck.Access) -> Any:
         return pa.Table.from_batches([data])
     module = type(data).__module__.split(".")[0]
     if module == "pandas":  # a Series is a column, not a table
-        return pa.Table.from_pandas(data, preserve_index=False) if hasattr(data, "columns") else None
+        if not hasattr(data, "columns"):
+            return None
+        _refuse_twins(list(map(str, data.columns)), name)
+        return pa.Table.from_pandas(data, preserve_index=False)
     if module == "polars" and hasattr(data, "collect"):
+        return data
+    if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset
         return data
     if module == "polars" and hasattr(data, "schema"):
         data = _typed(data, name)
@@ -163,14 +172,18 @@ def table_of(relation: Any, name: str) -> pa.Table:
     return conform(arrow_of(relation), name)
 
 
+def _refuse_twins(columns: Sequence[str], name: str) -> None:
+    lowered = [c.lower() for c in columns]
+    if len(set(lowered)) < len(lowered):
+        twice = next(c for c in columns if lowered.count(c.lower()) > 1)
+        raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
+
+
 def conform(table: pa.Table, name: str) -> pa.Table:
     """Returns the table in the column types that DuckDB returns. Columns of these types are not copied."""
     if not table.num_columns:
         raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
-    lowered = [c.lower() for c in table.column_names]
-    if len(set(lowered)) < len(lowered):
-        twice = next(c for c in table.column_names if lowered.count(c.lower()) > 1)
-        raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
+    _refuse_twins(table.column_names, name)
     columns: list[pa.ChunkedArray] = []
     for field, column in zip(table.schema, table.columns):
         what = f"{name}.{field.name}"

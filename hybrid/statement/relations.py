@@ -18,14 +18,15 @@ from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
 from hybrid.rows.faults import fault
+from hybrid.rows.frames import given_by
 from hybrid.rows.inputs import (
     TIME_TYPES,
-    Given,
+    NamedTable,
     OrderedInput,
     alike,
     fields_of,
-    given,
     has_ties,
+    named_table,
     order_index,
     plain_type,
     some_columns,
@@ -108,7 +109,8 @@ class Relations:
         self._words = {w.lower() for one in texts for w in re.findall(r"\w+", one) + re.findall(r'"([^"]+)"', one)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
-        self._sources: dict[str, Given] = {}
+        self.given = given_by(tables)
+        self._sources: dict[str, NamedTable] = {}
         #: By input: the columns that were read of it.
         self._read: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
@@ -216,11 +218,11 @@ class Relations:
                 self.register(self._given[key][0], self.table(key))
                 self._filled.add(key)
 
-    def _source(self, key: str) -> Given:
+    def _source(self, key: str) -> NamedTable:
         """Returns a named table."""
         if key not in self._sources:
             name, data = self._given[key]
-            self._sources[key] = given(data, name, self._access)
+            self._sources[key] = named_table(data, name, self._access)
         return self._sources[key]
 
     def table(self, key: str, columns: Collection[str] | None = None) -> pa.Table:
