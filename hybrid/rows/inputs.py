@@ -114,7 +114,8 @@ def _faults_of(name: str) -> Iterator[None]:
 
 
 def _source(data: Any, name: str, access: duck.Access) -> Any:
-    """Returns what the rows are read from: an Arrow table, a dataset, a DuckDB relation or a lazy frame; None if it is none."""
+    """Returns what rows are read from: an Arrow table, a dataset, a DuckDB relation or a lazy frame. None: not a table.
+    """
     if isinstance(data, str | os.PathLike):
         data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
