@@ -32,7 +32,7 @@ from query.plan.plan import Order, Plan
 ROWS_MIN = 1 << 17
 #: Of many keys, rows are brought together before they are matched: a matcher of so many misses the cache at each row.
 #: What counts are the different keys of the first rows.
-KEYS_MANY, FIRST_ROWS = 1 << 14, 1 << 16
+KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,13 @@ class ByKey:
         if begins is None:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
-        return ByKey(table, ts_us, _clock(ts_us, begins, plan), begins)
+        interval_us = plan.within.interval_us if plan.within is not None else None
+        clock_us = ts_us
+        if interval_us is not None:  # only WITHIN reads times
+            block = np.zeros(len(ts_us), np.int64)
+            block[begins[1:]] = 1
+            clock_us = one_clock(ts_us, np.cumsum(block), interval_us)
+        return ByKey(table, ts_us, clock_us, begins)
 
     @staticmethod
     def gathered(ordered: OrderedInput, plan: Plan) -> ByKey | None:
@@ -87,7 +93,7 @@ class ByKey:
         offset = seq if ordered.order is None else ordered.order[seq]
         table = some_columns(ordered.table, plan.columns).combine_chunks().take(pa.array(offset))
         ts_us = ordered.ts_us[seq]
-        return ByKey(table, ts_us, _clock(ts_us, begins, plan), begins, offset, seq)
+        return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
         """Yields batches of at most BATCH_ROWS rows, zero copy."""
@@ -191,16 +197,6 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) ->
     by = np.concatenate([m.decided_seq[m.row_match] for m in found if m.decided_seq is not None])
     rows = pa.concat_tables([m.rows for m in found]).combine_chunks().take(pa.array(sorting_order(by)))
     return [replace(found[0], rows=rows), *at_end]
-
-
-def _clock(ts_us: np.ndarray, begins: np.ndarray, plan: Plan) -> np.ndarray:
-    """Returns the times for the matcher; see ByKey."""
-    interval_us = plan.within.interval_us if plan.within is not None else None
-    if interval_us is None:  # only WITHIN reads times
-        return ts_us
-    block = np.zeros(len(ts_us), np.int64)
-    block[begins[1:]] = 1
-    return one_clock(ts_us, np.cumsum(block), interval_us)
 
 
 def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
