@@ -82,14 +82,15 @@ class ByKey:
             return None
         if first.group_by(names).aggregate([]).num_rows < KEYS_MANY:
             return None
-        from matching.keys import Keys  # loads numba, as the matcher has
+        from matching.kernels.radix import by_number  # loads numba, as the matcher has
+        from matching.keys import Keys
 
         keys = [column.combine_chunks() for column in ordered.rows(names).select(names).columns]
         ids = Keys([key.type for key in keys]).encode(keys, rows)
         counts = np.bincount(ids)
         begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        seq = sorting_order(ids)
-        del ids, keys
+        seq = by_number(ids, begins)
+        del ids, keys, counts
         offset = seq if ordered.order is None else ordered.order[seq]
         table = some_columns(ordered.table, plan.columns).combine_chunks().take(pa.array(offset))
         ts_us = ordered.ts_us[seq]

@@ -12,6 +12,7 @@ import hybrid
 from hybrid.rows import inputs
 from hybrid.statement import by_key
 from hybrid.statement.by_key import ByKey
+from matching.kernels.radix import by_number
 
 PATTERNS = {
     "sessions": "(A B*) DEFINE B AS ts - PREV(ts) <= INTERVAL 3 SECOND",
@@ -139,3 +140,9 @@ def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "sorting_order", None)
     events = table(2, "ties")
     assert hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=events).arrow().num_rows
+
+
+def test_rows_are_placed_by_number_in_their_order() -> None:
+    numbers = np.random.default_rng(4).integers(0, 50, 1_000)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=50))[:-1]])
+    assert np.array_equal(by_number(numbers, begins), np.argsort(numbers, kind="stable"))
