@@ -110,7 +110,8 @@ class Matches:
     the first and last matched event (of the start row, for an empty match). Evidence: the matched events of match i are
     event_*[event_bounds[i]:event_bounds[i+1]], in order; event_variable is an index into `variables`. ends: replaces
     times and evidence, see matching.purpose; contiguous matches then keep only the variables of their events. ids:
-    int64 (n, 2), the match ids (matching.identity), if the purpose includes them.
+    int64 (n, 2), the match ids (matching.identity), if the purpose includes them. decided_seq: int64 (n,), the ingest
+    sequence of the row that decided each match, if they were found key by key and come in no order of rows.
     """
 
     rows: pa.Table
@@ -129,6 +130,7 @@ class Matches:
     outcome: np.ndarray[tuple[int], np.dtype[np.int8]] | None = None
     ends: Ends | None = None
     ids: np.ndarray | None = None
+    decided_seq: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.number)

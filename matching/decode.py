@@ -17,6 +17,8 @@ class Decode:
     `carried`, int64 (n, registers), -1 null."""
 
     carried: np.ndarray
+    #: per match the row that decided it, if the engine notes it (matching.engines.engine.Engine.dates)
+    at: Int64Array | None = None
 
     def __init__(self, bare: bool = False) -> None:
         """bare: True if the identities of rows are not needed; they then get no room."""

@@ -503,3 +503,64 @@ class Keys:
         ]
         if self.tuples is not None:
             self.tuples = Numbers(tables["packed"].to_numpy(), -1, tables["free"].to_numpy())
+
+
+class KeyRuns(Keys):
+    """Partition ids of rows that come key by key: no key comes again after another one. Nothing is hashed."""
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        super().__init__(types)
+        self._types = tuple(types)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all keys."""
+        self._count = 0
+        self._last: list[pa.Array] = []  # the key of the last row
+        self._firsts: list[list[pa.Array]] = [[] for _ in self._types]
+
+    def encode(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
+        """Partition id of each row, int64 (rows,)."""
+        if not rows:
+            return np.zeros(0, np.int64)
+        columns = [c if c.type == t else c.cast(t) for c, t in zip(columns, self._types, strict=True)]
+        begins = np.zeros(rows, np.bool_)
+        for column in columns:
+            begins[1:] |= differs(column.slice(0, rows - 1), column.slice(1))
+        begins[0] = not self._last or any(
+            differs(last, column.slice(0, 1))[0] for last, column in zip(self._last, columns, strict=True)
+        )
+        self._last = [column.slice(rows - 1) for column in columns]
+        ids: Int64Array = np.cumsum(begins, dtype=np.int64) + (self._count - 1)
+        at = pa.array(np.flatnonzero(begins))
+        for firsts, column in zip(self._firsts, columns, strict=True):
+            firsts.append(column.take(at))
+        self._count += len(at)
+        return ids
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def free(self) -> Int64Array:
+        return NO_CODES
+
+    def values(self, column: int, ids: Int64Array) -> pa.Array:
+        """The values of partition column `column` for these partition ids."""
+        if len(self._firsts[column]) > 1:
+            self._firsts[column] = [pa.concat_arrays(self._firsts[column])]
+        return self._firsts[column][0].take(pa.array(ids))
+
+
+def differs(before: pa.Array, behind: pa.Array) -> Bools:
+    """True where two arrays of a type whose equal values have equal representations differ, bool (n,); null equals
+    null."""
+    whole = None if before.null_count or behind.null_count else _as_numbers(before)
+    if whole is not None:
+        other = _as_numbers(behind)
+        return np.asarray(whole != other)
+    found: Bools = pc.fill_null(pc.not_equal(before, behind), False).to_numpy(zero_copy_only=False)
+    if before.null_count or behind.null_count:
+        nulls = before.is_null().to_numpy(zero_copy_only=False) != behind.is_null().to_numpy(zero_copy_only=False)
+        found = found | nulls
+    return found

@@ -178,6 +178,8 @@ class KernelMatcher:
         self.lenient = lenient
         self.stuck = 0
         self._builder = builder  # until its module is made
+        self._special: Any = None  # its step
+        self._by_runs = False  # rows come key by key
         self._rows = 0
         # measures of trends read their aggregates, not events
         of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
@@ -297,7 +299,8 @@ class KernelMatcher:
         if engine is None:
             self._builder = None
         elif (module := self._builder(engine, self._rows)) is not None:
-            engine.run_by(module.step)
+            self._special = module.step
+            engine.run_by(self._special)
             self._builder = None
 
     def advance(self, watermark_us: int | None) -> Matches:
@@ -311,6 +314,31 @@ class KernelMatcher:
         if self.rows.spilled is not None:
             self.rows.compact()
         return matches
+
+    def take_runs(self) -> bool:
+        """Expects rows that come key by key: no key comes again after another one, and `restart` follows some keys.
+        Returns False if it cannot."""
+        if self.plan.trends is not None or self.chosen.purpose in (Purpose.COUNTS, Purpose.GRAPH):
+            return False
+        if len(self.rows) > 1 or not self.rows.take_runs():
+            return False
+        self.keys, self.forgets, self._by_runs = self.rows.keys, False, True
+        return True
+
+    @property
+    def dates(self) -> bool:
+        """True if bare matches found key by key have the row that decided each: Matches.decided_seq."""
+        waits = self.measures.ahead or self.program.reach.after or self._unsettled is not None
+        return self._bare and not waits and getattr(self.engine, "dates", False)
+
+    def restart(self) -> None:
+        """Forgets all keys; to be called after `advance(None)`, when nothing of them is in progress."""
+        self.rows.restart()
+        self.stuck = 0
+        self._run_by(self._planned)
+        engine = specialisable(self.engine)
+        if engine is not None and self._special is not None:
+            engine.run_by(self._special)
 
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
@@ -690,6 +718,7 @@ class KernelMatcher:
                 _NO_VARIABLES if searched else out.variables, n, _NO_SOURCES, n, n, self.measures.variables,
                 self.sources, out.outcome, self._ends(out) if again else None,
                 self._ids(out) if self.purpose is Purpose.IDENTIFIED else None,
+                self.store.seq[out.at] if self._by_runs and out.at is not None else None,
             )  # fmt: skip
         first_us = last_us = self.store.ts[out.start]
         some = np.flatnonzero(bounds[:-1] < bounds[1:])

@@ -15,7 +15,7 @@ import pyarrow as pa
 from matching.array_lanes import Values
 from matching.batch import EventBatch, Int64Array
 from matching.features import Codes, RowValues
-from matching.keys import Keys
+from matching.keys import KeyRuns, Keys
 from matching.program.lanes import CODED
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Spill
@@ -57,7 +57,7 @@ class Rows:
         self._serial = 0
         self.partition_by = tuple(partition_by)
         self.after = after
-        self.keys = Keys([plain_type(c.type) for c in partition_by])
+        self.keys: Keys = Keys([plain_type(c.type) for c in partition_by])
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
@@ -148,6 +148,21 @@ class Rows:
             self._places[id(tenant)] = tuple(places)
         settings = self._tenants[0].values.settings if self._tenants else ()  # live queries have no connection
         self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}
+
+    def take_runs(self) -> bool:
+        """Expects rows that come key by key from now on, each in the total order, with a `restart` between some keys.
+        Returns False if there have been rows."""
+        if self.began or self.spilled is not None or not self.partition_by:
+            return False
+        self.keys = KeyRuns([plain_type(c.type) for c in self.partition_by])
+        return True
+
+    def restart(self) -> None:
+        """Forgets all rows and keys, of which nothing is needed any more."""
+        assert isinstance(self.keys, KeyRuns)
+        self.store.restart(len(self.keys))
+        self.keys.restart()
+        self.begin, self.block, self._passed, self._attempts = 0, slice(0, 0), 0, {}
 
     # ---- rows
 

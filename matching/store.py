@@ -229,6 +229,12 @@ class RowStore:
         self.valid = dict.fromkeys(self.valid)
         self.arrow = self.arrow.slice(0, 0)
 
+    def restart(self, partitions: int) -> None:
+        """Forgets all rows. partitions: how many have had rows."""
+        self.count = 0
+        self.last[:partitions] = NONE
+        self.arrow = self.arrow.slice(0, 0)
+
     def retain(self, begin: int, index: Int64Array) -> None:
         """Keeps, of the rows from `begin` on, those at `index`, counted from there; rows must not know their
         neighbours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,57 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 # ---- anything to Arrow -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A named table, whose columns are read when they are asked for. empty: its columns without rows. rereads: its rows
+    are read from their source each time, and may be others by then."""
+
+    name: str
+    source: Any
+    empty: pa.Table
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Returns the column names with their DuckDB types."""
+        return fields_of(self.empty)
+
+    @property
+    def rereads(self) -> bool:
+        return not isinstance(self.source, pa.Table)
+
+    def table(self, columns: Collection[str] | None = None) -> pa.Table:
+        """Returns the rows with these columns, or with the first one if there are none of them; None: all. Raises
+        DataError."""
+        names = self.empty.column_names if columns is None else some_columns(self.empty, columns).column_names
+        with _faults_of(self.name):
+            if isinstance(self.source, pa.Table):
+                return conform(self.source.select(names), self.name)
+            if isinstance(self.source, duckdb.DuckDBPyRelation):
+                return table_of(self.source.project(", ".join(map(quote, names))), self.name)
+            if hasattr(self.source, "to_table"):
+                return conform(self.source.to_table(columns=names), self.name)
+            return conform(pa.table(self.source.select(names).collect()), self.name)
+
+
+def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> NamedTable:
+    """Returns a named table; see `to_arrow`."""
+    with _faults_of(name):
+        source = _source(data, name, access)
+        if source is None:
+            raise DataError(
+                f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
+                "pass a pandas or polars frame, an Arrow table, a DuckDB relation, a list of dicts or the path of a "
+                "file",
+            )
+        if isinstance(source, pa.Table):
+            return NamedTable(name, source, conform(source.slice(0, 0), name))
+        if isinstance(source, duckdb.DuckDBPyRelation):
+            return NamedTable(name, source, table_of(source.limit(0), name))
+        if hasattr(source, "to_table"):
+            return NamedTable(name, source, conform(source.schema.empty_table(), name))
+        return NamedTable(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name))
+
+
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
     """Returns a named table as Arrow, in the types that DuckDB returns: plain strings, microseconds, no dictionaries.
 
@@ -43,27 +95,31 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
     JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key
     missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
+    return named_table(data, name, access).table()
+
+
+@contextmanager
+def _faults_of(name: str) -> Iterator[None]:
+    """Raises DataError for what Arrow or DuckDB cannot read of a named table."""
     try:
-        table = _arrow(data, name, access)
+        yield
+    except DataError:
+        raise
     except duckdb.PermissionException as error:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"table {name}: {error}", "give each column one type") from None
-    if table is None:
-        raise DataError(
-            f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
-            "pass a pandas or polars frame, an Arrow table, a DuckDB relation, a list of dicts or the path of a file",
-        )
-    return conform(table, name)
 
 
-def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
+def _source(data: Any, name: str, access: duck.Access) -> Any:
+    """Returns what rows are read from: an Arrow table, a dataset, a DuckDB relation or a lazy frame. None: not a table.
+    """
     if isinstance(data, str | os.PathLike):
         data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
-        return table_of(data, name)
+        return data
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -75,13 +131,11 @@ def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
         _refuse_twins(list(map(str, data.columns)), name)
         return pa.Table.from_pandas(data, preserve_index=False)
     if module == "polars" and hasattr(data, "collect"):
-        data = data.collect()
+        return data
     if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset
-        data = data.to_table()
+        return data
     if module == "polars" and hasattr(data, "schema"):
-        for column, kind in data.schema.items():
-            if str(kind) == "Object":  # polars would export addresses
-                raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
+        data = _typed(data, name)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
@@ -90,6 +144,15 @@ def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
         names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
         return pa.table({name: [row.get(name) for row in data] for name in names})
     return None
+
+
+def _typed(frame: Any, name: str) -> Any:
+    """Returns a polars frame. Raises DataError for columns of Python objects, of which polars would export addresses.
+    """
+    for column, kind in frame.schema.items():
+        if str(kind) == "Object":
+            raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
+    return frame
 
 
 #: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
@@ -233,7 +296,9 @@ def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool =
     group[0] = 0
     group[ties + 1] = 0
     group = np.cumsum(group)
-    tied = np.union1d(ties, ties + 1)
+    mask = np.zeros(n, np.bool_)
+    mask[ties] = mask[ties + 1] = True
+    tied = np.flatnonzero(mask)
     part = table.take(pa.array(tied)).append_column("__hybrid_group", pa.array(group[tied]))
     index = np.arange(n)
     index[tied] = tied[_sorted_index(part, (Key("__hybrid_group"), *content))]
@@ -412,6 +477,20 @@ class OrderedInput:
             wanted = pa.array(list(values), part.schema.field(column).type)
             mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
         return batch.take(np.flatnonzero(mask))
+
+
+def alike(one: pa.Table, other: pa.Table) -> bool:
+    """True if two tables with the same columns have equal rows in the same order; NaN equals itself."""
+
+    def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+        if not pa.types.is_floating(column.type):
+            return column
+        words = pa.int64() if column.type == pa.float64() else pa.int32()
+        return pa.chunked_array([chunk.view(words) for chunk in column.chunks], words)
+
+    return one.schema.equals(other.schema) and all(
+        comparable(a).equals(comparable(b)) for a, b in zip(one.columns, other.columns, strict=True)
+    )
 
 
 def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:

@@ -7,18 +7,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archive.reader import RangeRequest
 from hybrid.join.candidates import one_clock
-from hybrid.rows.inputs import BATCH_ROWS, compare, keys_of, one_batch, some_columns, stands_in_order, times_us
-from matching.batch import EventBatch, Matches
+from hybrid.rows.inputs import (
+    BATCH_ROWS,
+    Key,
+    OrderedInput,
+    compare,
+    keys_of,
+    one_batch,
+    some_columns,
+    stands_in_order,
+    times_us,
+)
+from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import advanced, pushed, run
 from matching.ordering import sorting_order
+from query.errors import DataError, QueryError
 from query.language.ast import Selection
-from query.plan.plan import Plan
+from query.plan.plan import Order, Plan
 
 #: With fewer rows a sort is cheap, and matches are returned in the order in which they complete.
 ROWS_MIN = 1 << 17
+#: Of many keys, rows are brought together before they are matched: a matcher of so many misses the cache at each row.
+#: What counts are the different keys of the first rows.
+KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +40,15 @@ class ByKey:
     """A bounded input stored partition by partition, each in the total order.
 
     ts_us: times of its rows, zeros without a time column. clock_us: times for the matcher, shifted per partition so
-    that they never decrease. Offset and sequence of an event are its position in the table."""
+    that they never decrease. begins: the first row of each partition. offset, seq: of its rows; None if both are their
+    positions in the table."""
 
     table: pa.Table
     ts_us: np.ndarray
     clock_us: np.ndarray
+    begins: np.ndarray
+    offset: np.ndarray | None = None
+    seq: np.ndarray | None = None
 
     @staticmethod
     def of(name: str, table: pa.Table, plan: Plan, time: str | None) -> ByKey | None:
@@ -39,23 +57,71 @@ class ByKey:
         strict = plan.selection is Selection.STRICT  # compares neighbours across partitions
         if table.num_rows < ROWS_MIN or strict or not plan.partition_by or stands_in_order(table, plan.order_by):
             return None
-        block = _blocks(table, plan)
-        if block is None:
+        begins = _begins(table, plan)
+        if begins is None:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
         interval_us = plan.within.interval_us if plan.within is not None else None
-        # only WITHIN reads times
-        return ByKey(table, ts_us, ts_us if interval_us is None else one_clock(ts_us, block, interval_us))
+        clock_us = ts_us
+        if interval_us is not None:  # only WITHIN reads times
+            block = np.zeros(len(ts_us), np.int64)
+            block[begins[1:]] = 1
+            clock_us = one_clock(ts_us, np.cumsum(block), interval_us)
+        return ByKey(table, ts_us, clock_us, begins)
+
+    @staticmethod
+    def gathered(ordered: OrderedInput, plan: Plan) -> ByKey | None:
+        """Returns the rows of an input partition by partition, in the order in which partitions appear; None unless
+        there are many."""
+        names = list(dict.fromkeys(c.name for c in plan.partition_by))
+        rows = ordered.table.num_rows
+        if rows < ROWS_MIN or not names or plan.selection is Selection.STRICT:
+            return None
+        first = ordered.table.select(names).slice(0, FIRST_ROWS)
+        if not all(_plain(kind) for kind in first.schema.types):
+            return None
+        if first.group_by(names).aggregate([]).num_rows < KEYS_MANY:
+            return None
+        from matching.kernels.radix import by_number  # loads numba, as the matcher has
+        from matching.keys import Keys
+
+        keys = [column.combine_chunks() for column in ordered.rows(names).select(names).columns]
+        ids = Keys([key.type for key in keys]).encode(keys, rows)
+        counts = np.bincount(ids)
+        begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        seq = by_number(ids, begins)
+        del ids, keys, counts
+        offset = seq if ordered.order is None else ordered.order[seq]
+        table = some_columns(ordered.table, plan.columns).combine_chunks().take(pa.array(offset))
+        ts_us = ordered.ts_us[seq]
+        return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
         """Yields batches of at most BATCH_ROWS rows, zero copy."""
-        start = 0
-        for batch in some_columns(self.table, columns).to_batches(max_chunksize=BATCH_ROWS):
-            stop = start + batch.num_rows
-            at = np.arange(start, stop, dtype=np.int64)
-            if stop > start:
-                yield EventBatch(batch, self.clock_us[start:stop], np.zeros(stop - start, np.int32), at, at)
+        return self._events(some_columns(self.table, columns), 0, len(self.ts_us))
+
+    def blocks(self, columns: Collection[str]) -> Iterator[Iterator[EventBatch]]:
+        """Yields batches of whole partitions, at most BATCH_ROWS rows together unless it is one partition."""
+        table = some_columns(self.table, columns)
+        start, rows = 0, len(self.ts_us)
+        while start < rows:
+            at = int(np.searchsorted(self.begins, start + BATCH_ROWS, side="right"))
+            stop = rows if start + BATCH_ROWS >= rows else int(self.begins[at - 1])
+            if stop <= start:
+                stop = int(self.begins[at]) if at < len(self.begins) else rows
+            yield self._events(table, start, stop)
             start = stop
+
+    def _events(self, table: pa.Table, start: int, stop: int) -> Iterator[EventBatch]:
+        """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy."""
+        for batch in table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
+            end = start + batch.num_rows
+            at = np.arange(start, end, dtype=np.int64)
+            offset = at if self.offset is None else self.offset[start:end]
+            seq = at if self.seq is None else self.seq[start:end]
+            if end > start:
+                yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), offset, seq)
+            start = end
 
     def own_times(self, found: Matches) -> Matches:
         """Returns the matches with the original times of their events."""
@@ -83,23 +149,71 @@ class ByKey:
         return EventBatch(rows, self.ts_us[at], np.zeros(len(at), np.int32), at, at)
 
 
-def _blocks(table: pa.Table, plan: Plan) -> np.ndarray | None:
-    """Returns for each row the number of its partition, from 0 on. None unless the table is stored partition by
-    partition, each in the order of ORDER BY, or if that cannot be checked cheaply."""
+def run_by_key(matcher: Matcher, standing: ByKey, columns: Collection[str]) -> Iterator[Matches]:
+    """Yields the matches of a table by key: those that rows decide, and then those that the end of the input decides,
+    each partition by partition. Cost and memory of a key do not depend on how many there are."""
+    from matching.matcher import KernelMatcher  # loads numba, as the matcher has
+
+    if not isinstance(matcher, KernelMatcher) or not matcher.take_runs():
+        yield from run(matcher, standing.batches(columns))
+        return
+    at_end: list[Matches] = []
+    for batches in standing.blocks(columns):
+        yield from pushed(matcher, batches)
+        at_end += advanced(matcher, None)
+        matcher.restart()
+    yield from at_end
+
+
+def dates(matcher: Matcher) -> bool:
+    """True if the bare matches of a matcher come with the rows that decided them: see `run_gathered`."""
+    from matching.matcher import KernelMatcher
+
+    return isinstance(matcher, KernelMatcher) and matcher.dates
+
+
+def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) -> list[Matches] | None:
+    """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
+    the total order: by the row that decided them, then those that the end decided. None if a condition could not be
+    computed: which one comes first, the total order says."""
+    from matching.matcher import KernelMatcher
+
+    found: list[Matches] = []
+    at_end: list[Matches] = []
+    assert isinstance(matcher, KernelMatcher)
+    runs = matcher.take_runs()
+    assert runs, "a new matcher"
+    try:
+        for batches in gathered.blocks(columns):
+            found += pushed(matcher, batches)
+            at_end += advanced(matcher, None)
+            matcher.restart()
+    except (DataError, QueryError):
+        return None
+    found = [m for m in found if len(m)]
+    if not found:
+        return at_end
+    if any(m.decided_seq is None for m in found):
+        return None
+    by = np.concatenate([m.decided_seq[m.row_match] for m in found if m.decided_seq is not None])
+    rows = pa.concat_tables([m.rows for m in found]).combine_chunks().take(pa.array(sorting_order(by)))
+    return [replace(found[0], rows=rows), *at_end]
+
+
+def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
+    """Returns the first row of each partition. None unless the table is stored partition by partition, each in the
+    order of ORDER BY, or if that cannot be checked cheaply."""
     names = list(dict.fromkeys(c.name for c in plan.partition_by))
-    begins = np.zeros(table.num_rows, bool)
+    if not all(_plain(table.schema.field(name).type) for name in names):
+        return None
+    begins = np.zeros(table.num_rows, np.bool_)
+    begins[0] = True
     for name in names:
         column = table.column(name)
-        if not _plain(column.type):
+        compared = compare(column.slice(0, len(column) - 1), column.slice(1), Key(name))
+        if compared is None:
             return None
-        before, behind = column.slice(0, len(column) - 1), column.slice(1)
-        begins[1:] |= ~pc.fill_null(pc.equal(before, behind), False).to_numpy()
-        if column.null_count:
-            begins[1:] &= ~(before.is_null().to_numpy() & behind.is_null().to_numpy())
-    begins[0] = True
-    first = np.flatnonzero(begins)
-    if 2 * len(first) > table.num_rows:
-        return None
+        begins[1:] |= ~compared[1]
     undecided = ~begins[1:]
     for key in keys_of(plan.order_by):
         column = table.column(key.column)
@@ -107,10 +221,13 @@ def _blocks(table: pa.Table, plan: Plan) -> np.ndarray | None:
         if compared is None or (undecided & compared[0]).any():
             return None
         undecided &= compared[1]
-    keys = table.select(names).take(pa.array(first))
-    if keys.group_by(names).aggregate([]).num_rows < len(first):
+    first = np.flatnonzero(begins)
+    keys = table.select(names).take(pa.array(first)) if len(first) < table.num_rows else table.select(names)
+    if stands_in_order(keys, tuple(Order(c) for c in plan.partition_by)):
+        return first  # neighbours differ, so no key comes again
+    if 2 * len(first) > table.num_rows or keys.group_by(names).aggregate([]).num_rows < len(first):
         return None  # a partition continues after another one
-    return np.cumsum(begins) - 1
+    return first
 
 
 def _plain(type: pa.DataType) -> bool:

@@ -78,7 +78,7 @@ def compress(plan: QueryPlan, relations: Relations) -> Compressed:
     chosen = _chosen(factor, plan.text)
     from matching.match_graph import MatchGraph
 
-    batches, _, _ = relations.factor(factor)
+    batches, _, _ = relations.factor(factor, again=False)
     return Compressed(factor, outer, MatchGraph(factor.plan, chosen, batches))
 
 

@@ -461,7 +461,7 @@ def _counted_by_state(factor: FactorPlan, relations: Relations) -> pa.Table:
     if stream is not None and relations.spark is not None:
         return relations.spark.counts(plan, stream).rename_columns(names)
     matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
-    batches, _, _ = relations.factor(factor, by_key=True)
+    batches, _, _ = relations.factor(factor, by_key=True, again=False)
     for _ in run(matcher, batches):
         pass  # it has numbers instead of matches
     keys, totals = matcher.counts()
@@ -477,7 +477,7 @@ def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relatio
     from matching.types import arrow_schema
 
     matcher = KernelMatcher(plan, choose_engine(plan, Purpose.ROWS))
-    batches, _, _ = relations.factor(replace(factor, plan=plan), by_key=True)
+    batches, _, _ = relations.factor(replace(factor, plan=plan), by_key=True, again=False)
     try:
         parts = [found.rows for found in run(matcher, _at_once(batches))]
     except TooManyTrends as many:

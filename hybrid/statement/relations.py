@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -21,14 +21,17 @@ from hybrid.rows.faults import fault
 from hybrid.rows.frames import given_by
 from hybrid.rows.inputs import (
     TIME_TYPES,
+    NamedTable,
     OrderedInput,
+    alike,
     fields_of,
     has_ties,
+    named_table,
     order_index,
     plain_type,
+    some_columns,
     table_of,
     time_of,
-    to_arrow,
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
@@ -55,6 +58,12 @@ SEARCH_ROWS_MIN = 2_000_000
 #: With more events, a stream is not copied for DuckDB. MEMORY_TABLE: name prefix of its events that are not in files.
 WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
+#: Words of functions that may give other values when a SELECT is read again.
+VARYING = {
+    "random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "now", "today", "age",
+    "get_current_timestamp", "current_timestamp", "current_date", "current_time", "current_localtimestamp",
+    "current_localtime", "transaction_timestamp", "localtime", "localtimestamp", "txid_current", "query", "query_table",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +111,10 @@ class Relations:
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self.given = given_by(tables)
-        self._arrow: dict[str, pa.Table] = {}
+        self._sources: dict[str, NamedTable] = {}
+        #: By input: the columns that were read of it.
+        self._read: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
-        self._evaluated: dict[str, pa.Table] = {}
         self._positions: dict[str, bool] = {}
         self._history_orders: dict[str, list[str]] = {}
         #: By name: columns that are ENUMs on the user's connection.
@@ -113,6 +123,7 @@ class Relations:
         self._views: set[str] = set()
         #: By input: collations of its text columns.
         self._collated: dict[str, Mapping[str, str]] = {}
+        self._filled: set[str] = set()  # named tables that are registered with their rows
         #: Search reports of patterns over large streams, by the alias of the factor.
         self.reports: dict[str, SearchReport] = {}
         if lacks_input(text):
@@ -146,7 +157,8 @@ class Relations:
             with seen:
                 for key, (name, _) in self._given.items():
                     if key in self._words:
-                        self.register(name, self.table(key))
+                        # Columns only, until a SELECT reads its rows: patterns read those they need.
+                        self.register(name, self._source(key).empty)
                 for key, stream in self._streams.items():
                     if key in self._words and key not in self._given:
                         # Columns only: many streams are histories, which are read by range and never whole.
@@ -161,6 +173,7 @@ class Relations:
             self._registered.clear()
             self._described.clear()
             self._views.clear()
+            self._filled.clear()
 
     def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
         """Registers a table for the statement's SQL, until the end of `open()`. fields: its columns; BIGNUMs become
@@ -180,6 +193,7 @@ class Relations:
         inputs = [sql for f in plan.factors for sql in f.inputs]
         selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
         words = {word for sql in selected for word in self._selected(sql)}
+        self._fill(words)
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
                 name, snapshot = stream.schema.name, stream.snapshot
@@ -200,12 +214,41 @@ class Relations:
         except duckdb.Error:  # the statement creates its table, or is a fragment
             return {w.lower() for w in re.findall(r"\w+", sql)}
 
-    def table(self, key: str) -> pa.Table:
-        """Returns a named table as Arrow."""
-        if key not in self._arrow:
+    def _fill(self, words: Collection[str]) -> None:
+        """Registers the rows of those named tables that DuckDB itself selects from."""
+        for key in self._given:
+            if key in words and key in self._words and key not in self._filled:
+                self.register(self._given[key][0], self.table(key))
+                self._filled.add(key)
+
+    def _source(self, key: str) -> NamedTable:
+        """Returns a named table."""
+        if key not in self._sources:
             name, data = self._given[key]
-            self._arrow[key] = to_arrow(data, name, self._access)
-        return self._arrow[key]
+            self._sources[key] = named_table(data, name, self._access)
+        return self._sources[key]
+
+    def table(self, key: str, columns: Collection[str] | None = None) -> pa.Table:
+        """Returns a named table as Arrow. columns: the needed ones (None: all)."""
+        source = self._source(key)
+        return self._reading(key, source.empty, columns, source.table)
+
+    def _reading(
+        self, key: str, empty: pa.Table, columns: Collection[str] | None,
+        read: Callable[[Collection[str] | None], pa.Table],
+    ) -> pa.Table:  # fmt: skip
+        """Returns columns of an input. What has been read of it is read again only with more columns. Raises DataError
+        if its rows are others by then."""
+        wanted = empty if columns is None else some_columns(empty, columns)
+        known = self._read.get(key)
+        if known is None or not set(wanted.column_names) <= set(known.column_names):
+            names = set(wanted.column_names) | set(() if known is None else known.column_names)
+            found = read(names)
+            if known is not None and not alike(known, found.select(known.column_names)):
+                message = f"the rows of {key} are not those that the matches were found in: they have changed since"
+                raise DataError(message, "run the statement again")
+            known = self._read[key] = found
+        return known.select(wanted.column_names)
 
     def stream(self, text: str) -> StreamInput | None:
         """Returns the stream that an input text names, or None. A given table hides a stream of the same name."""
@@ -321,7 +364,7 @@ class Relations:
             return stream.schema
         key = _bare(text)
         if key is not None and key in self._given:
-            return self._plain(self._given[key][0], fields_of(self.table(key)))
+            return self._plain(self._given[key][0], self._source(key).fields)
         name = shortened(text) if key is None else text.strip().strip('"')
         try:
             relation = self.connection.sql(f"SELECT * FROM {text}")
@@ -365,7 +408,7 @@ class Relations:
 
     def others(self) -> dict[str, tuple[Field, ...]]:
         """Returns the columns of tables that the outer SELECT may name besides pattern factors."""
-        found = {name: fields_of(self.table(key)) for key, (name, _) in self._given.items() if key in self._words}
+        found = {name: self._source(key).fields for key, (name, _) in self._given.items() if key in self._words}
         for key, stream in self._streams.items():
             if key in self._words:
                 found.setdefault(stream.schema.name, stream.schema.fields)
@@ -380,18 +423,26 @@ class Relations:
         names = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
         return {str(name).lower() for (name,) in self.connection.execute(names).fetchall()}
 
-    def rows(self, text: str, name: str) -> pa.Table:
-        """Returns the rows of an input that is not a stream: a name or a SELECT. A named table bypasses DuckDB."""
+    def rows(self, text: str, name: str, columns: Collection[str] | None = None) -> pa.Table:
+        """Returns the rows of an input that is not a stream: a name or a SELECT. A named table bypasses DuckDB.
+        columns: the needed ones (None: all)."""
         key = _bare(text)
         if key is not None and key in self._given:
-            return self.table(key)
-        if text not in self._evaluated:
-            try:
-                relation = self.connection.sql(f"SELECT * FROM {text}" if key is not None else text)
-                self._evaluated[text] = table_of(relation, name)
-            except duckdb.Error as error:
-                raise duck.query_error(error, self._text, name) from None
-        return self._evaluated[text]
+            return self.table(key, columns)
+        select = f"SELECT * FROM {text}" if key is not None else text
+        self._fill(self._selected(select))
+        try:
+            if VARYING & {w.lower() for w in re.findall(r"\w+", select)}:
+                columns = None  # read again, it would have other values
+            relation = self.connection.sql(select)
+
+            def read(names: Collection[str] | None) -> pa.Table:
+                kept = [c for c in relation.columns if names is None or c in names]
+                return table_of(relation.project(", ".join(map(quote, kept))), name)
+
+            return self._reading(text, pa.table({c: [] for c in relation.columns}), columns, read)
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._text, name) from None
 
     def has_positions(self, text: str) -> bool:
         """True if the rows of an input that is not a stream have positions: a table, a frame, a file, or a SELECT that
@@ -410,11 +461,13 @@ class Relations:
         return None
 
     def ordered(
-        self, text: str, name: str, order_by: tuple[Order, ...], time: str | None, rows: pa.Table | None = None
-    ) -> OrderedInput:
-        """Returns the rows of an input that is not a stream, in the order of ORDER BY. rows: None if as they are."""
+        self, text: str, name: str, order_by: tuple[Order, ...], time: str | None,
+        columns: Collection[str] | None = None, rows: pa.Table | None = None,
+    ) -> OrderedInput:  # fmt: skip
+        """Returns the rows of an input that is not a stream, in the order of ORDER BY. columns: the needed ones (None:
+        all); all are read where rows without positions are ordered by content. rows: None if as they are."""
         positioned = self.has_positions(text)
-        rows = self.rows(text, name) if rows is None else rows
+        rows = self.rows(text, name, columns if positioned else None) if rows is None else rows
         ordered = OrderedInput.of(name, rows, order_by, time, by_content=not positioned)
         if not positioned and self._position_of(text, inf) and has_ties(ordered.table, order_by):
             warn(f"rows of {name} that are equal in ORDER BY are ordered by content: after a long IN list DuckDB "
@@ -430,28 +483,34 @@ class Relations:
         select = text if key is None else f"SELECT * FROM {text}"
         return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
 
-    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
+    def factor(
+        self, factor: FactorPlan, by_key: bool = False, again: bool = True
+    ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:  # fmt: skip
         """Returns batches of a pattern factor's events in the total order, the reader to read them again, and True if
-        late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey."""
+        late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey. again:
+        events are read again for evidence, with all columns; otherwise a table is read with those that the plan reads.
+        """
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
         if stream is None:
             plan, name = factor.plan, factor.plan.schema.name
-            rows = self.rows(factor.input_sql, name)
+            collated = any(self._collated.get(factor.input_sql, {}).values())
+            columns = None if again or collated else plan.columns
+            rows = self.rows(factor.input_sql, name, columns if self.has_positions(factor.input_sql) else None)
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
                 time = None  # rows without a time keep their place, and no WITHIN needs their distance
-            if any(self._collated.get(factor.input_sql, {}).values()):
+            if collated:
                 keys = [c.name for c in plan.partition_by]
                 rows, order_by = comparable(rows, keys, plan.order_by, self._collated[factor.input_sql])
-                by_text = self.ordered(factor.input_sql, name, order_by, time, rows)
+                by_text = self.ordered(factor.input_sql, name, order_by, time, rows=rows)
                 return by_text.batches(plan.columns), by_text, False
             if by_key and self.has_positions(factor.input_sql):
                 standing = ByKey.of(name, rows, plan, time)
                 if standing is not None:
                     return standing.batches(plan.columns), standing, False
-            ordered = self.ordered(factor.input_sql, name, plan.order_by, time)
+            ordered = self.ordered(factor.input_sql, name, plan.order_by, time, columns)
             return ordered.batches(plan.columns), ordered, False
         batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))
         return resorted(batches, factor.plan.order_by), stream.snapshot, stream.late

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,21 +12,23 @@ import duckdb
 import pyarrow as pa
 
 from archive.interrupts import Deferred
+from archive.reader import HistoryReader
 from archive.search.search import SearchReport, search
 from hybrid.join.driver import Driver, HistoryStream
 from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
+from hybrid.rows.inputs import OrderedInput
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, Result, evidence_table, series
-from hybrid.statement.by_key import ByKey
+from hybrid.statement.by_key import ByKey, dates, run_by_key, run_gathered
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
 from hybrid.statement.relations import Relations, resorted
-from matching.batch import Matcher
+from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
 from matching.spill import Spill
@@ -179,7 +181,8 @@ def answer_factor(
         seen_late = any(seen for _, seen in views.values())
         make = partial(joining_matcher, histories=sources, late=seen_late)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
-    batches, reader, late = relations.factor(factor, by_key=alone)
+    again = make is not rows_matcher
+    batches, reader, late = relations.factor(factor, by_key=alone, again=again)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark is not None and relations.spark is not None:
@@ -188,7 +191,7 @@ def answer_factor(
         found = relations.spark.matches(factor.plan, by_spark)
     elif stream is None or beside_boxes:
         try:
-            found = list(run(make(factor.plan), batches))
+            found = _found(factor.plan, reader, batches, make, alone)
         except Overflows as overflow:
             if not alone or not sums_wide(factor.plan):
                 raise
@@ -197,8 +200,6 @@ def answer_factor(
             batches, reader, late = relations.factor(factor)
             lookups = (lookup_in(reader, late), beside)
             found = list(run(by_reference(factor.plan), batches))
-        if isinstance(reader, ByKey) and make is not rows_matcher:
-            found = [reader.own_times(m) for m in found]
     else:
         report = relations.reports[factor.alias] = SearchReport()
         plan, order_by = factor.plan, factor.plan.order_by
@@ -215,6 +216,34 @@ def answer_factor(
     by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
     answered = driver.settle(by_name, late=any(seen for _, seen in histories))
     return answered if answered is not None else empty_answer(factor), lookups
+
+
+def _found(
+    plan: Plan, reader: HistoryReader, batches: Iterable[EventBatch], make: Callable[[Plan], Matcher], alone: bool
+) -> list[Matches]:
+    """Returns the matches of an input. reader, batches: as of Relations.factor. alone: without histories, trends and
+    boxes."""
+    matcher, again = make(plan), make is not rows_matcher
+    if isinstance(reader, ByKey):
+        found = list(run_by_key(matcher, reader, plan.columns))
+        return [reader.own_times(m) for m in found] if again else found
+    if isinstance(reader, OrderedInput) and alone and not again:
+        return found_in(matcher, reader, batches, plan, make)
+    return list(run(matcher, batches))
+
+
+def found_in(
+    matcher: Matcher, rows: OrderedInput, batches: Iterable[EventBatch], plan: Plan, make: Callable[[Plan], Matcher]
+) -> list[Matches]:
+    """Returns the bare matches of an input, whose rows come as batches, in the order in which they come out of these.
+    make: makes another matcher of the plan."""
+    gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
+    if gathered is not None:
+        found = run_gathered(matcher, gathered, plan.columns)
+        if found is not None:
+            return found
+        matcher = make(plan)
+    return list(run(matcher, batches))
 
 
 def by_reference(plan: Plan) -> Matcher:

@@ -65,7 +65,7 @@ def explain_workload(
             key = (modes.get(name, sharing), *workload_key(pattern))
             groups.setdefault(key, {})[name] = pattern
             relations.load(plan)
-            batches, _, _ = relations.factor(plan.factors[0], by_key=False)
+            batches, _, _ = relations.factor(plan.factors[0], again=False)
             events[key] = _with_columns(events.get(key), list(batches))
     parts = [
         _explained(group, events[key], SharingMode(key[0]))

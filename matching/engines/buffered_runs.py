@@ -32,6 +32,7 @@ class BufferedRuns(ABC):
 
     by_test = False
     defers = True
+    dates = True
     specialises = True
     row_bytes = 0  # of its own, for each row of the store
     node_bytes = 18
@@ -222,6 +223,7 @@ class BufferedRuns(ABC):
         out.number[:] = decided.number[:count]
         out.waiting[:] = decided.waiting[:count]
         out.outcome[out.waiting >= 0] = Outcome.TIMEOUT
+        out.at = decided.at[:count].copy()
 
     def snapshot(self) -> Arrays:
         return {"counters": self._counters, **named("buffer", self._buffer), **named("heap", self._heap)}

@@ -117,6 +117,7 @@ class RunBlocks(BufferedRuns):
         out.partition[:] = self._decided.partition[:count]
         out.number[:] = self._decided.number[:count]
         out.carried = self._decided.carried[:count].copy()
+        out.at = self._decided.at[:count].copy()
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach, and unless `exact` perhaps more; to be followed by `move`.

@@ -32,6 +32,7 @@ class RunStarts:
     row_bytes = 8 * kernels.ROW_COLUMNS  # of its own, for each row of the store
     used_bytes = 0  # besides those
     key_bytes = 8 * len(kernels.NEW_PARTITION) + 16
+    dates = True
     settles = True  # gives UNMATCHED and TIMEOUT itself, and applies Program.skip
 
     def __init__(self, chosen: EnginePlan) -> None:
@@ -157,6 +158,7 @@ class RunStarts:
         out.number[:] = decided[:count, kernels.D_NUMBER]
         out.outcome[:] = decided[:count, kernels.D_OUTCOME]
         out.waiting[:] = decided[:count, kernels.D_STATE]
+        out.at = decided[:count, kernels.D_AT].copy()
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows from the first unsettled start of each partition on; to be followed by `move`. All decided

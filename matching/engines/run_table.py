@@ -23,6 +23,7 @@ class RunTable:
     defers = False
     specialises = False
     size = 0  # no buffer of its own: the store's rows are the match buffer
+    dates = True
     settles = False
     due_yields = True  # the end of the input decides matches
     row_bytes = 8  # of its own, for each row of the store
@@ -120,6 +121,7 @@ class RunTable:
         out.trim()
         out.partition[:] = decided.partition[:count]
         out.number[:] = decided.number[:count]
+        out.at = decided.row[:count].copy()
 
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that a run or a waiting match can reach; to be followed by `move`. ids: the partitions that

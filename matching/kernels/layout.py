@@ -153,6 +153,7 @@ class Decided(NamedTuple):
     number: np.ndarray
     waiting: np.ndarray  # state of a partial match, -1 for a match
     carried: np.ndarray  # (n, carried): registers, -1 null
+    at: np.ndarray  # position of the row that decided it, if one did
 
 
 class Scratch(NamedTuple):
@@ -312,8 +313,8 @@ def grown_partitions(partitions: Partitions, capacity: int) -> Partitions:
 
 
 def new_decided(capacity: int, carried: int) -> Decided:
-    node, row, partition, number, waiting = (np.zeros(capacity, np.int64) for _ in range(5))
-    return Decided(node, row, partition, number, waiting, np.zeros((capacity, carried), np.int64))
+    node, row, partition, number, waiting, at = (np.zeros(capacity, np.int64) for _ in range(6))
+    return Decided(node, row, partition, number, waiting, np.zeros((capacity, carried), np.int64), at)
 
 
 def new_scratch(program: Program) -> Scratch:

@@ -1,4 +1,4 @@
-"""Row numbers by times in no order: a radix sort, least digits first, much faster than comparing."""
+"""Row numbers by times in no order: a radix sort, least digits first, much faster than comparing; and by ids."""
 
 from __future__ import annotations
 
@@ -51,3 +51,19 @@ def _argsort(values, low, passes, keys, order, counts):
             order[other, at] = order[side, i]
         side = other
     return side
+
+
+def by_number(numbers: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """The row numbers that sort whole numbers from 0 on (n,), equal ones in their order; int64 (n,). begins: the first
+    place of each number. Needs no memory but the result and a copy of `begins`."""
+    order = np.empty(len(numbers), np.int64)
+    _place(numbers, begins.copy(), order)
+    return order
+
+
+@kernel
+def _place(numbers, places, order):
+    for i in range(len(numbers)):
+        at = places[numbers[i]]
+        places[numbers[i]] = at + 1
+        order[at] = i

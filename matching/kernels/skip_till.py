@@ -350,6 +350,7 @@ def step(
         status = room_for(length, waiting, nodes, degree, runs_max, runs, buffer, heap, decided, counters)
         if status != OK:
             break
+        decided_before = counters[C_DECIDED]
         t = ts[i]
         position = row[i]
         ordinal = blocks[p, ORDINAL]
@@ -579,6 +580,8 @@ def step(
                 heap_push(heap, counters, line[low, TS] + within_us, p)
         elif blocks[p, SIZE] >= 0:
             leave_block(p, blocks, runs)
+        for k in range(decided_before, counters[C_DECIDED]):
+            decided.at[k] = position
         i += 1
         if counters[C_FAILED_ROW] > 0:
             status = ERROR

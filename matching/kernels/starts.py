@@ -111,7 +111,8 @@ D_PARTITION = 3
 D_NUMBER = 4  # MATCH_NUMBER, 0 if it is no match
 D_OUTCOME = 5
 D_STATE = 6  # that a TIMEOUT waited in, else -1
-DECIDED_COLUMNS = 7
+D_AT = 7  # the row that decided it, if one did
+DECIDED_COLUMNS = 8
 
 
 class StartScratch(NamedTuple):
@@ -384,6 +385,7 @@ def step_starts(
     for i in range(begin, end):
         p = partition[i]
         room = queue_length(p, rows, partitions) + 1
+        known = counters[C_DECIDED]
         before = counters[C_LAST]
         foreign = strict and before >= 0 and before != p
         if foreign:
@@ -415,6 +417,8 @@ def step_starts(
         if within_us >= 0 and partitions[p, QUEUED] == 0 and partitions[p, HEAD] >= 0:
             partitions[p, QUEUED] = 1
             heap_push(heap, counters, rows[partitions[p, HEAD], TS] + within_us, p)
+        for k in range(known, counters[C_DECIDED]):
+            decided[k, D_AT] = position
     return end, 0
 
 

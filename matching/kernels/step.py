@@ -611,6 +611,7 @@ def step(
         if status != OK:
             break
         t = ts[i]
+        decided_before = counters[C_DECIDED]
         position = row[i]
         read_features(program, feature, feature_f, feature_valid, i)
         if breaks:
@@ -705,6 +706,8 @@ def step(
         if within_us >= 0 and not partitions.queued[p] and partitions.head[p] >= 0:
             partitions.queued[p] = True
             heap_push(heap, counters, runs.ts[partitions.head[p]] + within_us, p)
+        for k in range(decided_before, counters[C_DECIDED]):
+            decided.at[k] = position
         i += 1
         if counters[C_FAILED_ROW] > 0:
             status = ERROR

@@ -134,8 +134,10 @@ class Pieces(Relations):
 
     size = 1
 
-    def factor(self, factor: FactorPlan, by_key: bool = False) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
-        batches, reader, late = super().factor(factor, by_key)
+    def factor(
+        self, factor: FactorPlan, by_key: bool = False, again: bool = True
+    ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
+        batches, reader, late = super().factor(factor, by_key, again)
         return self.pieces(batches), reader, late
 
     def pieces(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

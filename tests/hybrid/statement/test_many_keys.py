@@ -1,0 +1,148 @@
+"""Rows of many keys are brought together, and tables by key are matched block by block: with the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid.rows import inputs
+from hybrid.statement import by_key
+from hybrid.statement.by_key import ByKey
+from matching.kernels.radix import by_number
+
+PATTERNS = {
+    "sessions": "(A B*) DEFINE B AS ts - PREV(ts) <= INTERVAL 3 SECOND",
+    "islands": "(A{2,}) DEFINE A AS x > 4",
+    "V": "(A B+ C+) DEFINE B AS x < PREV(x), C AS x > PREV(x)",
+    "first row": "(A B?) DEFINE A AS PREV(x) IS NULL, B AS x > 3",
+    "next row": "(A B+) DEFINE B AS x > PREV(x) AND NEXT(x) > 2",
+    "within": "(A B+) WITHIN INTERVAL 9 SECOND DEFINE B AS x >= PREV(x)",
+    "within rows": "(A B+) WITHIN 4 ROWS DEFINE B AS x >= PREV(x)",
+    "skip till next": "(A B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS x = 1, B AS x = 5",
+    "skip till any": "(A B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL ANY MATCH DEFINE A AS x = 1, B AS x = 5",
+    "absence": "(A NOT B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS x = 1, B AS x = 5",
+    "so far": "(A B+) DEFINE B AS x > avg(x)",
+}
+AFTER = ("AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW", "AFTER MATCH SKIP TO LAST B")
+ROWS = ("ONE ROW PER MATCH", "ALL ROWS PER MATCH WITH UNMATCHED ROWS", "ALL ROWS PER MATCH")
+
+
+def table(seed: int, order: str, rows: int = 2_000, keys: int = 150) -> pa.Table:
+    random = np.random.default_rng(seed)
+    ts = np.sort(random.integers(0, rows * 20_000, rows))
+    if order == "ties":
+        ts -= ts % 5_000_000
+    key = random.integers(0, keys, rows)
+    index = {"key": np.argsort(key, kind="stable"), "shuffled": random.permutation(rows)}.get(order, np.arange(rows))
+    names = pa.array([None, *(f"k{i * 7919 % keys}" for i in range(1, keys))])
+    return pa.table({
+        "ts": pa.array(ts[index], pa.timestamp("us")), "k": names.take(pa.array(key[index])),
+        "j": pa.array((key % 3)[index]), "x": random.integers(0, 9, rows)[index], "unread": random.random(rows),
+    })  # fmt: skip
+
+
+def text(pattern: str, after: str, rows: str, keys: str) -> str:
+    measures = "MATCH_NUMBER() AS n, FIRST(ts) AS first_ts, LAST(ts) AS last_ts, count(*) AS c, sum(x) AS s"
+    pattern, define = PATTERNS[pattern].split(" DEFINE ")
+    return (
+        f"SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY {keys} ORDER BY ts MEASURES {measures} {rows} {after} "
+        f"PATTERN {pattern} DEFINE {define})"
+    )
+
+
+@pytest.fixture(params=["by key", "gathered"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Both shortcuts for few rows, in blocks of some hundred. What they were used for is added to the list."""
+    used: list[str] = []
+    of, gathered = ByKey.of, ByKey.gathered
+
+    def noted(name: str, make: Any) -> Any:
+        def made(*arguments: Any) -> Any:
+            found = make(*arguments)
+            used.extend([name] * (found is not None))
+            return found
+
+        return staticmethod(made)
+
+    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
+    monkeypatch.setattr(by_key, "KEYS_MANY", 2)
+    monkeypatch.setattr(by_key, "BATCH_ROWS", 300)
+    monkeypatch.setattr(ByKey, "gathered", noted("gathered", gathered))
+    monkeypatch.setattr(ByKey, "of", noted("by key", of) if request.param == "by key" else lambda *arguments: None)
+    return used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("order", ["time", "key", "shuffled", "ties"])
+def test_the_same_rows_in_the_same_order(pattern: str, order: str, ways: list[str]) -> None:
+    for seed, (after, rows) in enumerate((a, r) for a in AFTER for r in ROWS):
+        if "SKIP TO LAST B" in after and ("B+" not in PATTERNS[pattern] or "SELECTION" in PATTERNS[pattern]):
+            continue
+        if "SELECTION" in PATTERNS[pattern] and (rows != ROWS[0] or after != AFTER[1]):
+            continue
+        query, events = text(pattern, after, rows, "k" if seed % 2 else "k, j"), table(seed, order)
+        found = hybrid.sql(query, t=events).arrow().to_pylist()
+        ways_used = set(ways)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(by_key, "ROWS_MIN", 1 << 17)
+            expected = hybrid.sql(query, t=events).arrow().to_pylist()
+        assert expected or pattern in ("first row", "next row")
+        if "by key" in ways_used:  # matches come key by key
+            found, expected = sorted(found, key=repr), sorted(expected, key=repr)
+        assert found == expected, (after, rows)
+
+
+def test_many_keys_are_gathered_and_keep_the_order_of_matches(ways: list[str]) -> None:
+    for order in ("time", "shuffled", "ties"):
+        events = table(7, order)
+        for pattern in ("sessions", "islands", "V"):
+            hybrid.sql(text(pattern, AFTER[0], ROWS[0], "k"), t=events).arrow()
+    assert "gathered" in ways
+
+
+def test_evidence_is_that_of_the_rows_as_given(ways: list[str]) -> None:
+    for order in ("time", "key", "shuffled", "ties"):
+        result = hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=table(3, order))
+        evidence, found = result.evidence(), result.arrow().to_pylist()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(by_key, "ROWS_MIN", 1 << 17)
+            expected = hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=table(3, order))
+            columns = [c for c in evidence.column_names if c != "row"]
+            assert sorted(map(repr, evidence.select(columns).to_pylist())) == sorted(
+                map(repr, expected.evidence().select(columns).to_pylist())
+            )
+        for row, line in enumerate(found):
+            assert evidence.filter(pa.compute.equal(evidence.column("row"), row)).num_rows == line["c"]
+
+
+def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -> None:
+    query = text("V", AFTER[0], ROWS[0], "k").replace("B AS x", "B AS CAST(t AS INTEGER) < 9 AND x")
+    events = table(5, "time")
+    words = np.array(["1"] * events.num_rows, object)
+    words[[40, 1_500]] = ["first", "second"]
+    events = events.append_column("t", pa.array(words))
+    errors = []
+    for least in (0, 1 << 17):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(by_key, "ROWS_MIN", least)
+            with pytest.raises(hybrid.DataError) as raised:
+                hybrid.sql(query, t=events)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+
+
+def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "sorting_order", None)
+    events = table(2, "ties")
+    assert hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=events).arrow().num_rows
+
+
+def test_rows_are_placed_by_number_in_their_order() -> None:
+    numbers = np.random.default_rng(4).integers(0, 50, 1_000)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=50))[:-1]])
+    assert np.array_equal(by_number(numbers, begins), np.argsort(numbers, kind="stable"))
