@@ -585,8 +585,7 @@ class RowSearch:
             if kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
                 stretch = self._stretch(partition, came.labels)
                 at = bisect_left(taken, stretch)
-                overlaps = (at > 0 and taken[at - 1][1] >= stretch[0]) or (at < len(taken) and taken[at][0] <= stretch[1])
-                if overlaps:
+                if (at > 0 and taken[at - 1][1] >= stretch[0]) or (at < len(taken) and taken[at][0] <= stretch[1]):
                     continue
                 taken.insert(at, stretch)
             yield came
