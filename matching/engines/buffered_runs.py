@@ -50,7 +50,7 @@ class BufferedRuns(ABC):
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
         self._special: Step | None = None
-        self.specialises = not program.ranks_texts  # a kernel written out has no place for what changes
+        self.specialises = not program.only_interpreted
 
     def rank(self, ranks: Int64Array) -> None:
         """Takes the places of texts among all known ones, by code."""

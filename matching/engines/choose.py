@@ -54,7 +54,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None)
     gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
-    if purpose.again and not (found_again(plan, program) or contiguous(program)):
+    if purpose.again and not (found_again(plan, program) or (contiguous(program) and program.number < 0)):
         purpose = Purpose.LIVE
 
     def by(

@@ -312,7 +312,7 @@ class EnginePlan:
     @property
     def specialised(self) -> bool:
         """True if a specialised kernel may follow after some rows."""
-        return self.engine is not None and self.engine.specialises and not self.runs.ranks_texts
+        return self.engine is not None and self.engine.specialises and not self.runs.only_interpreted
 
     def make(self) -> Engine:
         """Returns a new engine, before the first row."""

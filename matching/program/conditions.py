@@ -32,6 +32,7 @@ from query.plan.expression import (
     Constant,
     Expression,
     Logical,
+    MatchNumber,
     Navigation,
     conjuncts,
     is_row_local,
@@ -110,6 +111,8 @@ class ConditionCode:
                 lane = kept_lane(expression.type)
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
                 return Leaf(self._register(kind, self.feature(reads), variables, logical_offset, lane), lane)
+            case MatchNumber():
+                return Leaf(self._register(RegisterKind.NUMBER, -1, (), 0, Lane(False)), Lane(False))
             case Aggregate(before=True):
                 return self._before(self._aggregate(expression))
             case Aggregate():

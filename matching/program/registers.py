@@ -67,6 +67,8 @@ class RegisterKind(IntEnum):
     MEAN = Accumulate("x + (y - x) / (z + 1)", first="y + 0.0")
     SPREAD = Accumulate("x + (y - w) * (y - (w + (y - w) / (z + 1)))", first="y * (y - y) + 0.0")
 
+    NUMBER = Assign("x")  # of MATCH_NUMBER(), given to a run as it begins
+
     @property
     def counts(self) -> bool:
         """True if the register is a number of rows, never null."""
