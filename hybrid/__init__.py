@@ -61,14 +61,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
+def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout: Any = None, **tables: Any) -> Result:
     """Runs one statement and returns its rows.
 
     text: a DuckDB SELECT whose tables may carry MATCH_RECOGNIZE and JOIN HISTORY OF; it may be wrapped in
     COPY (...) TO, INSERT INTO or CREATE TABLE AS. A SASE+ statement, PATTERN SEQ ( ... ), may replace the SELECT.
     tables: data for the names in the text: pandas or polars frames, Arrow tables, DuckDB relations, anything with the
     Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection; the text may also
-    name its tables and views. INSERT and CREATE need one.
+    name its tables and views. INSERT and CREATE need one. timeout: "30s", a timedelta or a number of seconds, after
+    which the statement ends with QueryError HQ602, which says how many rows were matched.
 
     Rows that are equal in ORDER BY keep their position in the table, frame or file; rows of joins, aggregates and the
     like have none and are ordered by content. The text may read and write files, as in DuckDB. For untrusted texts use
@@ -78,7 +79,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables
 
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.statement import sql as answer
-    return answer(text, connection, **tables)
+    return answer(text, connection, timeout, **tables)
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:

@@ -30,6 +30,7 @@ from query.plan.expression import (
 from query.plan.output import TIMEOUT_COLUMNS, Outcome
 from query.plan.pattern import anchors
 from query.plan.plan import AfterMatch, Plan
+from query.stopping import heed
 from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, logical_row, value
 
 #: A moment of the stream: (row index, 1, 0) after that row has been seen; (i, 0, t) after time t has passed, i being
@@ -37,6 +38,8 @@ from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, l
 Moment = tuple[int, int, int]
 
 STEPS_MAX = 1_000_000
+#: Steps between two questions whether to stop.
+_STEPS_UNASKED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +405,8 @@ class RowSearch:
         self.steps_left -= 1
         if self.steps_left < 0:
             raise self.too_much()
+        if self.steps_left % _STEPS_UNASKED == 0:
+            heed()
         local, rest = self.conditions[variable]
         row = variable, position
 
