@@ -77,6 +77,7 @@ class WriterClaim:
 class WriterLocked(DataError):
     """Another opening of the database has the right to write. mine: it is one of this process."""
 
+    code = "HQ802"
     mine = False
 
 

@@ -2,7 +2,7 @@
 
     import hybrid
 
-    hybrid.sql("SELECT * FROM ticks MATCH_RECOGNIZE (...) AS m", ticks=df).df()
+    hybrid.sql("SELECT * FROM ticks MATCH_RECOGNIZE (...) AS m").df()  # ticks: a pandas or polars frame, Arrow, ...
 
     with hybrid.connect("market/") as db:
         db.create_stream("ticks", {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}, time="ts", key="symbol")
@@ -16,6 +16,7 @@ Importing this package loads nothing heavy: Arrow, DuckDB and numba come with th
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hybrid.rows.result import Result
     from hybrid.statement.compressed import Compressed
     from hybrid.watch.shedding import Shed
+    from query.language.parameters import Params
     from query.plan.plan import QueryPlan
     from query.schema import Schema
 
@@ -52,24 +54,28 @@ def _refuse_shadows() -> None:
 
 _refuse_shadows()
 
-from query.errors import DataError, HybridWarning, QueryError  # noqa: E402  (only after the check above)
+from query.errors import DataError, Error, HybridWarning, QueryError  # noqa: E402  (only after the check above)
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compressed", "DataError", "Database", "HybridWarning", "QueryError", "Result", "Shed", "__version__", "connect",
-    "matches", "plan", "sql",
+    "Compressed", "DataError", "Database", "Error", "HybridWarning", "QueryError", "Result", "Shed", "__version__",
+    "connect", "matches", "plan", "sql",
 ]  # fmt: skip
 
 
-def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout: Any = None, **tables: Any) -> Result:
+def sql(
+    text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None,
+    timeout: Any = None, **tables: Any,
+) -> Result:  # fmt: skip
     """Runs one statement and returns its rows.
 
     text: a DuckDB SELECT whose tables may carry MATCH_RECOGNIZE and JOIN HISTORY OF; it may be wrapped in
     COPY (...) TO, INSERT INTO or CREATE TABLE AS. A SASE+ statement, PATTERN SEQ ( ... ), may replace the SELECT.
     tables: data for the names in the text: pandas or polars frames, Arrow tables, DuckDB relations, anything with the
-    Arrow PyCapsule protocol, the path of a file, a list of dicts. connection: a DuckDB connection; the text may also
-    name its tables and views. INSERT and CREATE need one. timeout: "30s", a timedelta or a number of seconds, after
-    which the statement ends with QueryError HQ602, which says how many rows were matched.
+    Arrow PyCapsule protocol, the path of a file, a list of dicts. Frames and Arrow tables in variables of the caller
+    are found by their names, too. connection: a DuckDB connection; the text may also name its tables and views. INSERT
+    and CREATE need one. params: values for `$name` by name, or for `?` in order. timeout: "30s", a timedelta or a
+    number of seconds, after which the statement ends with QueryError HQ602, which says how many rows were matched.
 
     Rows that are equal in ORDER BY keep their position in the table, frame or file; rows of joins, aggregates and the
     like have none and are ordered by content. The text may read and write files, as in DuckDB. For untrusted texts use
@@ -78,8 +84,11 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
     from archive.interrupts import Deferred
 
     with Deferred():  # an interrupted import would leave half a module
+        from hybrid.statement.local_tables import with_local_tables
         from hybrid.statement.statement import sql as answer
-    return answer(text, connection, timeout, **tables)
+        from query.language.parameters import filled
+    text = text if params is None else filled(text, params)
+    return with_local_tables(lambda known: answer(text, connection, timeout, **known), tables, sys._getframe(1))
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
@@ -91,8 +100,9 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
     from archive.interrupts import Deferred
 
     with Deferred():
+        from hybrid.statement.local_tables import with_local_tables
         from hybrid.statement.statement import matches as compressed
-    return compressed(text, connection, **tables)
+    return with_local_tables(lambda known: compressed(text, connection, **known), tables, sys._getframe(1))
 
 
 def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:
@@ -151,6 +161,11 @@ def connect(
         path, memory_limit, storage_options, maintenance, log, checkpoint, spark=spark, spark_events=spark_events,
         read_only=read_only, access=access_to(external, files),
     )  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """Returns what completion shows: the public names."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,15 @@ CODES: dict[str, str] = {
 }
 
 
+#: All codes of DataErrors, with their meanings; docs/errors.md has them, too.
+DATA_CODES: dict[str, str] = {
+    "HQ800": "data or an argument that does not fit",
+    "HQ801": "valid events that cannot be stored now",
+    "HQ802": "a database that is open for writing elsewhere",
+    "HQ803": "a live query that an interrupt ended in the middle of a batch",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One error in a query.
@@ -231,14 +240,24 @@ def own_text(text: str) -> str:
     return own_text(text.own) if isinstance(text, ExpandedText) else text
 
 
-class QueryError(Exception):
-    """Raised for a query that cannot be answered as written. diagnostics: all errors found. text: the query."""
+class Error(Exception):
+    """Base of all errors for mistakes of a user, and for data and disks that fail. Anything else is a fault of ours.
+
+    code: as in docs/errors.md; it does not change its meaning."""
+
+    code: str = "HQ800"
+
+
+class QueryError(Error):
+    """Raised for a query that cannot be answered as written. diagnostics: all errors found. text: the query. code: of
+    the first of them."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic], text: str = "") -> None:
         if isinstance(text, ExpandedText):
             diagnostics, text = text.placed(diagnostics)
         self.diagnostics = tuple(diagnostics)
         self.text = text
+        self.code = min(self.diagnostics, key=_place).code if self.diagnostics else "HQ100"
         super().__init__(self.render())
 
     def __reduce__(self) -> tuple[type[QueryError], tuple[tuple[Diagnostic, ...], str]]:
@@ -246,12 +265,19 @@ class QueryError(Exception):
         return type(self), (self.diagnostics, self.text)
 
     def render(self, name: str = "query") -> str:
-        """Returns all diagnostics as text, in the order of the query."""
-        ordered = sorted(self.diagnostics, key=lambda d: (d.span, d.code))
-        return "\n\n".join(d.render(self.text, name) for d in ordered)
+        """Returns all diagnostics as text, in the order of the query. A column that is missing in several places is
+        told once."""
+        shown: dict[object, Diagnostic] = {}
+        for d in sorted(self.diagnostics, key=_place):
+            shown.setdefault((d.code, d.message) if d.code == "HQ201" else d, d)
+        return "\n\n".join(d.render(self.text, name) for d in shown.values())
 
 
-class DataError(Exception):
+def _place(diagnostic: Diagnostic) -> tuple[Span, str]:
+    return diagnostic.span, diagnostic.code
+
+
+class DataError(Error):
     """Raised for data that does not fit its stream, and for invalid arguments. message: the error and its position.
     hint: a way to fix it, or empty. No row of the batch was taken."""
 
@@ -267,6 +293,8 @@ class DataError(Exception):
 
 class NotKept(DataError):
     """Raised if valid events cannot be stored now, for example on a full disk. The same push can be retried."""
+
+    code = "HQ801"
 
 
 class HybridWarning(UserWarning):

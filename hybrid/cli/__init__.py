@@ -63,10 +63,13 @@ class Demo(StrEnum):
     delays = "delays"
 
 
-Text = Annotated[str, typer.Argument(help="The query, or a file with it.")]
+Text = Annotated[str, typer.Argument(help="The query, a file with it, or - for stdin.")]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", metavar="NAME=FILE", help="A Parquet, CSV or JSON file as a table; repeatable."),
+    typer.Option(
+        "--table", "-t", metavar="NAME=FILE",
+        help="Parquet, CSV or JSON as a table: a file, a pattern such as 'day*.csv', or - for stdin; repeatable.",
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -121,6 +124,23 @@ def _load_arrow() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
+def _told_version(asked: bool) -> None:
+    if asked:
+        import hybrid
+
+        print(f"hybrid {hybrid.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_told_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """One row-pattern query over live streams and archived history."""
+
+
 # ---- queries
 
 
@@ -158,6 +178,31 @@ def sql_command(
         write(rows, format, output)
     for one in trees:
         typer.echo(f"{one}\n")
+
+
+@app.command("shell")
+def shell_command(table: Tables = None, directory: Directory = None) -> None:
+    """Answers statements as they are typed, with history and completion; also those of a pipe."""
+    import hybrid
+    from hybrid.cli.shell import shell
+    from query.language.named import pattern_statement
+
+    given = open_tables(table)
+
+    def run(text: str) -> Result:
+        if directory is None:
+            return hybrid.sql(text, **given)
+        with existing(directory, writes=pattern_statement(text) is not None) as db:
+            return db.sql(text, **given)
+
+    def tables() -> dict[str, list[str]]:
+        found = {name: list(rows.column_names) for name, rows in given.items()}
+        if directory is not None:
+            with existing(directory) as db:
+                found |= {name: list(db.schema(name).names) for name in db.streams()}
+        return found
+
+    raise typer.Exit(shell(run, tables, sys.stdin))
 
 
 def _trees(result: Result) -> list[EvidenceTree]:

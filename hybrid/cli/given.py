@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import typer
 
 
 def query_text(text: str) -> str:
-    """Returns the text itself, or the content of the file that it names."""
+    """Returns the text itself, or the content of the file that it names; of stdin for `-`."""
+    if text == "-":
+        return sys.stdin.read()
     # not Path.is_file, which raises for a text longer than a file name may be
     if "\n" not in text and (text.endswith((".sql", ".hq")) or os.path.isfile(text)):
         try:
@@ -43,7 +47,7 @@ def existing(directory: str, writes: bool = False) -> Any:
 
 
 def open_tables(tables: list[str] | None) -> dict[str, Any]:
-    """Reads NAME=FILE options as Arrow tables."""
+    """Reads NAME=FILE options as Arrow tables. FILE may be a pattern of file names, or `-` for stdin."""
     import duckdb
 
     from hybrid.rows import duck
@@ -58,11 +62,14 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         name, sign, file = item.partition("=")
         if not sign or not name.isidentifier():
             raise typer.BadParameter(f"--table {item}: write NAME=FILE")
+        if file == "-":
+            found[name] = _of_stdin()
+            continue
         path = Path(file)
         suffix = path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
         if suffix not in readers:
             raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
-        if not path.is_file():
+        if not path.is_file() and not glob.glob(file, recursive=True):
             raise DataError(f"file {file} does not exist", f"check --table {name}={file}")
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
@@ -71,3 +78,29 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found
+
+
+def _of_stdin() -> Any:
+    """Reads stdin as an Arrow table: Parquet, JSON or CSV, by its first bytes."""
+    import io
+    import tempfile
+
+    import duckdb
+    import pyarrow.parquet
+
+    from hybrid.rows import duck
+    from query.errors import DataError, first_line
+
+    data = sys.stdin.buffer.read()
+    if not data.strip():
+        raise DataError("stdin is empty", "it may be CSV, JSON or Parquet")
+    if data[:4] == b"PAR1":
+        return pyarrow.parquet.read_table(io.BytesIO(data))
+    reader = "read_json" if data.lstrip()[:1] in (b"{", b"[") else "read_csv"
+    with tempfile.NamedTemporaryFile() as file:  # DuckDB looks at the rows twice
+        file.write(data)
+        file.flush()
+        try:
+            return duck.cursor(access=duck.ANYTHING).sql(f"SELECT * FROM {reader}('{file.name}')").to_arrow_table()
+        except duckdb.Error as error:
+            raise DataError(f"stdin cannot be read: {first_line(error)}", "it may be CSV, JSON or Parquet") from None

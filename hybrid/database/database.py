@@ -8,6 +8,7 @@ Long: the docstrings of the public methods are the reference of the Python inter
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from hybrid.rows.inputs import to_arrow
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
+from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in, sql
@@ -48,6 +50,7 @@ from hybrid.watch.declaration import (
 )  # fmt: skip
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
+from hybrid.watch.listener import Listener
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
 from hybrid.watch.shedding import Shed
@@ -56,6 +59,7 @@ from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
 from query.errors import DataError, nearest, warn
 from query.language.named import pattern_statement
+from query.language.parameters import Params, filled
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -104,6 +108,7 @@ class Database:
         self._parts.open(str(path), maintenance, columns or {}, beside and not read_only)
         self._memory, self._clocks = self._parts.memory, self._parts.clocks
         self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries
+        self._listeners: list[Listener] = []
 
     @property
     def _lock(self) -> threading.RLock:
@@ -130,8 +135,8 @@ class Database:
         name: str,
         columns: Mapping[str, str],
         time: str,
-        key: str | Sequence[str] = (),
-        order: Sequence[str] = (),
+        key: str | Sequence[str] | None = (),
+        order: str | Sequence[str] | None = (),
         lateness: Any = None,
         retention: Any = None,
         idle: Any = None,
@@ -153,7 +158,8 @@ class Database:
         alter_stream). Raises DataError.
         """
         with interruptible():
-            schema = declared(name, columns, time, key, order, 0 if lateness is None else lateness, retention)
+            late = 0 if lateness is None else lateness
+            schema = declared(name, columns, time, key or (), order or (), late, retention)
         pace = pace_of(idle, heartbeat, max_ahead)
         values = {
             "lateness": lateness, "retention": retention, "idle": idle, "heartbeat": heartbeat, "max_ahead": max_ahead,
@@ -358,6 +364,7 @@ class Database:
         shed: Shed | None = None,
         start: Any = None,
         sharing: str = SHARING,
+        callback: Callable[[pa.Table], object] | None = None,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
@@ -376,11 +383,14 @@ class Database:
         counts the events left out and estimates the recall, and the archive keeps them. sharing: how the windows of
         ONE ROW PER WINDOW are counted together with those of other queries of the stream; the rows are the same.
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
-        of one type of event; "none": on their own. Raises QueryError; DataError
+        of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
+        thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
+        rows wait to be fetched. Raises QueryError; DataError
         if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
+        strategy = strategy.lower() if isinstance(strategy, str) else strategy
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
         if tolerance is not None and strategy not in TOLERANT:
@@ -412,7 +422,7 @@ class Database:
             if running is not None:
                 running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max
                 self.shed(running.alerts, shed)
-                return running.alerts
+                return self._heard(running.alerts, callback, f"query {name}")
             before = list(self._flow.queries)
             try:
                 if past is not None:
@@ -433,7 +443,13 @@ class Database:
             kept_in = self._memory.notes(query.events.spill)
         for message in dict.fromkeys([*why_late(query), *kept_in]):
             warn(message)
-        return query.alerts
+        return self._heard(query.alerts, callback, "a query" if name is None else f"query {name}")
+
+    def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
+        """Returns alerts, after a thread begins to hand them to a callback if there is one."""
+        if callback is not None:
+            self._listeners.append(Listener(alerts, callback, of))
+        return alerts
 
     def watching(self) -> dict[str, Alerts]:
         """Returns the alerts of all named queries by name, resumed ones included."""
@@ -558,19 +574,19 @@ class Database:
             return Reached(live.offsets, live.watermark_us, live.newest_us)
 
     def sql(
-        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, timeout: Any = None,
-        **tables: Any,
+        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, params: Params = None,
+        timeout: Any = None, **tables: Any,
     ) -> Result:  # fmt: skip
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. timeout: as for
-        hybrid.sql. CREATE PATTERN and DROP
-        PATTERN return what they did. Raises QueryError, DataError."""
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params, timeout: as in
+        hybrid.sql. CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
+        text = text if params is None else filled(text, params)
         opened = self._opened
         statement = pattern_statement(text)
         if statement is not None:
@@ -578,20 +594,24 @@ class Database:
                 opened.check_writes("create or drop a pattern")
                 done = patterns.run(opened, self._flow, text, statement)
             return sql("SELECT name AS pattern, done FROM told", told=[{"name": statement.name, "done": done}])
-        with self._lock:
-            opened.check()
-            opened.refresh()
-            used = opened.used(text, tables)
-            inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
-        on_spark = OnSpark(spark) if engine == "spark" else None
-        with interruptible(), limited(text, timeout, None) as stop:
-            relations = Relations(
-                text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
-                access=opened.access, patterns=used,
-            )
-            with relations.open():
-                stop.bytes_max = memory_of(relations.connection)
-                found = answer(text, relations)
+
+        def run(tables: Mapping[str, Any]) -> Result:
+            with self._lock:
+                opened.check()
+                opened.refresh()
+                used = opened.used(text, tables)
+                inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
+            on_spark = OnSpark(spark) if engine == "spark" else None
+            with interruptible(), limited(text, timeout, None) as stop:
+                relations = Relations(
+                    text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
+                    access=opened.access, patterns=used,
+                )
+                with relations.open():
+                    stop.bytes_max = memory_of(relations.connection)
+                    return answer(text, relations)
+
+        found = with_local_tables(run, tables, sys._getframe(1)) if opened.access.outside else run(tables)
         self._parts.say_beside()
         return found
 
@@ -675,6 +695,8 @@ class Database:
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
         self._parts.close(wait, checkpoint)
+        for listener in self._listeners if wait else ():
+            listener.join()
 
     def abandon(self) -> None:
         """Leaves the database as a crash would: writes nothing more, not even at the end of the process. Use it if the

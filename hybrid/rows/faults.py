@@ -27,6 +27,8 @@ class Interrupted(DataError):
     """Raised when an exception from outside (an interrupt, out of memory) ended a batch in the middle. The live query's
     state is undefined; the events are kept."""
 
+    code = "HQ803"
+
     @staticmethod
     def by(error: BaseException) -> Interrupted:
         """Returns the error of a live query that `error` ended."""

@@ -8,18 +8,27 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from hybrid.rows.frames import python_columns
+
 #: Background colours for black text. A variable has one colour in the whole table.
 COLOURS = ("#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9", "#d0e0e3", "#f4cccc", "#e6e6e6", "#e2efda")
+#: Most items shown of a list.
+ITEMS_MAX = 8
 #: Most runs of equal variables shown in a row.
 CHIPS_MAX = 24
 
 
 def cell(value: object) -> str:
-    """Returns one value as tables print it."""
+    """Returns one value as tables print it, of a long list the first and the last items."""
     if value is None:
         return "NULL"
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, list):
+        items = [cell(v) for v in (value if len(value) <= ITEMS_MAX else value[: ITEMS_MAX - 1])]
+        if len(value) > ITEMS_MAX:
+            items += [f"... {len(value) - ITEMS_MAX:,} more", cell(value[-1])]
+        return f"[{', '.join(items)}]"
     return str(value)
 
 
@@ -33,7 +42,7 @@ def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
     chips = {} if evidence is None else _chips(evidence)
     names = [*table.column_names, *(["match"] if chips else [])]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    columns = [column.to_pylist() for column in shown.columns]
+    columns = python_columns(shown)
     body = []
     for i in range(shown.num_rows):
         cells = [f"<td>{_value(column[i])}</td>" for column in columns]

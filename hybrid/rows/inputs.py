@@ -38,10 +38,10 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
     """Returns a named table as Arrow, in the types that DuckDB returns: plain strings, microseconds, no dictionaries.
 
-    data: an Arrow table, batch or reader, a pandas or polars frame, a DuckDB relation, anything with the PyCapsule
-    protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (Parquet, CSV,
-    JSON) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key missing
-    in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
+    data: an Arrow table, batch, reader or dataset, a pandas or polars frame, a DuckDB relation, anything with the
+    PyCapsule protocol, a list of dicts, a dict of columns, or the path of a file that DuckDB reads by its name (CSV,
+    JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key
+    missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
     try:
         table = _arrow(data, name, access)
@@ -49,7 +49,7 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"table {name}: {error}", "give each column one type") from None
     if table is None:
         raise DataError(
@@ -70,9 +70,14 @@ def _arrow(data: Any, name: str, access: duck.Access) -> pa.Table | None:
         return pa.Table.from_batches([data])
     module = type(data).__module__.split(".")[0]
     if module == "pandas":  # a Series is a column, not a table
-        return pa.Table.from_pandas(data, preserve_index=False) if hasattr(data, "columns") else None
+        if not hasattr(data, "columns"):
+            return None
+        _refuse_twins(list(map(str, data.columns)), name)
+        return pa.Table.from_pandas(data, preserve_index=False)
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
+    if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset
+        data = data.to_table()
     if module == "polars" and hasattr(data, "schema"):
         for column, kind in data.schema.items():
             if str(kind) == "Object":  # polars would export addresses
@@ -105,14 +110,18 @@ def table_of(relation: Any, name: str) -> pa.Table:
     return conform(arrow_of(relation), name)
 
 
+def _refuse_twins(columns: Sequence[str], name: str) -> None:
+    lowered = [c.lower() for c in columns]
+    if len(set(lowered)) < len(lowered):
+        twice = next(c for c in columns if lowered.count(c.lower()) > 1)
+        raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
+
+
 def conform(table: pa.Table, name: str) -> pa.Table:
     """Returns the table in the column types that DuckDB returns. Columns of these types are not copied."""
     if not table.num_columns:
         raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
-    lowered = [c.lower() for c in table.column_names]
-    if len(set(lowered)) < len(lowered):
-        twice = next(c for c in table.column_names if lowered.count(c.lower()) > 1)
-        raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
+    _refuse_twins(table.column_names, name)
     columns: list[pa.ChunkedArray] = []
     for field, column in zip(table.schema, table.columns):
         what = f"{name}.{field.name}"

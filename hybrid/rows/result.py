@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
 from hybrid.rows.evidence_tree import EvidenceTree, check_row, tree_of
 from hybrid.rows.faults import fault
+from hybrid.rows.frames import Given, pandas_frame, polars_frame, python_columns
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
-from matching.types import holds_digits
 from query.errors import DataError
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import Outcome
@@ -35,6 +34,8 @@ SHOWN_ROWS = 20
 
 #: Lookups of one factor: for its live events, and for the events of each history join.
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
+
+NOTHING_GIVEN = Given()
 
 
 def _joined_ids(
@@ -197,9 +198,10 @@ class Result:
     """The rows of a statement. Evidence is read on first use and kept.
 
     evidence: returns `evidence_table` of the first n output rows, or of all (None). around: returns `series` of events.
+    given: what pandas and polars frames of the rows take over from those of the statement.
     """
 
-    __slots__ = ("_around", "_evidence", "_explain", "_suppressed", "_table", "_whole", "plan")
+    __slots__ = ("_around", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "plan")
 
     def __init__(
         self,
@@ -209,8 +211,10 @@ class Result:
         explain: Callable[[str], str],
         around: Callable[[pa.Table], pa.Table | None],
         suppressed: pa.Table | None = None,
+        given: Given = NOTHING_GIVEN,
     ) -> None:
         self._table = table
+        self._given = given
         self._suppressed = suppressed
         self._evidence = evidence
         self._whole: pa.Table | None = None
@@ -223,23 +227,25 @@ class Result:
         return self._table
 
     def df(self) -> pandas.DataFrame:
-        """Returns the rows as a pandas frame, BIGNUMs as Python's ints. Needs pandas."""
-        import pandas
+        """Returns the rows as a pandas frame; see `pandas_frame`. Needs pandas."""
+        return pandas_frame(self._table, self._given)
 
-        frame = self._table.to_pandas()
-        for i, field in enumerate(self._table.schema):
-            if holds_digits(field):
-                numbers = [None if v is None else int(Decimal(v)) for v in self._table.column(i).to_pylist()]
-                frame.isetitem(i, pandas.Series(numbers, dtype=object))
-        return frame
+    to_pandas = df
 
     def pl(self) -> polars.DataFrame:
-        """Returns the rows as a polars frame. Needs polars."""
-        import polars
+        """Returns the rows as a polars frame; see `polars_frame`. Needs polars."""
+        return polars_frame(self._table, self._given)
 
-        frame = polars.from_arrow(self._table)
-        assert isinstance(frame, polars.DataFrame)
-        return frame
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Returns the rows as tuples of Python values, as a DuckDB connection does."""
+        return list(zip(*python_columns(self._table)))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows as dicts of Python values."""
+        names = self._table.column_names
+        for batch in self._table.to_batches():
+            for row in zip(*python_columns(pa.Table.from_batches([batch]))):
+                yield dict(zip(names, row))
 
     def show(self, rows: int = SHOWN_ROWS) -> None:
         """Prints the first rows as a table, and the number of all rows."""
@@ -299,7 +305,7 @@ class Result:
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows."""
     shown = table.slice(0, rows)
-    cells = [[cell(v) for v in column.to_pylist()] for column in shown.columns]
+    cells = [[cell(v) for v in column] for column in python_columns(shown)]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
     widths = [max([len(name), *map(len, column)]) for name, column in zip(shown.column_names, cells)]

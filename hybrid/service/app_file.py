@@ -43,7 +43,7 @@ from hybrid.watch.declaration import NAME_BYTES_MAX
 from hybrid.watch.shedding import Shed
 from live.sinks.base import Sink
 from live.sources.base import Source
-from query.errors import DataError, Diagnostic, QueryError, Span, nearest
+from query.errors import DataError, Diagnostic, Error, QueryError, Span, nearest
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -76,11 +76,12 @@ def state_of(where: Path) -> Path:
     return state_directory(where.absolute(), path, state)
 
 
-class AppError(Exception):
-    """All faults of an app file. parts: file names with their faults."""
+class AppError(Error):
+    """All faults of an app file. parts: file names with their faults. code: of the first of them."""
 
     def __init__(self, parts: list[tuple[str, QueryError]]) -> None:
         self.parts = tuple(parts)
+        self.code = parts[0][1].code
         super().__init__(self.render())
 
     def render(self) -> str:

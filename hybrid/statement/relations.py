@@ -18,6 +18,7 @@ from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
 from hybrid.rows.faults import fault
+from hybrid.rows.frames import given_by
 from hybrid.rows.inputs import (
     TIME_TYPES,
     OrderedInput,
@@ -99,6 +100,7 @@ class Relations:
         self._words = {w.lower() for one in texts for w in re.findall(r"\w+", one) + re.findall(r'"([^"]+)"', one)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
+        self.given = given_by(tables)
         self._arrow: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
         self._evaluated: dict[str, pa.Table] = {}

@@ -167,7 +167,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         shown = [f"searched    {alias}: {report}" for alias, report in relations.reports.items()]
         return "\n\n".join([explain_plan(query, plan, stage), *shown])
 
-    return Result(table, plan, evidence, explain, around)
+    return Result(table, plan, evidence, explain, around, given=relations.given)
 
 
 def answer_factor(

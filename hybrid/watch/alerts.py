@@ -340,6 +340,18 @@ class Alerts:
         taken.row_count, self._row_count = table.num_rows, self._row_count + table.num_rows
         return table
 
+    def wait(self) -> bool:
+        """Waits for rows to fetch, or the query's error. Returns False if the query has ended and all are fetched."""
+        while True:
+            self._catch_up(None)
+            with self._changed:
+                if self._pieces or self._failure is not None:
+                    return True
+                if self._done:
+                    return False
+                # A timeout, to ask again for matches whose history is being read.
+                self._changed.wait(0.2 if self._factor.histories else None)
+
     def put_back(self) -> None:
         """Undoes the last fetch, whose rows were not used: they come with the next one."""
         with Deferred(), self._fetching:

@@ -291,7 +291,9 @@ def _refuse_nesting(tokens: Tokens, piece: Cut) -> None:
 def _factor(tokens: Tokens, keyword: int) -> FactorCut:
     items = tokens.items
     if not tokens.words(keyword + 1, "("):
-        raise _fault(tokens, "expected '(' after MATCH_RECOGNIZE", items[keyword])
+        name = items[keyword].text
+        hint = f'quote it if it is a name: "{name}"' if tokens.words(keyword - 1, "AS") else ""
+        raise _fault(tokens, "expected '(' after MATCH_RECOGNIZE", items[keyword], hint=hint)
     close = tokens.partner[keyword + 1]
     first, behind, input_alias = _input(tokens, keyword, "MATCH_RECOGNIZE")
 
@@ -327,8 +329,11 @@ def _input(tokens: Tokens, keyword: int, what: str) -> tuple[int, int, int | Non
     items = tokens.items
     first = _relation_start(tokens, keyword - 1)
     if first is None:
-        hint = f"write FROM table {what} ( ... )"
-        raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=hint)
+        word = items[keyword - 1] if keyword else None
+        if word is not None and word.kind is TokenKind.WORD and _opens_relation(tokens, keyword - 2):
+            hint = f'quote it if it is a table: "{word.text}"'
+            raise _fault(tokens, f"{word.text} is a word of SQL", word, hint=hint)
+        raise _fault(tokens, f"expected a table before {what}", items[keyword], hint=f"write FROM table {what} ( ... )")
     if _opens_relation(tokens, first - 1):
         return first, keyword, None
     behind = first - tokens.words(first - 1, "AS")

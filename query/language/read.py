@@ -82,6 +82,12 @@ _SHOWN = {
 # ---- tokens through the grammar --------------------------------------------------------------------------------
 
 
+#: Words and symbols before an operand: a name behind one is no name of a measure.
+_OPERATORS = frozenset(
+    {*"+-*/%.<>=|&^~!", "||", "<=", ">=", "<>", "!=", "::", "//", "**", "AND", "OR", "NOT", "IS", "IN", "LIKE"}
+)
+
+
 class _NoLexer(Lexer):
     """A lexer that lark requires; tokens are fed one by one, since lark's own lexers need a pattern for every
     terminal."""
@@ -377,6 +383,9 @@ class _Reader:
         def fail(message: str, span: Span = token.span, label: str = "", hint: str = "", code: str = code) -> NoReturn:
             raise error_at(text, code, message, span, label, hint)
 
+        if token.word in ("$", "?") and not ("VARIABLE" in accepted and "LPAR" in accepted):
+            fail("a parameter without a value", hint='give it a value: params={"name": 5} for $name, [5] for ?')
+
         # a missing comma between two definitions: the name after it became part of the condition
         if token.word == "AS" and self.context == "DEFINE" and before is not None and "COMMA" in accepted:
             fail(f"expected ',' before {before.text}", before.span, hint="definitions are separated by commas")
@@ -449,7 +458,8 @@ class _Reader:
             at = next((j for j in range(i - 1, self.first, -1) if items[j].word in ("PATTERN", "AS")), self.first)
             if items[at].word == "PATTERN" and items[at - 1].word in (",", "MEASURES"):
                 fail("expected a measure, found PATTERN", items[at].span, hint="the last measure has no comma after it")
-            fail(f"expected AS, found {found}", hint="a measure has a name: count(*) AS n")
+            message, span, hint = self._unnamed(i)
+            fail(message or f"expected AS, found {found}", span or token.span, hint=hint)
         if accepted:
             needs_strategy = accepted == {"WHERE"}
             hint = "every SEQ has a strategy: WHERE skip_till_next_match(a, b) { ... }" if needs_strategy else ""
@@ -458,6 +468,30 @@ class _Reader:
             listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
             fail(f"expected {listed}, found {found}", hint=hint)
         fail(f"unexpected {found}")
+
+    def _unnamed(self, i: int) -> tuple[str, Span | None, str]:
+        """Returns message, span and hint for a measure that ends before token i without AS: those of other languages,
+        empty and None if it is like none of them."""
+        items, depth, first = self.tokens.items, 0, i
+        while first > self.first and (depth or items[first - 1].word not in (",", "MEASURES")):
+            first -= 1
+            depth += (items[first].word in (")", "]", "}")) - (items[first].word in ("(", "[", "{"))
+        measure = items[first:i]
+        words = [t.word for t in measure]
+        star = next((j for j, word in enumerate(words) if word == "*" and (not j or words[j - 1] == ".")), None)
+        if star is not None:  # what follows it was read as a factor
+            span = Span(measure[0].start, measure[star].end)
+            hint = "a measure is one value: LAST(price) AS price; ALL ROWS PER MATCH returns each row with all columns"
+            return f"{self.tokens.text[span.start : span.end]} is no measure", span, hint
+        if len(measure) > 2 and measure[0].kind is TokenKind.WORD and words[1] == "=":
+            value = self.tokens.text[measure[2].start : measure[-1].end]
+            hint = f"the name of a measure follows it: {value} AS {measure[0].text}"
+            return f"expected AS behind the measure {measure[0].text}", Span(measure[0].start, measure[1].end), hint
+        if len(measure) > 1 and measure[-1].kind is TokenKind.WORD and words[-2] not in _OPERATORS:
+            value = self.tokens.text[measure[0].start : measure[-2].end]
+            name = measure[-1]
+            return f"expected AS before {name.text}", name.span, f"write {value} AS {name.text}"
+        return "", None, "a measure has a name: count(*) AS n"
 
     def _shown(self, accepted: set[str]) -> list[str]:
         """Returns the accepted terminals as messages name them: clauses in their order, after all others."""

@@ -702,7 +702,9 @@ class _Binder:
             return value
         kind = value.get("class")
         if kind in UNSUPPORTED:
-            self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value))
+            hint = 'give it a value: params={"name": 5} for $name, [5] for ?' if kind == "PARAMETER" else ""
+            self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value),
+                       hint=hint)
             return value
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value

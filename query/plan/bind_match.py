@@ -377,6 +377,10 @@ class MatchBinder:
         if within.interval_us is not None and not timed and not failed:
             times = [f.name for f in schema.fields if f.type in TIME_TYPES]
             hint = f"write ORDER BY {times[0]}" if times else "there is no time column; WITHIN n ROWS needs none"
+            if order and order[0].column.type == "VARCHAR" and not times:
+                name = order[0].column.name
+                cast = f"SELECT * REPLACE (CAST({name} AS TIMESTAMP) AS {name}) FROM {schema.name}"
+                hint = f"{name} is text: cast it, FROM ({cast})"
             self.fault("HQ211", "WITHIN an interval needs ORDER BY a time, ascending", match.within.span, hint=hint)
         return within
 

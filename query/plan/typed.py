@@ -88,6 +88,8 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
     hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
     if fault.kind == "MISSING_ENTRY" and fault.name:
         hint = hint[:1].lower() + hint[1:]
+        if fault.name.lower() in ("match_number", "classifier"):
+            hint = f"name it in MEASURES, {fault.name.upper()}() AS n, and write n here"
         return Diagnostic("HQ102", f"unknown function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")

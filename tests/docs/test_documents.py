@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybrid.demo import delays, thieves
-from query.errors import CODES
+from query.errors import CODES, DATA_CODES
 from query.language.parse import parse
 from tests.docs.documents import DOCUMENTS, ROOT, Block, anchors, blocks, prose
 from tests.programs import run_text
@@ -37,6 +37,8 @@ def test_every_error_code_is_documented() -> None:
     rows = re.findall(r"^\| (HQ\d+) \| (.*?) \| (.+?) \|$", text, re.MULTILINE)
     assert {code: says for code, says, _ in rows} == CODES
     assert len(rows) == len(CODES)
+    of_data = re.findall(r"^\| (HQ\d+) \| ([^|]+) \|$", text, re.MULTILINE)
+    assert dict(of_data) == DATA_CODES
 
 
 def test_every_raised_code_is_in_the_table() -> None:
@@ -47,7 +49,7 @@ def test_every_raised_code_is_in_the_table() -> None:
         for code in re.findall(r"[\"'](HQ\d+)[\"']", file.read_text(encoding="utf-8"))
     }
     assert used
-    assert sorted(u for u in used if u[0] not in CODES) == []
+    assert sorted(u for u in used if u[0] not in CODES | DATA_CODES) == []
 
 
 def _exists(name: str) -> bool:

@@ -1,0 +1,162 @@
+"""Results as pandas and polars frames, with the time zones and categories of the frames they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from matching.types import holds_digits
+from query.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+#: DuckDB's HUGEINT, the type of a sum of integers, in Arrow.
+HUGEINT = pa.decimal128(38, 0)
+#: Arrow's intervals in memory.
+INTERVAL = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanoseconds", "<i8")])
+DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A text column of few values: these, in their order. ordered: they are compared by it."""
+
+    values: tuple[str, ...]
+    ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the frames of a statement had that DuckDB's types lack.
+
+    zone: the time zone of all their columns that have one, None if there are several. categories: by the name of the
+    column, in lower case."""
+
+    zone: str | None = None
+    categories: Mapping[str, Category] = field(default_factory=dict)
+
+
+def given_by(tables: Mapping[str, Any]) -> Given:
+    """Returns the time zone and the categories of the pandas, polars and Arrow tables of a statement."""
+    zones: set[str] = set()
+    categories: dict[str, Category | None] = {}
+    for name, zone, category in (column for table in tables.values() for column in _columns(table)):
+        if zone is not None:
+            zones.add(zone)
+        if category is not None:
+            key = name.lower()
+            categories[key] = category if categories.get(key, category) == category else None
+    zone = zones.pop() if len(zones) == 1 else None
+    return Given(zone, {name: category for name, category in categories.items() if category is not None})
+
+
+def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
+    """Yields the columns of a table that have a time zone or categories."""
+    module = type(table).__module__.split(".")[0]
+    if module == "pandas" and hasattr(table, "columns"):
+        for name, dtype in zip(table.columns, table.dtypes):
+            categories = getattr(dtype, "categories", None)
+            if categories is not None and all(isinstance(v, str) for v in categories):
+                yield str(name), None, Category(tuple(categories), bool(dtype.ordered))
+            elif (zone := getattr(dtype, "tz", None)) is not None:
+                yield str(name), str(zone), None
+    elif module == "polars" and hasattr(table, "collect_schema"):
+        for name, dtype in table.collect_schema().items():
+            if (zone := getattr(dtype, "time_zone", None)) is not None:
+                yield name, zone, None
+            elif str(dtype).startswith("Enum"):
+                yield name, None, Category(tuple(dtype.categories), True)
+    elif isinstance(table, pa.Table | pa.RecordBatch):
+        for arrow in table.schema:
+            if pa.types.is_timestamp(arrow.type) and arrow.type.tz is not None:
+                yield arrow.name, arrow.type.tz, None
+
+
+def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
+    """Returns rows as a pandas frame: HUGEINTs as floats, as DuckDB has them; BIGNUMs as Python's ints; intervals
+    without months as durations; time zones and categories as given."""
+    import pandas
+
+    digits = [i for i, column in enumerate(table.schema) if holds_digits(column)]
+    frame = _plain(table).to_pandas()
+    for i in digits:
+        numbers = [None if v is None else int(Decimal(v)) for v in table.column(i).to_pylist()]
+        frame.isetitem(i, pandas.Series(numbers, dtype=object))
+    for i, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None and given.zone is not None:
+            frame.isetitem(i, frame.iloc[:, i].dt.tz_convert(given.zone))
+        elif (category := _category(table, i, given)) is not None:
+            dtype = pandas.CategoricalDtype(category.values, category.ordered)
+            frame.isetitem(i, frame.iloc[:, i].astype(dtype))
+    return frame
+
+
+def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
+    """Returns rows as a polars frame: intervals without months as durations, time zones and enumerations as given.
+    Raises DataError for intervals with months."""
+    import polars
+
+    plain = _plain(table, huge=False)
+    for column in plain.schema:
+        if column.type == pa.month_day_nano_interval():
+            message = f"column {column.name} has intervals of months, which polars has no type for"
+            raise DataError(message, f"cast it: CAST({column.name} AS VARCHAR), or take the rows by arrow() or df()")
+    frame = polars.from_arrow(plain)
+    assert isinstance(frame, polars.DataFrame)
+    for i, column in enumerate(table.schema):
+        own = polars.col(column.name)
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None and given.zone is not None:
+            frame = frame.with_columns(own.dt.convert_time_zone(given.zone))
+        elif (category := _category(table, i, given)) is not None:
+            frame = frame.with_columns(own.cast(polars.Enum(category.values)))
+    return frame
+
+
+def python_columns(table: pa.Table) -> list[list[Any]]:
+    """Returns the values of each column as Python has them: intervals without months as timedeltas, HUGEINTs as
+    ints."""
+    columns = [column.to_pylist() for column in _plain(table, huge=False).columns]
+    for i, column in enumerate(table.schema):
+        if column.type == HUGEINT:
+            columns[i] = [None if v is None else int(v) for v in columns[i]]
+    return columns
+
+
+def _category(table: pa.Table, i: int, given: Given) -> Category | None:
+    """Returns the category of an output column that has the name and values of a column given."""
+    column = table.schema.field(i)
+    category = given.categories.get(column.name.lower())
+    if category is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    return category if set(table.column(i).unique().to_pylist()) <= {None, *category.values} else None
+
+
+def _plain(table: pa.Table, huge: bool = True) -> pa.Table:
+    """Returns rows with durations instead of intervals without months and, huge, floats instead of HUGEINTs."""
+    for i, column in enumerate(table.schema):
+        if column.type == pa.month_day_nano_interval():
+            if (durations := _durations(table.column(i))) is not None:
+                table = table.set_column(i, column.name, durations)
+        elif huge and column.type == HUGEINT:
+            table = table.set_column(i, column.name, table.column(i).cast(pa.float64()))
+    return table
+
+
+def _durations(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Returns intervals as durations of microseconds, None if some have months."""
+    chunks = []
+    for chunk in column.chunks:
+        values = np.frombuffer(chunk.buffers()[1], INTERVAL)[chunk.offset : chunk.offset + len(chunk)]
+        null = chunk.is_null().to_numpy(zero_copy_only=False)
+        if (values["months"] != 0)[~null].any():
+            return None
+        us = values["days"].astype(np.int64) * DAY_US + values["nanoseconds"] // 1000
+        chunks.append(pa.array(us, mask=null).cast(pa.duration("us")))
+    return pa.chunked_array(chunks, pa.duration("us"))

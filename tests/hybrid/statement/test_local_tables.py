@@ -1,0 +1,87 @@
+"""Frames and tables of the caller, found by their names."""
+
+from __future__ import annotations
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import hybrid
+from hybrid import DataError, QueryError
+
+ticks = pd.DataFrame({"ts": pd.date_range("2024-01-01", periods=4, freq="min"), "price": [3.0, 2.0, 1.0, 2.0]})
+FALLS = """SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(D.price) AS low
+    PATTERN (S D+) DEFINE D AS price < PREV(price)) AS m"""
+PEAKS = "SELECT max(price) AS top FROM {}"
+
+
+def test_a_global_frame() -> None:
+    assert hybrid.sql(FALLS.format("ticks")).fetchall() == [(1.0,)]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "arrow", "relation", "dataset"])
+def test_a_local_table_of_any_kind(kind: str) -> None:
+    arrow = pa.Table.from_pandas(ticks)
+    mine = {
+        "pandas": ticks, "polars": pl.from_arrow(arrow), "lazy": pl.from_arrow(arrow).lazy(), "arrow": arrow,
+        "relation": duckdb.from_arrow(arrow), "dataset": ds.dataset(arrow),
+    }[kind]  # fmt: skip
+    assert mine is not None
+    assert hybrid.sql(FALLS.format("mine")).fetchall() == [(1.0,)]
+    assert hybrid.sql(PEAKS.format("mine")).fetchall() == [(3.0,)]
+
+
+def test_local_names_come_after_given_ones_and_those_of_the_connection() -> None:
+    other = ticks.assign(price=ticks["price"] + 10)
+    assert hybrid.sql(PEAKS.format("ticks"), ticks=other).fetchall() == [(13.0,)]
+    con = duckdb.connect()
+    con.execute("CREATE TABLE ticks AS SELECT 99.0 AS price")
+    assert hybrid.sql(PEAKS.format("ticks"), con).fetchall() == [(99,)]
+    assert hybrid.sql(PEAKS.format("other"), con).fetchall() == [(13.0,)]
+    assert hybrid.sql(f"WITH ticks AS (FROM other) {PEAKS.format('ticks')}").fetchall() == [(13.0,)]
+
+
+def test_a_local_variable_hides_a_global_one_and_others_are_no_tables() -> None:
+    ticks = [{"price": 1.0}]  # a list is no table unless it is given
+    with pytest.raises(QueryError, match="unknown table"):
+        hybrid.sql(PEAKS.format("ticks"))
+    assert hybrid.sql(PEAKS.format("ticks"), ticks=ticks).fetchall() == [(1.0,)]
+
+
+def test_a_database_finds_them_unless_it_is_closed_to_the_outside() -> None:
+    with hybrid.connect() as db:
+        db.create_stream("other", {"ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
+        assert db.sql(FALLS.format("ticks")).fetchall() == [(1.0,)]
+    with hybrid.connect(external=False) as db, pytest.raises(QueryError, match="unknown table or stream ticks"):
+        db.sql(FALLS.format("ticks"))
+
+
+def test_the_index_of_a_frame_is_no_column() -> None:
+    indexed = ticks.set_index("ts")  # noqa: F841 (found by its name)
+    with pytest.raises(QueryError, match=r"it is the index of indexed: pass indexed\.reset_index\(\)"):
+        hybrid.sql(FALLS.format("indexed"))
+
+
+def test_a_frame_with_two_columns_of_one_name() -> None:
+    twins = pd.concat([ticks, ticks[["price"]]], axis=1)  # noqa: F841 (found by its name)
+    with pytest.raises(DataError, match="twins has two columns price"):
+        hybrid.sql(FALLS.format("twins"))
+
+
+def test_an_object_column_of_numbers_beyond_64_bits() -> None:
+    wide = ticks.assign(n=pd.Series([2**64, 1, 2, 3], dtype=object))  # noqa: F841 (found by its name)
+    with pytest.raises(DataError, match=r"table wide: .*too large"):  # before: OverflowError
+        hybrid.sql(FALLS.format("wide"))
+
+
+def test_one_base_class_of_errors() -> None:
+    with pytest.raises(hybrid.Error) as query:
+        hybrid.sql("SELECT * FROM nothing_of_this_name")
+    assert query.value.code == "HQ200"
+    with pytest.raises(hybrid.Error) as data:
+        hybrid.sql("SELECT * FROM t", t=5)
+    assert data.value.code == "HQ800"
+    assert set(dir(hybrid)) == set(hybrid.__all__)

@@ -1,0 +1,103 @@
+"""Callbacks of live queries: all rows once and in order, whatever the function does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import hybrid
+
+RISES = """SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(v) AS hi, LAST(ts) AS at
+    PATTERN (A B) DEFINE B AS v > PREV(v)) AS m"""
+
+
+def opened() -> hybrid.Database:
+    db = hybrid.connect()
+    db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts", key=None, order=None)
+    return db
+
+
+def push(db: hybrid.Database, *values: int, at: int = 0) -> None:
+    start = dt.datetime(2024, 1, 1)
+    db.push("ticks", [{"ts": start + dt.timedelta(seconds=at + i), "v": v} for i, v in enumerate(values)])
+
+
+def until(holds: object) -> None:
+    end = time.monotonic() + 20
+    while not holds() and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.01)
+
+
+def test_all_rows_come_in_order_while_the_stream_runs_and_at_its_end() -> None:
+    found: list[int] = []
+    with opened() as db:
+        db.watch(RISES, callback=lambda rows: found.extend(rows["hi"].to_pylist()))
+        for i in range(20):
+            push(db, 0, i + 1, at=2 * i)
+        until(lambda: len(found) >= 19)
+        assert found[:19] == [*range(1, 20)]  # the last row may wait for others of its time
+        db.advance("ticks", None)
+    assert found == [*range(1, 21)]
+
+
+def test_close_waits_for_a_slow_function() -> None:
+    found: list[int] = []
+
+    def slow(rows: pa.Table) -> None:
+        time.sleep(0.2)
+        found.extend(rows["hi"].to_pylist())
+
+    with opened() as db:
+        db.watch(RISES, callback=slow)
+        push(db, 0, 1, 2, 3, 4, 5, 6)
+        db.advance("ticks", None)
+    assert found == [1, 3, 5]
+
+
+def test_rows_of_a_function_that_raises_can_be_fetched() -> None:
+    called = threading.Event()
+
+    def wrong(rows: pa.Table) -> None:
+        called.set()
+        raise ValueError("no such address")
+
+    message = r"not called any more \(ValueError: no such address\)"
+    with pytest.warns(hybrid.HybridWarning, match=message), opened() as db:  # noqa: PT031
+        alerts = db.watch(RISES, callback=wrong)
+        push(db, 0, 1, 0, 2, 3)
+        assert called.wait(20)
+        until(lambda: alerts.unread_count == 2)
+        push(db, 0, 4, at=9)
+        db.advance("ticks", None)
+        assert alerts.fetch()["hi"].to_pylist() == [1, 2, 4]
+
+
+def test_a_function_may_close_the_database() -> None:
+    found: list[int] = []
+    closed = threading.Event()
+    db = opened()
+
+    def closing(rows: pa.Table) -> None:
+        found.extend(rows["hi"].to_pylist())
+        db.close()
+        closed.set()
+
+    db.watch(RISES, callback=closing)
+    push(db, 0, 1, 0)
+    assert closed.wait(20)
+    assert found == [1]
+
+
+def test_a_query_that_fails_says_so_after_its_rows() -> None:
+    found: list[int] = []
+    failing = RISES.replace("v > PREV(v)", "v > PREV(v) AND v + 9223372036854775800 > PREV(v)")
+    with pytest.warns(hybrid.HybridWarning, match="a query has ended: "), opened() as db:  # noqa: PT031
+        db.watch(failing, callback=lambda rows: found.extend(rows["hi"].to_pylist()))
+        push(db, 0, 1, 0)
+        push(db, 100, 0, at=3)
+        until(lambda: not any(t.name.startswith("hybrid callback") for t in threading.enumerate()))
+    assert found == [1]
