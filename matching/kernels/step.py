@@ -578,6 +578,8 @@ def step(
     bit v set if that or a feature of v cannot be computed (empty: all can); ts: int64 us;
     row: int64, position in the row store; feature: (features, n) int64 with the same memory as float64, and validity.
     O(rows * runs of their partitions * edges); with Merge.STATE a partition has at most one run a state.
+
+    Long: what waits, what times out and what is negated share one pass over the list.
     """
     mode = program.parameters[P_MODE]
     merge = program.parameters[P_MERGE]
