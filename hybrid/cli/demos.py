@@ -200,7 +200,7 @@ def _draw(
 
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        plot_evidence(evidence, row, value, path, context, time, title)
+        plot_evidence(evidence, row, value, path, lambda _: context, time, title)
     except DataError as error:
         say(f"no picture: {error}")
         return

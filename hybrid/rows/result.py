@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+#: Rows on each side of a match of one event that a plot shows.
+NEIGHBOURS = 10
 #: Rows printed by `show` and in a notebook.
 SHOWN_ROWS = 20
 
@@ -174,7 +176,8 @@ def _pieces(answer: Answer, at: np.ndarray, lines_max: int) -> Iterator[np.ndarr
 
 def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
     """Returns the rows around matched events, for a plot: rows of the same partition, from half a match length before
-    to half a match length after, with event_time and offset. None if there are no events, or of several partitions.
+    to half a match length after, or NEIGHBOURS rows before and after events of one time, with event_time and offset.
+    None if there are no events, or of several partitions.
 
     events: lines of `evidence_table`."""
     events = events.filter(pc.equal(events.column("side"), "pl"))
@@ -185,13 +188,18 @@ def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | N
         return None
     times = events.column("event_time").cast(pa.int64())
     low, high = pc.min(times).as_py(), pc.max(times).as_py()
-    margin = (high - low) // 2
+    margin = (high - low) // 2 if high > low else 1 << 61
     batch = lookup.between(low - margin, high + margin)
     table = pa.Table.from_batches([batch.columns])
     mine = np.array([tuple(map(repr, key)) in partitions for key in zip(*(table[n].to_pylist() for n in names))], bool)
     table = table.append_column("event_time", pa.array(batch.ts_us).cast(pa.timestamp("us")))
     table = table.append_column("offset", pa.array(batch.offset))
-    return table.filter(pa.array(mine)) if names else table
+    table = table.filter(pa.array(mine)) if names else table
+    if high > low:
+        return table
+    at = table.column("event_time").cast(pa.int64()).to_numpy()
+    begin = max(0, int(np.searchsorted(at, low)) - NEIGHBOURS)
+    return table.slice(begin, int(np.searchsorted(at, low, side="right")) + NEIGHBOURS - begin)
 
 
 class Result:
@@ -279,14 +287,14 @@ class Result:
         return tree_of(self._evidence(row + 1) if self._whole is None else self._whole, row, side)
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
-        """Plots the match of one output row, or all matches (None): the series around them, and their events coloured
-        by variable. value: the column to draw; path: the file to save. Returns the matplotlib figure; see
-        hybrid.rows.plot. Needs the extra `plot`."""
+        """Plots the match of one output row, or all matches (None), a panel for each partition: the series around them,
+        and their events coloured by variable. value: the column to draw; path: the file to save. Returns the matplotlib
+        figure; see hybrid.rows.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
         evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
-        shown = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
-        return plot_evidence(evidence, row, value, path, self._around(shown))
+        keys = [c.name for c in self.plan.factors[0].plan.partition_by] if len(self.plan.factors) == 1 else []
+        return plot_evidence(evidence, row, value, path, self._around, keys=keys)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._table.__arrow_c_stream__(requested_schema)

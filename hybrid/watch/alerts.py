@@ -462,7 +462,8 @@ class Alerts:
         """Returns a picture of the match of one row of the last fetch; see hybrid.rows.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
-        return plot_evidence(self.evidence(), row, value, path)
+        keys = [c.name for c in self._factor.plan.partition_by]
+        return plot_evidence(self.evidence(), row, value, path, keys=keys)
 
     def stats(self) -> dict[str, Any]:
         """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import hybrid
 from query.errors import HybridWarning
 from tests.docs.documents import Block, blocks
 
-GUIDES = ("docs/match_recognize.md", "docs/sase.md")
+GUIDES = ("docs/match_recognize.md", "docs/sase.md", "docs/tutorial.md")
 QUERIES = [b for b in blocks("sql") if b.path in GUIDES]
 
 
@@ -20,7 +21,11 @@ def tables(path: str) -> dict[str, Any]:
     first = next(b for b in blocks("python") if b.path == path)
     names: dict[str, Any] = {}
     exec(first.text, names)
-    return {name: data for name, data in names.items() if isinstance(data, list) and isinstance(data[0], dict)}
+    return {name: data for name, data in names.items() if _is_table(data)}
+
+
+def _is_table(data: object) -> bool:
+    return isinstance(data, pd.DataFrame) or (isinstance(data, list) and isinstance(data[0], dict))
 
 
 @pytest.mark.parametrize("block", QUERIES, ids=str)
@@ -34,3 +39,4 @@ def test_a_query_of_a_guide_prints_what_stands_behind_it(block: Block) -> None:
 def test_the_guides_have_queries() -> None:
     assert len([b for b in QUERIES if b.path == GUIDES[0]]) > 10
     assert len([b for b in QUERIES if b.path == GUIDES[1]]) >= 4
+    assert len([b for b in QUERIES if b.path == GUIDES[2]]) >= 5

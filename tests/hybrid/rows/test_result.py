@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hybrid
+from hybrid.rows.plot import PANELS_MAX
 
 START = datetime(2024, 3, 1, 9, 30)
 PRICES = {
@@ -82,7 +83,7 @@ def test_a_picture_of_all_matches() -> None:
     (axes,) = figure.axes
     points = {c.get_label(): len(c.get_offsets()) for c in axes.collections}
     assert points == {"START": 2, "DOWN": 4, "UP": 3}
-    assert axes.get_title(loc="left") == "2 matches"
+    assert axes.get_title(loc="left") == "ACME, 2 matches, 2024-03-01 09:30:00 to 2024-03-01 09:38:00"
 
 
 def test_events_without_time_are_drawn_in_their_order() -> None:
@@ -173,3 +174,39 @@ def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "refused\n[{'v': 1}]\n"), done.stderr
+
+
+def test_a_plot_has_its_key_and_times_as_title() -> None:
+    (axes,) = hybrid.sql(VALLEYS, ticks=TICKS).plot().axes
+    assert (
+        axes.get_title(loc="left") == "ACME, 2024-03-01 09:30:00 to 2024-03-01 09:34:00"
+    )  # before: the id of the match
+
+
+ANY = """SELECT * FROM t MATCH_RECOGNIZE (
+    PARTITION BY id ORDER BY ts MEASURES A.v AS v PATTERN (A{2}) DEFINE A AS v > 1) AS m"""
+
+
+def test_partitions_have_panels_and_a_key_is_no_value() -> None:
+    rows = [{"id": i, "ts": START + timedelta(minutes=j), "v": v} for i in range(9) for j, v in enumerate([1, 2, 3, 1])]
+    panels = hybrid.sql(ANY, t=rows).plot(row=None).axes
+    assert len(panels) == PANELS_MAX  # before: one line through all partitions
+    assert [p.get_title(loc="left")[:2] for p in panels] == [f"{i}," for i in range(PANELS_MAX)]
+    assert {p.get_ylabel() for p in panels} == {"v"}  # before: id, the first number
+    (line,) = panels[0].get_lines()
+    assert list(line.get_ydata()) == [2, 3]
+
+
+def test_a_match_of_one_event_lies_in_its_series() -> None:
+    rows = [{"id": i % 2, "ts": START + timedelta(minutes=i), "v": i} for i in range(100)]
+    text = ANY.replace("A{2}", "A").replace("v > 1", "v = 50")
+    (axes,) = hybrid.sql(text, t=rows).plot().axes
+    (line,) = axes.get_lines()
+    assert list(line.get_ydata()) == list(range(30, 71, 2))  # before: one dot
+    assert axes.get_title(loc="left") == "0, 2024-03-01 10:20:00"
+
+
+def test_the_same_plot_is_the_same_file(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
