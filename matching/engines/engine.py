@@ -32,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 ROOM = 1 << 6
 #: Rows that an engine takes between two checks, at most, each of which may begin a run; and, about, the steps of runs
 #: that there are already, of some ten nanoseconds each.
-ROWS_UNCHECKED = 1 << 11
+ROWS_UNCHECKED = 1 << 12
 STEPS_UNCHECKED = 1 << 20
 #: No condition of any row fails.
 NONE_BAD = np.zeros(0, np.int64)
