@@ -92,6 +92,8 @@ def memory_of(connection: duckdb.DuckDBPyConnection) -> int:
     cursor = connection.cursor()  # the user may be reading a result on the connection
     try:
         row = cursor.execute("SELECT current_setting('memory_limit')").fetchone()
+    except duckdb.OutOfMemoryException:
+        return 0  # not enough to ask; the statement says so
     finally:
         cursor.close()
     assert row is not None
