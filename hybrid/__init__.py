@@ -64,8 +64,9 @@ __all__ = [
 
 
 def sql(
-    text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None, **tables: Any
-) -> Result:
+    text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None,
+    timeout: Any = None, **tables: Any,
+) -> Result:  # fmt: skip
     """Runs one statement and returns its rows.
 
     text: a DuckDB SELECT whose tables may carry MATCH_RECOGNIZE and JOIN HISTORY OF; it may be wrapped in
@@ -73,7 +74,8 @@ def sql(
     tables: data for the names in the text: pandas or polars frames, Arrow tables, DuckDB relations, anything with the
     Arrow PyCapsule protocol, the path of a file, a list of dicts. Frames and Arrow tables in variables of the caller
     are found by their names, too. connection: a DuckDB connection; the text may also name its tables and views. INSERT
-    and CREATE need one. params: values for `$name` by name, or for `?` in order.
+    and CREATE need one. params: values for `$name` by name, or for `?` in order. timeout: "30s", a timedelta or a
+    number of seconds, after which the statement ends with QueryError HQ602, which says how many rows were matched.
 
     Rows that are equal in ORDER BY keep their position in the table, frame or file; rows of joins, aggregates and the
     like have none and are ordered by content. The text may read and write files, as in DuckDB. For untrusted texts use
@@ -86,7 +88,7 @@ def sql(
         from hybrid.statement.statement import sql as answer
         from query.language.parameters import filled
     text = text if params is None else filled(text, params)
-    return with_local_tables(lambda known: answer(text, connection, **known), tables, sys._getframe(1))
+    return with_local_tables(lambda known: answer(text, connection, timeout, **known), tables, sys._getframe(1))
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:

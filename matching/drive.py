@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from matching.batch import EventBatch, Matcher, Matches
 from matching.ordering import Ordering
 from query.errors import DataError
+from query.stopping import heed
 
 #: Maximum number of events handed to the Matcher at once, so that the output of a large batch is continuous.
 ROWS_MAX = 65_536
@@ -87,6 +88,7 @@ def pushed(matcher: Matcher, batches: Iterable[EventBatch]) -> Iterator[Matches]
     for batch in batches:
         for part in parts(batch):
             matches = matcher.push(part)
+            heed(len(part))
             if len(matches) or matches.rows.num_rows:
                 yield matches
 

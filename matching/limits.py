@@ -11,8 +11,9 @@ from query.plan.plan import AfterMatch, Plan
 _FIRST_US, _LAST_US = -(2**63) + 2, 2**63 - 2
 
 
-def over_budget(plan: Plan, program: Program, runs_max: int) -> QueryError:
-    """Returns the error of a partition with more than `runs_max` partial matches, and why they do not merge."""
+def over_budget(plan: Plan, program: Program, runs_max: int, bytes_max: int | None = None) -> QueryError:
+    """Returns the error of a partition with more than `runs_max` partial matches, or of matches and partial matches
+    that take more than `bytes_max`, and why they do not merge."""
     dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
     hints = ["shorten WITHIN" if plan.within else "add WITHIN", "partition by more columns"]
     if dependent:
@@ -31,9 +32,12 @@ def over_budget(plan: Plan, program: Program, runs_max: int) -> QueryError:
         hints.append("use AFTER MATCH SKIP PAST LAST ROW")
     else:
         why = "WITHIN keeps the starts apart"
+    needs = f"one partition needs more than {runs_max:,} partial matches"
+    if bytes_max is not None:
+        needs = f"its matches and partial matches take more than {bytes_max / 1e6:,.0f} MB"
+        hints.insert(0, "raise memory_limit")
     hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
-    most = f"{runs_max:,}"
-    message = f"PATTERN ({plan.pattern}): one partition needs more than {most} partial matches: {why}"
+    message = f"PATTERN ({plan.pattern}): {needs}: {why}"
     return QueryError([Diagnostic("HQ600", message, NO_SPAN, hint=hint)])
 
 

@@ -452,8 +452,8 @@ class KernelMatcher:
                     self._answers.end()
         except ConditionFailed as failed:
             raise self._tests.why(self.values, self.store, *failed.args) from None
-        except OverBudget:
-            raise over_budget(self.plan, self.program, self.chosen.runs_max) from None
+        except OverBudget as over:
+            raise over_budget(self.plan, self.program, self.chosen.runs_max, *over.args) from None
         if looked.wanted is not None and self._tests.looks_at_runs:
             touched = self.store.partition[positions]
             self._tests.hot.put(touched, self.engine.busy(touched), len(self.keys))

@@ -266,11 +266,8 @@ class Rows:
         for tenant in self._tenants:
             tenant.mark(ids, keep, exact)
         if self._reach:
-            for offset in (*range(-self._before, 0), *range(1, self._behind + 1)):
-                near = store.chase(np.flatnonzero(keep[: store.count]), offset)
-                keep[near[near >= 0]] = True
-            # the last rows of each partition, which later rows may read
-            keep[: store.count] |= store.chase(store.next[: store.count], self._reach - 1) < 0
+            # those that conditions and measures read, and the last ones, which later rows may read
+            store.keep_near(self._before, self._behind, self._reach, keep)
         return keep
 
     def needed_by(self, tenant: Tenant) -> tuple[int, int | None]:

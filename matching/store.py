@@ -57,6 +57,41 @@ def with_rows(kept: pa.Table, added: pa.Table) -> pa.Table:
         size += batches[n].num_rows
     last = pa.Table.from_batches([*batches[n:], *added.to_batches()], kept.schema).combine_chunks()
     return pa.Table.from_batches([*batches[:n], *last.to_batches()], kept.schema)
+@kernel
+def walk(chain, steps, floor, positions):
+    """Replaces each position by the one `steps` links of the chain further on; -1: there is none, or one on the way is
+    below the floor."""
+    for i in range(len(positions)):
+        at = positions[i]
+        left = steps
+        while at >= 0 and left > 0:
+            at = chain[at]
+            if at < floor:
+                at = -1
+            left -= 1
+        positions[i] = at
+
+
+@kernel
+def keep_near(previous, following, before, behind, last, keep, left, right, ahead):
+    """Marks the rows that are at most `before` rows of their partition before a marked one, or `behind` after one, and
+    the last rows of each partition, `last` of them. left, right, ahead: int64, 0, as many as rows. Linear in rows."""
+    rows = len(left)
+    for i in range(rows):  # right, left: 1 + how many rows go on to be marked from here
+        more = behind if keep[i] else right[i] - 1
+        to = following[i]
+        if more > 0 and to >= 0:
+            right[to] = max(right[to], more)
+    for i in range(rows - 1, -1, -1):
+        more = before if keep[i] else left[i] - 1
+        to = previous[i]
+        if more > 0 and to >= 0:
+            left[to] = max(left[to], more)
+        if following[i] >= 0:
+            ahead[i] = ahead[following[i]] + 1
+    for i in range(rows):
+        if left[i] > 0 or right[i] > 0 or ahead[i] < last:
+            keep[i] = True
 
 
 def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -250,14 +285,28 @@ class RowStore:
         self.count = end
 
     def chase(self, positions: Int64Array, offset: int) -> Int64Array:
-        """Returns the row `offset` rows later (or earlier, if negative) in each row's partition; -1 if there is
-        none."""
-        chain = self.next if offset > 0 else self.previous
-        for _ in range(min(abs(offset), self.count)):
-            positions = self.above(np.where(positions >= 0, chain[np.maximum(positions, 0)], -1))
-            if abs(offset) > 1 and not np.any(positions >= 0):
-                break
+        """Returns the row `offset` rows later (or earlier, if negative) in each row's partition; -1 if there is none.
+        Cost: the offset a position, or the rows in memory times the logarithm of the offset, whichever is less."""
+        chain, steps = (self.next if offset > 0 else self.previous)[: self.count], abs(offset)
+        if steps >= self.count:
+            return np.full(len(positions), -1, np.int64)
+        if len(positions) * steps <= self.count * steps.bit_length():
+            found = np.array(positions, np.int64)
+            walk(chain, steps, self.floor, found)
+            return found
+        chain = self.above(chain)  # of 1, 2, 4, ... links
+        while steps:
+            if steps & 1:
+                positions = np.where(positions >= 0, chain[np.maximum(positions, 0)], -1)
+            chain = np.where(chain >= 0, chain[np.maximum(chain, 0)], -1)
+            steps >>= 1
         return positions
+
+    def keep_near(self, before: int, behind: int, last: int, keep: np.ndarray) -> None:
+        """Marks the rows up to `before` rows before a marked one and up to `behind` after one in its partition, and the
+        `last` last rows of each partition."""
+        links = self.previous[: self.count], self.next[: self.count]
+        keep_near(*links, before, behind, last, keep, *(np.zeros(self.count, np.int64) for _ in range(3)))
 
     def above(self, positions: Int64Array) -> Int64Array:
         """Returns the positions, with -1 for those below the floor."""

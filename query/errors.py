@@ -61,6 +61,7 @@ CODES: dict[str, str] = {
     "HQ500": "not supported yet",
     "HQ600": "pattern that exceeds its budget of positions or partial matches",
     "HQ601": "AFTER MATCH SKIP TO that would not move on",
+    "HQ602": "statement that takes longer than its timeout",
     "HQ700": "invalid TOML",
     "HQ701": "unknown key in an app file",
     "HQ702": "missing part of an app file",

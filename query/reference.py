@@ -8,9 +8,10 @@ Long: one search, to be read from top to bottom beside docs/semantics.md.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, assert_never
 
 from query.errors import Diagnostic, QueryError
@@ -29,6 +30,7 @@ from query.plan.expression import (
 from query.plan.output import TIMEOUT_COLUMNS, Outcome
 from query.plan.pattern import anchors
 from query.plan.plan import AfterMatch, Plan
+from query.stopping import heed
 from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, logical_row, value
 
 #: A moment of the stream: (row index, 1, 0) after that row has been seen; (i, 0, t) after time t has passed, i being
@@ -36,6 +38,8 @@ from query.values import Evaluate, EvaluationScope, Label, PartitionRows, Row, l
 Moment = tuple[int, int, int]
 
 STEPS_MAX = 1_000_000
+#: Steps between two questions whether to stop.
+_STEPS_UNASKED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,7 @@ def match_rows(
     output = []
     for match in found:
         partition = partitions[partition_key(plan, rows[match.start])]
-        position = {index: p for p, index in enumerate(partition.index)}
-        labels = tuple((name, position[index]) for name, index in match.labels)
+        labels = tuple((name, bisect_left(partition.index, index)) for name, index in match.labels)
         number = match.number if match.outcome is Outcome.MATCH else None
         at = labels[-1][1] if labels else None
         scope = EvaluationScope(partition, rows, labels, len(labels), at, number, evaluate)
@@ -402,13 +405,17 @@ class RowSearch:
         self.steps_left -= 1
         if self.steps_left < 0:
             raise self.too_much()
-        bound = (*labels, (variable, position))
-        scope = EvaluationScope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
+        if self.steps_left % _STEPS_UNASKED == 0:
+            heed()
         local, rest = self.conditions[variable]
         row = variable, position
+
+        def scope(*bound: Label) -> EvaluationScope:
+            return EvaluationScope(partition, self.rows, bound, len(bound), position, number, self.evaluate)
+
         if row not in self.of_row:
-            self.of_row[row] = local is None or value(local, scope) is True
-        return self.of_row[row] and (rest is None or value(rest, scope) is True)
+            self.of_row[row] = local is None or value(local, scope(row)) is True
+        return self.of_row[row] and (rest is None or value(rest, scope(*labels, row)) is True)
 
     def too_much(self) -> QueryError:
         message = f"one attempt at the pattern {self.plan.pattern} tests more than {self.steps_max:,} rows"
@@ -435,9 +442,10 @@ class RowSearch:
                 raise QueryError([Diagnostic("HQ214", message, _span_of(self.plan))])
             # defines the error of a negated condition that counts: rows are read from the match outwards
             if at_start:
-                inside = [g for g in reversed(range(first)) if self._fits(partition, g, last)]
+                inside = list(takewhile(lambda g: self._fits(partition, g, last), reversed(range(first))))
             elif at_end:
-                inside = [g for g in range(last + 1, len(partition.index)) if self._fits(partition, first, g)]
+                rows = range(last + 1, len(partition.index))
+                inside = list(takewhile(lambda g: self._fits(partition, first, g), rows))
             else:
                 inside = list(range(labels[i - 1][1] + 1, labels[i][1]))
             for g in inside:
@@ -506,15 +514,16 @@ class RowSearch:
         begin: Rest = (self.plan.pattern,)
         # depth first is the order of preference
         path = [_Step(begin, moves(begin, _holding(partition, start, bool(start))))]
+        labels: list[Label] = []  # of all steps but the first
         while path:
             move = next(path[-1].untried, None)
             if move is None:
                 path.pop()
+                del labels[-1:]
                 continue
             variable, rest, negated = move
-            bound = path[1:]
-            labels = [(step.variable, step.position) for step in bound]
             if variable is None:
+                bound = path[1:]
                 gaps = (*(step.negated for step in bound), negated)
                 holds, moment = self._negations(partition, labels, gaps, number)
                 if holds is None:
@@ -530,10 +539,11 @@ class RowSearch:
             decided = max(decided, candidate.moment)
             if candidate.timed_out and labels and timeout is None:
                 here = moves(path[-1].rest, _holding(partition, position, True))
-                timeout = bound, tuple(dict.fromkeys(name for name, _, _ in here if name is not None))
+                timeout = path[1:], tuple(dict.fromkeys(name for name, _, _ in here if name is not None))
             if candidate.there and self._holds(partition, variable, labels, position, number):
                 untried = moves(rest, _holding(partition, position + 1, True))
                 path.append(_Step(rest, untried, variable, position, negated))
+                labels.append((variable, position))
         return None, timeout, decided
 
     def _candidate(self, partition: PartitionRows, labels: Sequence[Label], position: int) -> _Next:
@@ -564,22 +574,26 @@ class RowSearch:
     def _overlapping(self, partition: PartitionRows, start: int) -> Iterator[Came]:
         """Yields the matches by definition, in order of (completion, last row, first row, preference), without those
         that AFTER MATCH rules out."""
-        found = [c for first in range(start, self._known(partition)) for c in self._all_from(partition, first)]
-        stretches: list[tuple[int, int]] = []
-        starts: set[int] = set()
-        for came in sorted(found, key=lambda c: (c.order, c.labels)):
-            first, last = self._stretch(partition, came.labels)
-            match self.plan.after.kind:
-                case AfterMatchKind.NO_SKIP:
-                    wanted = True
-                case AfterMatchKind.TO_NEXT_ROW:  # one match per start
-                    wanted = came.start not in starts
-                case _:  # matches that do not overlap, by first completion
-                    wanted = all(last < f or la < first for f, la in stretches)
-            if wanted:
-                stretches.append((first, last))
-                starts.add(came.start)
-                yield came
+        kind = self.plan.after.kind
+        found: dict[object, Came] = {}
+        for first in range(start, self._known(partition)):
+            for came in self._all_from(partition, first):
+                # of one start, or of one stretch, only the first one may be wanted, and there may be very many
+                key: object = len(found)
+                if kind is not AfterMatchKind.NO_SKIP:
+                    key = first if kind is AfterMatchKind.TO_NEXT_ROW else self._stretch(partition, came.labels)
+                known = found.get(key)
+                if known is None or (came.order, came.labels) < (known.order, known.labels):
+                    found[key] = came
+        taken: list[tuple[int, int]] = []  # stretches, in order, if they may not overlap
+        for came in sorted(found.values(), key=lambda c: (c.order, c.labels)):
+            if kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
+                stretch = self._stretch(partition, came.labels)
+                at = bisect_left(taken, stretch)
+                if (at > 0 and taken[at - 1][1] >= stretch[0]) or (at < len(taken) and taken[at][0] <= stretch[1]):
+                    continue
+                taken.insert(at, stretch)
+            yield came
 
     def _stretch(self, partition: PartitionRows, labels: tuple[Label, ...]) -> tuple[int, int]:
         """Returns the first and the last place that a match covers: others may not overlap it."""

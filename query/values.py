@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
+from itertools import islice
 from typing import Any, assert_never
 
 from query.errors import DataError, Diagnostic, QueryError
@@ -62,15 +63,17 @@ class EvaluationScope:
     number: int | None
     evaluate: Evaluate | None
 
+    def visible(self, final: bool) -> tuple[Label, ...]:
+        return self.labels if final or self.seen == len(self.labels) else self.labels[: self.seen]
+
 
 def logical_row(e: Navigation, visible: Sequence[Label], current: int) -> int | None:
     """The position a navigation starts its physical step from."""
     if e.logical is None:
         return current
-    positions = [p for name, p in visible if not e.variables or name in e.variables]
-    if e.logical_offset >= len(positions):
-        return None
-    return positions[e.logical_offset] if e.logical is Logical.FIRST else positions[-1 - e.logical_offset]
+    steps = visible if e.logical is Logical.FIRST else reversed(visible)
+    positions = (p for name, p in steps if not e.variables or name in e.variables)
+    return next(islice(positions, e.logical_offset, None), None)
 
 
 def value(e: Expression, scope: EvaluationScope) -> Any:
@@ -83,13 +86,12 @@ def value(e: Expression, scope: EvaluationScope) -> Any:
         case Navigation(argument, physical_offset=offset, final=final):
             if scope.at is None:
                 return None
-            base = logical_row(e, scope.labels if final else scope.labels[: scope.seen], scope.at)
+            base = logical_row(e, scope.visible(final), scope.at)
             if base is None or not 0 <= base + offset < len(scope.partition.index):
                 return None
             return value(argument, replace(scope, at=base + offset))
         case Aggregate(variables=variables, final=final):
-            visible = scope.labels if final else scope.labels[: scope.seen]
-            positions = [p for name, p in visible if not variables or name in variables]
+            positions = [p for name, p in scope.visible(final) if not variables or name in variables]
             positions = positions[:-1] if e.before else positions
             inputs = {x: [value(x, replace(scope, at=p)) for p in positions] for x in e.inputs}
             return _aggregate(e, len(positions), inputs, scope.evaluate)

@@ -155,6 +155,7 @@ def sql_command(
     tree: Annotated[
         bool, typer.Option("--tree", help="Print the matched events of the first rows, layer by layer.")
     ] = False,
+    timeout: Annotated[str | None, typer.Option(help="Stop after this time, such as 30s.")] = None,
 ) -> None:
     """Runs a query over files, or over the streams of a database. With -d also CREATE PATTERN and DROP PATTERN."""
     import hybrid
@@ -166,11 +167,11 @@ def sql_command(
     tree = tree and pattern_statement(statement) is None
     if directory is not None:
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
-            result = db.sql(statement, **tables)
+            result = db.sql(statement, timeout=timeout, **tables)
             rows = result.evidence() if evidence else result.arrow()
             trees = _trees(result) if tree else []
     else:
-        result = hybrid.sql(statement, **tables)
+        result = hybrid.sql(statement, timeout=timeout, **tables)
         rows = result.evidence() if evidence else result.arrow()
         trees = _trees(result) if tree else []
     if not tree:

@@ -34,6 +34,7 @@ from hybrid.rows.compare import Difference, difference
 from hybrid.rows.duck import ANYTHING, Access, interruptible
 from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
+from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
@@ -574,15 +575,15 @@ class Database:
 
     def sql(
         self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, params: Params = None,
-        **tables: Any,
+        timeout: Any = None, **tables: Any,
     ) -> Result:  # fmt: skip
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
         streams on Spark, which reads files only: events in memory are written first. spark: a master's address
         (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params: as in hybrid.sql.
-        CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
+        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params, timeout: as in
+        hybrid.sql. CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         text = text if params is None else filled(text, params)
@@ -593,6 +594,7 @@ class Database:
                 opened.check_writes("create or drop a pattern")
                 done = patterns.run(opened, self._flow, text, statement)
             return sql("SELECT name AS pattern, done FROM told", told=[{"name": statement.name, "done": done}])
+
         def run(tables: Mapping[str, Any]) -> Result:
             with self._lock:
                 opened.check()
@@ -600,12 +602,13 @@ class Database:
                 used = opened.used(text, tables)
                 inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
             on_spark = OnSpark(spark) if engine == "spark" else None
-            with interruptible():
+            with interruptible(), limited(text, timeout, None) as stop:
                 relations = Relations(
                     text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                     access=opened.access, patterns=used,
                 )
                 with relations.open():
+                    stop.bytes_max = memory_of(relations.connection)
                     return answer(text, relations)
 
         found = with_local_tables(run, tables, sys._getframe(1)) if opened.access.outside else run(tables)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 
@@ -25,6 +26,7 @@ from query.schema import Field
 _DROPPED_S = 0.2
 #: The current SIGINT handler, if any.
 _interrupts: list[_Interrupt] = []
+_made: ContextVar[list[duckdb.DuckDBPyConnection] | None] = ContextVar("connections made", default=None)
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
@@ -134,7 +136,20 @@ def cursor(
             made = _bases[access].cursor()
     if _interrupts and threading.current_thread() is threading.main_thread():
         _interrupts[0].connections.append(made)
+    if (of := _made.get()) is not None:
+        of.append(made)
     return made
+
+
+@contextmanager
+def connections_made() -> Iterator[list[duckdb.DuckDBPyConnection]]:
+    """Within, the list gets each `cursor` that is made here, in this thread."""
+    found: list[duckdb.DuckDBPyConnection] = []
+    token = _made.set(found)
+    try:
+        yield found
+    finally:
+        _made.reset(token)
 
 
 def _database(

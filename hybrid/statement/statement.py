@@ -20,6 +20,7 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.inputs import OrderedInput
+from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, Result, evidence_table, series
@@ -80,12 +81,17 @@ def live_matcher(
     return make_matcher(plan, purpose, spill, join)
 
 
-def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Result:
+def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout: Any = None, **tables: Any) -> Result:
     """Runs one statement over named tables; see hybrid.sql."""
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
         raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
-    with duck.interruptible(connection), Relations(text, tables, connection=connection).open() as relations:
+    with (
+        duck.interruptible(connection),
+        limited(text, timeout, connection) as stop,
+        Relations(text, tables, connection=connection).open() as relations,
+    ):
+        stop.bytes_max = memory_of(relations.connection)
         return answer(text, relations)
 
 

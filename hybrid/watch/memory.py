@@ -3,23 +3,20 @@ spill store."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from hybrid.join.history_cache import BYTES_MAX, HistoryCache
+from hybrid.rows.limited import bytes_of
 from hybrid.rows.times import show_us
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.paged import PAGES, Pages
-from query.errors import DataError
 
 if TYPE_CHECKING:
     from archive.partials import PartialStore
     from matching.spill import Spill, SpillStats
 
-UNITS = {"": 1, **{f"{p}b": 1000**i for i, p in enumerate(("", "k", "m", "g", "t"))}}
-UNITS |= {f"{p}ib": 1024**i for i, p in enumerate(("k", "m", "g", "t"), 1)}
 #: The limit if a checkpoint has spilled partial matches, but the database has no limit any more.
 UNLIMITED = 1 << 62
 #: Pending rows and evidence get the limit divided by this; partial matches get the rest.
@@ -117,13 +114,3 @@ def stats_of(found: Iterable[SpillStats]) -> dict[str, Any]:
     out |= {"rows_held": sum(s.rows for s in some), "held_since": show_us(oldest)}
     trouble = next((s.trouble for s in some if s.trouble is not None), None)
     return out if trouble is None else out | {"memory_trouble": trouble}
-
-
-def bytes_of(limit: str) -> int:
-    """Returns the bytes of a memory size as DuckDB writes it: '2GB' is 2 * 1000**3, '2GiB' 2 * 1024**3. Raises
-    DataError."""
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", limit)
-    unit = None if found is None else UNITS.get(found[2].lower().rstrip("s") if found[2].lower() != "s" else "?")
-    if found is None or unit is None:
-        raise DataError(f"memory_limit is {limit!r}: invalid memory size", "write it as '2GB' or '500MB'")
-    return int(float(found[1]) * unit)

@@ -12,7 +12,17 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, ROOM, Arrays, ConditionFailed, EnginePlan, OverBudget
+from matching.engines.engine import (
+    NONE_BAD,
+    ROOM,
+    ROWS_UNCHECKED,
+    STEPS_UNCHECKED,
+    Arrays,
+    ConditionFailed,
+    EnginePlan,
+    OverBudget,
+    check,
+)
 from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
@@ -60,6 +70,19 @@ class BufferedRuns(ABC):
     @abstractmethod
     def _state(self) -> tuple[object, ...]:
         """Returns the arguments of a step after the tables of the program."""
+
+    @property
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """Returns the bytes of runs and nodes."""
+
+    @property
+    def _decided_bytes(self) -> int:
+        return self.decided * (40 + 8 * len(self.program.carries or ()))
+
+    @abstractmethod
+    def _lengths(self, partition: Int64Array) -> Int64Array:
+        """Returns the number of runs of these partitions."""
 
     @abstractmethod
     def _room_for_runs(self, partition: int) -> int:
@@ -112,13 +135,18 @@ class BufferedRuns(ABC):
         computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        at, count = 0, len(mask)
+        at, upto, count = 0, 0, len(mask)
+        given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
+        run = self._kernel.step if self._special is None or len(bad) else self._special
         while at < count:
+            if at == upto:
+                steps = np.cumsum(self._lengths(partition[at : at + ROWS_UNCHECKED]))
+                upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
             if self.program.kept:
                 self._give_nodes()
-            given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
-            run = self._kernel.step if self._special is None or len(bad) else self._special
-            at, status = run(at, count, *given, self._tables, *self._state())
+            at, status = run(at, upto, *given, self._tables, *self._state())
+            if at == upto:
+                check(self.used_bytes + self._decided_bytes)
             match status:
                 case step.ROOM:
                     self._grow(int(partition[at]))

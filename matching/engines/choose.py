@@ -55,7 +55,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     except NoKernel as construct:
         return EnginePlan(None, str(construct), purpose, None, instead=construct.instead)
     gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
-    if purpose.again and not (found_again(plan, program) or contiguous(program)):
+    if purpose.again and not (found_again(plan, program) or (contiguous(program) and program.number < 0)):
         purpose = Purpose.LIVE
 
     def by(

@@ -23,18 +23,33 @@ from matching.spill import Policy
 from matching.state import stamp
 from matching.store import RowStore
 from matching.workload.program import Workload
+from query.stopping import bytes_max, heed
 
 #: State to be saved, by name.
 Arrays = dict[str, np.ndarray]
 #: Items of each kind that an engine has room for at its start; what is short is at least doubled. Most states have few
 #: rows, and arrays are saved whole.
 ROOM = 1 << 6
+#: Rows that an engine takes between two checks, at most, each of which may begin a run; and, about, the steps of runs
+#: that there are already, of some ten nanoseconds each.
+ROWS_UNCHECKED = 1 << 12
+STEPS_UNCHECKED = 1 << 20
 #: No condition of any row fails.
 NONE_BAD = np.zeros(0, np.int64)
 
 
 class OverBudget(Exception):
-    """A partition has more partial matches than allowed."""
+    """A partition has more partial matches than allowed; or all of them take more memory, then args are the bytes that
+    are allowed."""
+
+
+def check(used_bytes: int) -> None:
+    """Raises Stopped if the work is to stop, and OverBudget if partial matches take too much memory. For work between
+    two batches that may take long."""
+    heed()
+    most = bytes_max()
+    if most is not None and used_bytes > most:
+        raise OverBudget(most)
 
 
 class ConditionFailed(Exception):

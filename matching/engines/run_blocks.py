@@ -57,6 +57,10 @@ class RunBlocks(BufferedRuns):
             self._blocks = layout.grown(self._blocks, max(partitions, 2 * have, ROOM))
             self._blocks[have:, Block.SIZE] = -1
 
+    def _lengths(self, partition: Int64Array) -> Int64Array:
+        """See BufferedRuns."""
+        return np.asarray(self._blocks[partition, Block.LENGTH])
+
     def _room_for_runs(self, partition: int) -> int:
         """See BufferedRuns."""
         length = int(self._blocks[partition, Block.LENGTH])

@@ -6,7 +6,17 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.engine import NONE_BAD, ROOM, Arrays, ConditionFailed, EnginePlan, OverBudget
+from matching.engines.engine import (
+    NONE_BAD,
+    ROOM,
+    ROWS_UNCHECKED,
+    STEPS_UNCHECKED,
+    Arrays,
+    ConditionFailed,
+    EnginePlan,
+    OverBudget,
+    check,
+)
 from matching.kernels import graph, layout
 from matching.kernels.graph import GraphCounters, Kept, Lists, Narrow
 from matching.purpose import Purpose
@@ -15,6 +25,8 @@ from matching.store import RowStore
 
 #: Maximum number of matches that one row may end.
 MATCHES_MAX = 1_000_000
+#: Of one row of a match that has been found, while its batch goes on.
+FOUND_BYTES = 24
 #: The arrays that grow with the longest match, or the longest list of partial matches.
 PATH = ("path", "bottom", "stack")
 
@@ -56,6 +68,7 @@ class RunGraph:
         self._counters = np.zeros(self._slots, np.int64)
         self._counters[GraphCounters.KEPT] = 0 if keeps else -1
         self._counters[GraphCounters.LENGTH] = length
+        self._part = 1  # rows that it takes between two checks
         #: earlier starts have expired
         self._floor = graph.LOWEST
 
@@ -96,9 +109,18 @@ class RunGraph:
         if self.program.within_us is not None and not self.program.reach.after:  # no earlier row can come
             self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        at, count = 0, len(mask)
+        at, upto, count = 0, 0, len(mask)
+        found = int(self._counters[GraphCounters.ROWS])
         while at < count:
-            at, status = self._step(at, count, partition, mask, bad, ts, rows, feature, feature_valid)
+            if at == upto:
+                upto = min(at + self._part, count)
+            at, status = self._step(at, upto, partition, mask, bad, ts, rows, feature, feature_valid)
+            if at == upto:
+                before, found = found, int(self._counters[GraphCounters.ROWS])
+                check(self.used_bytes + FOUND_BYTES * found)
+                # where rows end many matches, fewer rows come at once
+                many = found - before > STEPS_UNCHECKED
+                self._part = max(1, self._part // 16) if many else min(ROWS_UNCHECKED, 2 * self._part)
             match status:
                 case graph.ROOM_CELLS:
                     self._more_cells(int(partition[at]))

@@ -112,6 +112,10 @@ class RunLists(BufferedRuns):
         for array, new in zip(self._partitions, layout.new_partitions(1), strict=True):
             array[ids] = new[0]
 
+    def _lengths(self, partition: Int64Array) -> Int64Array:
+        """See BufferedRuns."""
+        return np.asarray(self._partitions.length[partition])
+
     def _room_for_runs(self, partition: int) -> int:
         """See BufferedRuns."""
         c = self._counters

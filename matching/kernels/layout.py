@@ -35,6 +35,8 @@ class Parameters(IntEnum):
     ABSENT = 11  # negated rows: 1 before a match, 2 after it, 3 both
     IGNORE = 12  # matching.program.program.Ignore
     CARRIES = 13  # whether matches are registers, not rows: see matching.program.carried
+    NUMBER = 14  # the register with MATCH_NUMBER(), -1: none
+    CODED = 15  # negations whose conditions read the match: 1 some after a match, 2 some in gaps, 3 both
 
 
 class Counters(IntEnum):
@@ -74,6 +76,8 @@ class ProgramArrays(NamedTuple):
     edge_gap: np.ndarray
     gap_start: np.ndarray  # labels of gap g: gap_label[gap_start[g] : gap_start[g + 1]]
     gap_label: np.ndarray
+    gap_coded: np.ndarray  # bool, per gap: a condition of it reads the match
+    coded_mask: np.ndarray  # (1,): bit v set if label v is of such a gap
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
@@ -186,6 +190,8 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     )
     absence = program.absence
     absent = bool(absence.before) + 2 * bool(absence.behind)
+    coded = [any(program.code[v] for v in gap) for gap in absence.gaps]
+    asked = sum({1 << v for gap, reads in zip(absence.gaps, coded, strict=True) if reads for v in gap})
     if absent:
         degree *= 3  # an edge may make a run, a match and a run that is less preferred
     merge = {"STATE": 0, "START": 1, "PATH": 2}[program.merge.name]
@@ -195,7 +201,8 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             -1 if program.within_us is None else program.within_us,
             -1 if program.within_rows is None else program.within_rows,
             max(1, degree), counts, runs_max, int(program.skip.row), program.extras.timeouts,
-            absent, int(program.ignore), program.carries is not None,
+            absent, int(program.ignore), program.carries is not None, program.number,
+            any(program.code[v] for v in absence.behind) + 2 * any(coded),
         ],
         np.int64,
     )  # fmt: skip
@@ -216,6 +223,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
+        np.array(coded, np.bool_), ints([asked]),
         ints(state_masks), ints(program.carries or ()), ints([0]), *no_answers(),
         *walked(program), parameters,
     )  # fmt: skip

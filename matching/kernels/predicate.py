@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matching.kernels.jit import inlined, module_of
+from matching.kernels.jit import called, inlined, module_of
 from matching.written_conditions import interpreter
 from matching.written_registers import register_interpreter
 
@@ -66,3 +66,17 @@ def take(program, v, cannot, valid, feature, feature_f, feature_valid, i, scratc
     elif program.code_start[v + 1] > program.code_start[v]:
         truth = np.int64(holds(program, v, scratch.fresh, after, feature, feature_valid, i, scratch))
     return truth, after
+
+
+@called
+def forbids(labels, mask, bad, program, valid, feature, feature_f, feature_valid, i, scratch):
+    """Finds the first of the labels whose condition row i meets for the run of which `scratch.old` has the registers,
+    or whose condition cannot be computed. Returns (0, 1: met, or 2: not computed; that label)."""
+    for v in labels:
+        if (bad >> v) & 1 == 1:
+            return 2, v
+        if (mask >> v) & 1 == 1:
+            truth, _ = take(program, v, False, valid, feature, feature_f, feature_valid, i, scratch)
+            if truth != 0:
+                return (1 if truth > 0 else 2), v
+    return 0, -1

@@ -24,6 +24,9 @@ after all of them, and drops all that WITHIN has not ended before. Those whose W
 order of their last rows, then of their starts, then of preference, which is the order in which their last nodes were
 made. Where all matches are not wanted only the first one of a start waits: what drops it drops the later ones too.
 
+Where the condition of a negation reads the match, it is tested for each run, whose registers it reads, and for each
+match that waits, which has a line of its own.
+
 Long: runs move within their block at every step, so the block, what waits in it and the pass over it are one idea.
 
 `step` is also the source of specialised kernels (matching.specialise): STATIC names what is known of a program.
@@ -35,7 +38,7 @@ import numpy as np
 
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.predicate import concerns, has, read_features, take, walks_from
+from matching.kernels.predicate import concerns, forbids, has, read_features, take, walks_from
 from matching.kernels.runs_in_blocks import (
     BAD_NODE,
     BASE,
@@ -76,6 +79,7 @@ P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_IGNORE = int(Parameters.IGNORE)
 P_ABSENT = int(Parameters.ABSENT)
 P_CARRIES = int(Parameters.CARRIES)
+P_CODED = int(Parameters.CODED)
 C_NODES = int(Counters.NODES)
 C_DECIDED = int(Counters.DECIDED)
 C_HEAP = int(Counters.HEAP)
@@ -102,6 +106,7 @@ PLACE = "runs.{line}[{at}, {column}]"
 STATIC = frozenset({
     "mode", "carries", "skips_any", "within_us", "within_rows", "degree", "runs_max", "counts", "some_gaps",
     "some_bad", "b", "cannot", "passed", "spent", "e", "v", "q", "absent", "leads", "trails", "one_by_one",
+    "coded_behind", "coded_gaps", "asks_gaps", "asks_behind", "over",
 })  # fmt: skip
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
 UNFOLDED: frozenset[str] = frozenset()
@@ -112,9 +117,28 @@ def passed_over(program, mask, bad):
     """Returns the bits that a row that is passed over adds to PASSED of a run."""
     passed = np.int64(0)
     for g in range(len(program.gap_start) - 1):
+        if program.gap_coded[g]:
+            continue
         said, _ = negated(program.gap_label[program.gap_start[g] : program.gap_start[g + 1]], mask, bad)
         if said != 0:
             passed |= np.int64(1) << (g + BAD_SHIFT if said == BAD else g)
+    return passed
+
+
+@called
+def passed_of(state, mask, bad, program, valid, feature, feature_f, feature_valid, i, scratch):
+    """Returns the bits that row i adds to PASSED of a run in this state, of which `scratch.old` has the registers, by
+    the gaps after which it may go on and whose conditions read the match."""
+    passed = np.int64(0)
+    for e in range(program.edge_start[state], program.edge_start[state + 1]):
+        g = program.edge_gap[e]
+        if g >= 0 and program.gap_coded[g] and passed & (np.int64(1) << g | np.int64(1) << (g + BAD_SHIFT)) == 0:
+            said, _ = forbids(
+                program.gap_label[program.gap_start[g] : program.gap_start[g + 1]], mask, bad, program, valid, feature,
+                feature_f, feature_valid, i, scratch,
+            )  # fmt: skip
+            if said != 0:
+                passed |= np.int64(1) << (g + BAD_SHIFT if said == BAD else g)
     return passed
 
 
@@ -327,6 +351,8 @@ def step(
     leads = absent & 1 != 0
     trails = absent & 2 != 0
     one_by_one = trails and mode == PAST_LAST_ROW
+    coded_behind = program.parameters[P_CODED] & 1 != 0
+    coded_gaps = program.parameters[P_CODED] & 2 != 0
     line = runs.line
     width = line.shape[1]
     nodes = counters[C_NODES]
@@ -357,6 +383,9 @@ def step(
         blocks[p, ORDINAL] = ordinal + 1
         passed = passed_over(program, m, b) if some_gaps else np.int64(0)
         read_features(program, feature, feature_f, feature_valid, i)
+        # the row may be negated for some runs only, and may forbid some matches that wait only
+        asks_gaps = coded_gaps and (m | b) & program.coded_mask[0] != 0
+        asks_behind = False
         bad_node = np.int64(-1)  # of this row, as one whose negated condition cannot be computed
 
         # runs [low, write) are as this row leaves them, [read, stop) not looked at yet; the block ends at block_end
@@ -379,6 +408,9 @@ def step(
         chained = False  # the first line of the start looked at is that of its matches that wait
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
+            if coded_behind:
+                asks_behind = hit != 0
+                hit = np.int64(0)
             if blocks[p, WAITING] > 0 and settle(p, low, ordinal, hit, program, runs, blocks, decided, counters):
                 if mode != ALL:
                     found = line[low, FIRST]
@@ -404,6 +436,18 @@ def step(
                 if trails and state == WAITS:
                     if hit != 0:
                         continue
+                    if coded_behind and asks_behind:
+                        read_or_begin(program, mine, runs, scratch)
+                        said_here, label = forbids(
+                            program.absent_behind, m, b, program, line[mine, VALID], feature, feature_f, feature_valid,
+                            i, scratch,
+                        )  # fmt: skip
+                        if said_here == BAD and counters[C_FAILED_ROW] == 0:
+                            counters[C_FAILED_ROW] = position + 1
+                            counters[C_FAILED_LABEL] = label
+                        if said_here != 0:
+                            blocks[p, WAITING] -= 1
+                            continue
                     if one_by_one and line[mine, FIRST] < blocks[p, RESUME]:
                         blocks[p, WAITING] -= 1
                         continue
@@ -414,7 +458,7 @@ def step(
                         copy_line(mine, write, width, runs)
                     write += 1
                     continue
-                if mode == ALL and passed == 0 and not concerns(program, m | b, state):
+                if mode == ALL and passed == 0 and not asks_gaps and not concerns(program, m | b, state):
                     if trails and line[mine, FIRST] != group:  # a chain of its start is before it, too
                         group = line[mine, FIRST]
                         group_count = write - low
@@ -458,6 +502,8 @@ def step(
             taken = False  # a line has been written for it
             # a run that already spans WITHIN n ROWS can take no further row
             spent = within_rows >= 0 and ordinal - first + 1 >= within_rows
+            if coded_gaps and asks_gaps:
+                read_or_begin(program, mine, runs, scratch)
             if concerns(program, m | b, state):
                 read_or_begin(program, mine, runs, scratch)
                 walks_from(program, node)
@@ -514,7 +560,7 @@ def step(
                         counters[C_FAILED_LABEL] = buffer.variable[bad_before - 1]
                         continue
                     if trails and not spent:
-                        if not chained:
+                        if coded_behind or not chained:
                             if write == (read if read < stop else block_end):
                                 low, write, read, stop = make_gap(p, low, write, read, stop, blocks, runs)
                                 block_end = stop
@@ -522,6 +568,9 @@ def step(
                             write += 1
                             taken = True
                             chained = True
+                            if coded_behind:
+                                line[low + group_count, VALID] = new_valid
+                                write_fresh(program, low + group_count, runs, scratch)
                         elif mode != ALL:
                             continue
                         runs.behind[nodes - 1] = line[low + group_count, NODE]
@@ -540,9 +589,12 @@ def step(
                         break
             if not may_pass or spent:
                 continue
-            if passed != 0:
+            over = passed
+            if coded_gaps and asks_gaps:
+                over |= passed_of(state, m, b, program, valid, feature, feature_f, feature_valid, i, scratch)
+            if over != 0:
                 known = (before | before >> BAD_SHIFT) & GAPS
-                news = passed & ~(known | known << BAD_SHIFT)
+                news = over & ~(known | known << BAD_SHIFT)
                 if news >> BAD_SHIFT != 0 and bad_before == 0:
                     if bad_node < 0:
                         bad_node = nodes
@@ -560,7 +612,7 @@ def step(
                 write_old(program, write, runs, scratch)
             elif write != mine:
                 copy_line(mine, write, width, runs)
-            if passed != 0:
+            if over != 0:
                 line[write, PASSED] = before
                 line[write, BAD_NODE] = bad_before
             write += 1

@@ -15,6 +15,9 @@ an item that waits, unless a match of that start comes after it: the attempt gav
 Where rows are negated after a match, a run that accepts leaves a pending match, which cuts nothing: a negated row that
 comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
+If the condition of such a negation reads the match, a pending match keeps its registers, and a row that may be negated
+is tested for each. Then no pending match of a start replaces another: a row may forbid one of them only.
+
 Where rows are negated before a match, a run knows the nearest one before its start.
 
 Long: timeouts and negated rows change what becomes of an item at every step of one pass.
@@ -27,7 +30,7 @@ import numpy as np
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
-from matching.kernels.predicate import begin_registers, concerns, has, read_features, take, walks_from
+from matching.kernels.predicate import begin_registers, concerns, forbids, has, read_features, take, walks_from
 from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -45,6 +48,8 @@ P_RUNS_MAX = int(Parameters.RUNS_MAX)
 P_SKIP = int(Parameters.SKIP)
 P_TIMEOUTS = int(Parameters.TIMEOUTS)
 P_ABSENT = int(Parameters.ABSENT)
+P_NUMBER = int(Parameters.NUMBER)
+P_CODED = int(Parameters.CODED)
 SKIP_PAST_LAST_ROW = int(Skip.PAST_LAST_ROW)
 SKIP_TO_FIRST = int(Skip.TO_FIRST)
 C_FREE = int(Counters.FREE)
@@ -61,7 +66,7 @@ PLACE = "runs.{registers}[{at}, {r}]"
 STATIC = frozenset({
     "mode", "merge", "ambiguous", "strict", "within_us", "within_rows", "degree", "runs_max", "timeouts", "absent",
     "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "breaks", "pending", "spent", "e",
-    "v", "q", "lesser", "goes_on",
+    "v", "q", "lesser", "goes_on", "coded", "numbered",
 })  # fmt: skip
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
 UNFOLDED = frozenset({"advance"})
@@ -485,7 +490,8 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
 def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
     cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads,
-    trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch, counters,
+    trails, coded, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch,
+    counters,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
@@ -546,7 +552,11 @@ def advance(
                     cut = mode == PAST_LAST_ROW
                     cut_first = first
                     break
-                ended_first = first
+                if coded:
+                    runs.valid[tail] = new_valid
+                    write_fresh(program, tail, runs, scratch)
+                else:
+                    ended_first = first
             if lesser >= 0 and not spent:  # what is less preferred than ending here
                 tail, free = put(
                     p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, free
@@ -568,6 +578,8 @@ def step(
     bit v set if that or a feature of v cannot be computed (empty: all can); ts: int64 us;
     row: int64, position in the row store; feature: (features, n) int64 with the same memory as float64, and validity.
     O(rows * runs of their partitions * edges); with Merge.STATE a partition has at most one run a state.
+
+    Long: what waits, what times out and what is negated share one pass over the list.
     """
     mode = program.parameters[P_MODE]
     merge = program.parameters[P_MERGE]
@@ -582,6 +594,8 @@ def step(
     leads = absent & 1 != 0
     trails = absent & 2 != 0
     some_bad = len(bad) > 0
+    coded = program.parameters[P_CODED] != 0
+    numbered = program.parameters[P_NUMBER]
     counts = program.parameters[P_COUNTS]
     accept_empty = program.accept[0]
     quiet = not (strict or leads or accept_empty)
@@ -621,8 +635,12 @@ def step(
             counters[C_LAST] = p
         ordinal = partitions.ordinal[p]
         partitions.ordinal[p] = ordinal + 1
+        tests_each = False  # the row may be negated after some pending matches only
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
+            if coded and hit != 0:
+                tests_each = True
+                calm_left = np.int64(0)
 
         item = partitions.head[p]
         partitions.head[p] = -1
@@ -635,6 +653,7 @@ def step(
         cut_first = np.int64(-1)  # or what is less preferred of this start
         ended_first = np.int64(-1)  # start of the last match made by this row that is pending
         at_start = False
+        waiting = np.int64(0)  # matches that wait before the item looked at
         while True:
             # ---- the next item: an old one, then the start of this row
             mine = item
@@ -647,6 +666,12 @@ def step(
                     free = release(mine, runs, free)
                     continue
                 pending = trails and runs.state[mine] == PENDING
+                if coded and tests_each and pending:
+                    read_registers(program, mine, runs, scratch)
+                    hit, hit_label = forbids(
+                        program.absent_behind, m, b, program, runs.valid[mine], feature, feature_f, feature_valid, i,
+                        scratch,
+                    )  # fmt: skip
                 state = settle(
                     mine, tail, t, position, ordinal, within_us, within_rows, timeouts, hit, hit_label, ended_first,
                     runs, buffer, counters,
@@ -654,6 +679,8 @@ def step(
                 if pending and GONE < state != PENDING:
                     cut_first = first
                 if GONE < state < 0:
+                    if state == MATCH:
+                        waiting += 1
                     tail, calm_left, calm, calm_length = keep(
                         p, mine, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions
                     )  # fmt: skip
@@ -676,6 +703,8 @@ def step(
                 if leads:
                     nearest, nearest_bad = partitions.nearest[p], partitions.nearest_bad[p]
                 begin_registers(program, scratch)
+                if numbered >= 0:
+                    scratch.old[numbered] = partitions.number[p] + waiting + 1
             else:
                 break
             walks_from(program, node)
@@ -687,8 +716,8 @@ def step(
             tail, cut, cut_first, ended_first, free = advance(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
                 spent, tail, cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows,
-                timeouts, absent, leads, trails, some_bad, feature, feature_f, feature_valid, program, runs, buffer,
-                partitions, decided, scratch, counters,
+                timeouts, absent, leads, trails, coded, some_bad, feature, feature_f, feature_valid, program, runs,
+                buffer, partitions, decided, scratch, counters,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:

@@ -37,6 +37,7 @@ from query.plan.expression import (
     Constant,
     Expression,
     Logical,
+    MatchNumber,
     Navigation,
     Opaque,
     conjuncts,
@@ -228,6 +229,8 @@ class ConditionCode:
                 lane = kept_lane(expression.type)
                 kind = RegisterKind.LAST if logical is Logical.LAST else RegisterKind.FIRST
                 return Leaf(self._register(kind, self.feature(reads), variables, logical_offset, lane), lane)
+            case MatchNumber():
+                return Leaf(self._register(RegisterKind.NUMBER, -1, (), 0, Lane(False)), Lane(False))
             case Aggregate(before=True):
                 return self._before(self._aggregate(expression))
             case Aggregate():

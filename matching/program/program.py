@@ -22,6 +22,7 @@ from query.plan.expression import (
     TRUE,
     Aggregate,
     Call,
+    Classifier,
     Constant,
     Expression,
     Logical,
@@ -32,9 +33,8 @@ from query.plan.expression import (
     show,
     walk,
 )
-from query.plan.pattern import (
-    anchors,
-)
+from query.plan.pattern import Repeat, RowPattern, Variable, anchors, negated, variables
+from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import Plan
 
 #: Most labels of one pattern: bits of a row's mask.
@@ -206,6 +206,11 @@ class Program:
         return frozenset((*absence.before, *absence.behind, *(v for gap in absence.gaps for v in gap)))
 
     @property
+    def number(self) -> int:
+        """Returns the register with MATCH_NUMBER(); -1: there is none."""
+        return next((i for i, r in enumerate(self.registers) if r.kind is RegisterKind.NUMBER), -1)
+
+    @property
     def ranks_texts(self) -> bool:
         """True if a condition asks for the order of texts."""
         asked = any(op == OpCode.RANK for code in self.code for op, _, _ in code)
@@ -213,8 +218,10 @@ class Program:
 
     @property
     def specialises(self) -> bool:
-        """True if a kernel can be written out for it, which has no place for what changes."""
-        return not (self.ranks_texts or self.asked or self.kept)
+        """True if a kernel can be written out for it, which has no place for what changes, for MATCH_NUMBER(), and for
+        negations whose condition reads the match."""
+        changes = self.ranks_texts or self.asked or self.kept
+        return not (changes or self.number >= 0 or any(self.code[v] for v in self.absent))
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -390,8 +397,13 @@ def _conditions(
     local: dict[str, Expression] = {}
     codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
     contiguous = plan.selection not in PASSING
+    absent = negated(plan.pattern)
+    together = _together(plan.pattern) if contiguous else ()
     for variable in variables:
-        parts = conjuncts(_by_neighbours(plan.condition(variable)) if contiguous else plan.condition(variable))
+        condition = plan.condition(variable)
+        if contiguous and variable not in absent:
+            condition = _by_neighbours(condition, together)
+        parts = conjuncts(condition)
         local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
         if any(map(_is_far, rest)):
@@ -448,9 +460,7 @@ def assemble(plan: Plan) -> Program:
     if strict and after:
         raise NoKernel("NEXT under SELECTION STRICT")
 
-    for name in (name for gap in gaps for name in gap):
-        if codes[name]:
-            raise NoKernel(f"the negation ~{name}: its condition depends on the match,")
+    _refuse_codes(plan, cut, codes, conditions.registers, mode, ignore)
     if len(gaps) > GAPS_MAX:
         raise NoKernel(f"negations at more than {GAPS_MAX} places")
 
@@ -506,16 +516,79 @@ def assemble(plan: Plan) -> Program:
     )
 
 
-def _by_neighbours(e: Expression) -> Expression:
-    """Returns a condition in which LAST(x, n) of many rows of a match is PREV(x, n), as far as the match goes: no row
-    of the partition lies between two rows of a match."""
+def _refuse_codes(
+    plan: Plan, edges: list[tuple[Edge[Label], ...]], codes: dict[str, tuple[tuple[int, int, int], ...]],
+    registers: list[Register], mode: Mode, ignore: Ignore,
+) -> None:  # fmt: skip
+    """Raises NoKernel for conditions on values of the match that engines do not have when they ask."""
+    if any(r.kind is RegisterKind.NUMBER for r in registers):
+        if mode is not Mode.PAST_LAST_ROW or ignore:
+            raise NoKernel(f"MATCH_NUMBER() in DEFINE with AFTER MATCH {plan.after}")
+        if plan.timeout_rows:
+            raise NoKernel("MATCH_NUMBER() in DEFINE with TIMEOUT ROWS")
+    absence = negated_ends(plan.pattern)
+    rows = plan.within is not None and plan.within.rows is not None
+    for name in absence.behind:
+        if codes[name] and ignore and (mode is not Mode.ALL or rows):
+            how = "WITHIN rows" if rows else f"AFTER MATCH {plan.after}"
+            raise NoKernel(f"the negation ~{name} under {plan.selection.value} and {how}: its condition on the match")
+    if not ignore:
+        return
+    reached = _reached(edges)
+    for edge in (e for of_state in edges for e in of_state):
+        later = {edge.label.variable, *reached[edge.target]}
+        for name in edge.negated:
+            for r in (registers[a] for op, a, _ in codes[name] if op == OpCode.REGISTER):
+                first = r.kind is RegisterKind.FIRST and not r.variables and not r.depth
+                if not first and (not r.variables or later.intersection(r.variables)):
+                    raise NoKernel(f"the negation ~{name}: its condition on rows that a match may take after it")
+
+
+def _reached(edges: list[tuple[Edge[Label], ...]]) -> list[set[str]]:
+    """Returns, per state, the variables that a run in it may still take."""
+    found = [{e.label.variable for e in of_state} for of_state in edges]
+    changed = True
+    while changed:
+        changed = False
+        for state, of_state in enumerate(edges):
+            more = set().union(*(found[e.target] for e in of_state)) - found[state]
+            found[state] |= more
+            changed = changed or bool(more)
+    return found
+
+
+def _together(pattern: RowPattern) -> tuple[str, ...]:
+    """Returns the variables whose rows follow each other in every match, if no row lies between two rows of it: those
+    that stand at one place, alone or repeated, and in no group."""
+    parts = pattern.parts if isinstance(pattern, Concatenation) else (pattern,)
+    alone = [part.body if isinstance(part, Repeat) else part for part in parts]
+    names = [part.name for part in alone if isinstance(part, Variable)]
+    elsewhere = {n for part in alone if not isinstance(part, Variable) for n in variables(part)}
+    return tuple(n for n in names if names.count(n) == 1 and n not in elsewhere)
+
+
+def _by_neighbours(e: Expression, together: tuple[str, ...]) -> Expression:
+    """Returns a condition in which LAST(x, n) of many rows is PREV(x, n) of the last one, as far as they go, and the
+    variable of a row before is that of a row of the match: no row of the partition lies between two rows of it.
+    together: the variables whose rows follow each other."""
     match e:
-        case Navigation(argument, (), Logical.LAST, n, 0, False, type) if n > NEIGHBOURS_FROM:
-            count = Aggregate("count", None, (), False, False, "BIGINT")
+        case Navigation(Classifier(), (), None, _, offset, False, type) if offset:
+            if offset > 0:
+                return Constant(None, type)  # no row of the match
+            return replace(e, logical=Logical.LAST, logical_offset=-offset, physical_offset=0)
+        case Navigation(Classifier()):
+            return e
+        case Navigation(argument, names, Logical.LAST, n, step, False, type) if (
+            n > NEIGHBOURS_FROM and is_row_local(argument) and (not names or (len(names) == 1 and names[0] in together))
+        ):
+            count = Aggregate("count", None, names, False, False, "BIGINT")
             there = Call(">", (count, Constant(n, "BIGINT")), "BOOLEAN")
-            return Call("case", (there, Navigation(argument, (), None, 0, -n, False, type), Constant(None, type)), type)
+            last = Logical.LAST if names else None
+            return Call(
+                "case", (there, Navigation(argument, names, last, 0, step - n, False, type), Constant(None, type)), type
+            )
         case Call(_, arguments) | Opaque(_, arguments):
-            return replace(e, arguments=tuple(map(_by_neighbours, arguments)))
+            return replace(e, arguments=tuple(_by_neighbours(a, together) for a in arguments))
         case _:
             return e
 

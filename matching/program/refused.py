@@ -103,9 +103,9 @@ def refuse(plan: Plan, whole: bool, strict: bool) -> None:
             raise NoKernel(f"{negation} with NO SKIP")
         if plan.timeout_rows:
             raise NoKernel(f"{negation} with TIMEOUT ROWS")
-        for absent in (*absence.before, *absence.behind):
+        for absent in absence.before:
             if not is_row_local(plan.condition(absent)):
-                raise NoKernel(f"{negation}: its condition depends on the match,")
+                raise NoKernel(f"the negation ~{absent} at the start of a match: its condition depends on the match,")
     if strict and False in anchors(plan.pattern):
         raise NoKernel("$ under SELECTION STRICT")
     if plan.timeout_rows and strict:

@@ -78,6 +78,7 @@ class RegisterKind(IntEnum):
     AT_LARGEST = Assign("y", valid="yv", when="kv and (not zv or k > z)")
     AT_LEAST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(k, z))")
     AT_LARGEST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(z, k))")
+    NUMBER = Assign("x")  # of MATCH_NUMBER(), given to a run as it begins
 
     @property
     def counts(self) -> bool:

@@ -130,24 +130,33 @@ def _build(pattern: RowPattern, then: int, nodes: list[_Node], place: _Place) ->
                 round_ = add(_Round(-1))
                 choice = add(_Choice([round_, then] if greedy else [then, round_]))
                 nodes[round_] = _Round(_build(body, add(_RoundEnd(round_, choice, then)), nodes, round_before))
-                for _ in range(at_least - 1):
-                    round_ = _build(body, round_, nodes, round_before)
-                return round_ if at_least else choice
+                return _times(body, at_least - 1, round_, nodes, round_before) if at_least else choice
+            if not at_most:
+                return then
+            if at_most == at_least:
+                return _times(body, at_most - 1, _build(body, then, nodes, last_round), nodes, round_before)
             entry = then
             here = last_round
-            for number in reversed(range(at_most)):
+            for number in reversed(range(max(at_least - 1, 0), at_most)):
                 # optional rounds nest: (X (X ...)?)?
-                if at_most == at_least or number + 1 < at_least:
-                    entry = _build(body, entry, nodes, here)
-                else:
-                    round_ = add(_Round(-1))
-                    nodes[round_] = _Round(_build(body, add(_RoundEnd(round_, entry, then)), nodes, here))
-                    required = number < at_least
-                    entry = round_ if required else add(_Choice([round_, then] if greedy else [then, round_]))
+                round_ = add(_Round(-1))
+                nodes[round_] = _Round(_build(body, add(_RoundEnd(round_, entry, then)), nodes, here))
+                required = number < at_least
+                entry = round_ if required else add(_Choice([round_, then] if greedy else [then, round_]))
                 here = round_before
-            return entry
+            return _times(body, at_least - 1, entry, nodes, round_before)
         case _:
             assert_never(pattern)
+
+
+def _times(pattern: RowPattern, times: int, then: int, nodes: list[_Node], place: _Place) -> int:
+    """Adds the nodes of `pattern` that often, followed by node `then`; returns the entry."""
+    for _ in range(times):
+        entry = _build(pattern, then, nodes, place)
+        if entry == then:  # it has no nodes, and so it is however often
+            break
+        then = entry
+    return then
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ def ask(example: str, where: str, directory: Path) -> None:
         (directory / "app.toml").write_text(example)
         load(directory / "app.toml")
         return
+    if where == "with":  # `timeout=0.1`
+        hybrid.sql(example, timeout=0.1)
     query = example if example.startswith(("SELECT", "FROM")) else f"SELECT * FROM ticks MATCH_RECOGNIZE ({example})"
     plan_of(query, live=where == "in")  # in `db.watch`
     if where == "when it runs":

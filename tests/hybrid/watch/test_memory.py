@@ -17,7 +17,7 @@ import hybrid
 from archive import partials
 from archive.partials import PARTIALS
 from hybrid.database.database import Database
-from hybrid.watch.memory import bytes_of
+from hybrid.rows.limited import bytes_of
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import flow_of, memory_limit_of

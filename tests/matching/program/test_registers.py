@@ -63,6 +63,7 @@ def registers(beside: bool) -> list[Register]:
         for kind in (RegisterKind.LAST, RegisterKind.FIRST):
             register_of(found, kind, -1, variables, 1, LANES[0])
         before_last_row(found, register_of(found, RegisterKind.COUNT_ROWS, -1, variables, 0, LANES[0]))
+    register_of(found, RegisterKind.NUMBER, -1, (), 0, LANES[0])
     return found
 
 
@@ -131,6 +132,8 @@ def meaning(r: Register, rows: list[Bound], beside: bool) -> Value:
             return of[-1 - r.depth] if len(of) > r.depth else None
         case RegisterKind.BEFORE:
             return meaning(program_of_all(beside).registers[r.link], rows[:-1], beside) if rows else None
+        case RegisterKind.NUMBER:
+            return 0  # as it was given to the run
 
 
 @cache
@@ -228,6 +231,7 @@ def test_what_a_register_depends_on() -> None:
         "LAST_TEXT": accumulates, "AT_LEAST": (False, True, True, True), "AT_LARGEST": (False, True, True, True),
         "AT_LEAST_FLOAT": (False, True, True, True), "AT_LARGEST_FLOAT": (False, True, True, True),
         "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
+        "NUMBER": (True, True, False, False),
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))
     reads = {a for code in program.code for op, a, _ in code if op == OpCode.REGISTER}

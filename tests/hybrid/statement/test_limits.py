@@ -1,0 +1,112 @@
+"""The limits of a statement: time, memory, Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+from query.errors import DataError, QueryError
+
+N = 60_000
+ROWS = pa.table({"ts": np.arange(N), "p": np.arange(N) % 1000 / 10.0, "s": [f"t{i % 7}" for i in range(N)]})
+#: Every row begins a run that never ends.
+LONG = """FROM rows MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+ B)
+    DEFINE A AS p >= 0, B AS p > 1000 + FIRST(A.p)) AS m"""
+#: The same in the reference.
+SLOW = LONG.replace("p > 1000 + FIRST(A.p)", "damerau_levenshtein(s, FIRST(A.s)) > 1000")
+#: The same in DuckDB.
+JOINED = "SELECT count(*) FROM range(100_000_000) a, range(100_000) b WHERE a.range * b.range % 7 = 3"
+
+
+def message_of(run: Callable[[], Any]) -> tuple[str, float]:
+    begin = time.thread_time()
+    with pytest.raises(QueryError) as caught:
+        run()
+    return str(caught.value), time.thread_time() - begin
+
+
+@pytest.mark.parametrize("text", [LONG, SLOW, JOINED])
+@pytest.mark.parametrize("timeout", [0.5, "500 ms", timedelta(milliseconds=500)])
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_a_statement_ends_after_its_timeout(text: str, timeout: Any) -> None:
+    hybrid.sql(LONG, rows=ROWS.slice(0, 100))  # compiled
+    message, took = message_of(lambda: hybrid.sql(text, timeout=timeout, rows=ROWS))
+    assert "HQ602" in message
+    assert "timeout of 500 ms" in message
+    assert took < 2
+
+
+def test_a_timeout_says_how_far_the_statement_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matching.drive.ROWS_MAX", 1000)
+    message, _ = message_of(lambda: hybrid.sql(LONG, timeout=1, rows=ROWS))
+    assert "000 rows were matched by then" in message
+
+
+def test_a_statement_in_time_is_as_without_a_timeout() -> None:
+    found = [hybrid.sql(LONG, timeout=t, rows=ROWS.slice(0, 500)).arrow() for t in (None, "1 hour")]
+    assert found[0] == found[1]
+    assert not any(thread.name == "hybrid-timeout" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon", True, "0s"])
+def test_a_timeout_is_a_duration_above_zero(timeout: Any) -> None:
+    with pytest.raises(DataError, match="timeout"):
+        hybrid.sql(LONG, timeout=timeout, rows=ROWS)
+
+
+def test_a_statement_of_a_database_and_of_the_command_line_has_a_timeout(tmp_path: Path) -> None:
+    with hybrid.connect() as db:
+        assert "HQ602" in message_of(lambda: db.sql(LONG, timeout=0.5, rows=ROWS))[0]
+    file = tmp_path / "rows.parquet"
+    duckdb.from_arrow(ROWS).write_parquet(str(file))
+    out = CliRunner().invoke(app, ["sql", LONG, "-t", f"rows={file}", "--timeout", "500ms"])
+    assert isinstance(out.exception, QueryError)
+    assert "HQ602" in str(out.exception)
+
+
+@pytest.mark.parametrize("text", [LONG, SLOW])
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_ctrl_c_ends_a_statement_at_once(text: str) -> None:
+    """Before: after a batch of 65,536 rows, which may take minutes."""
+    def send() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    hybrid.sql(LONG, rows=ROWS.slice(0, 100))
+    timer = threading.Timer(0.5, send)
+    begin = time.thread_time()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        hybrid.sql(text, rows=ROWS)
+    assert time.thread_time() - begin < 2
+    timer.join()
+
+
+def test_partial_matches_take_no_more_memory_than_memory_limit() -> None:
+    """Before: without a limit, 4 GB at 16,000 rows."""
+    with hybrid.connect(memory_limit="200MB") as db:
+        message, _ = message_of(lambda: db.sql(LONG, rows=ROWS))
+    assert "HQ600" in message
+    assert "its matches and partial matches take more than 200 MB: the condition of B depends" in message
+    assert "raise memory_limit" in message
+
+
+def test_matches_of_one_batch_take_no_more_memory_than_memory_limit() -> None:
+    text = """FROM rows MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n ALL ROWS PER MATCH AFTER MATCH NO SKIP
+        PATTERN (A+) SELECTION SKIP TILL ANY MATCH DEFINE A AS p < 2.1) AS m"""
+    with hybrid.connect(memory_limit="100MB") as db:
+        message, _ = message_of(lambda: db.sql(text, rows=ROWS.slice(0, 19)))
+    assert "HQ600" in message
+    assert "more than 100 MB" in message
