@@ -27,7 +27,6 @@ from hybrid.rows.inputs import (
     fields_of,
     has_ties,
     named_table,
-    order_index,
     plain_type,
     some_columns,
     table_of,
@@ -38,9 +37,9 @@ from hybrid.rows.positions import IN_MAX
 from hybrid.rows.session import collated, comparable, is_enum, register, session_of, settings_of, texts_of, unregister
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.on_spark import OnSpark
+from hybrid.statement.resorted import Resorted, resorted
 from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
-from matching.drive import parts
 from matching.types import arrow_schema
 from query.errors import DataError, Span, check_text, nearest, warn
 from query.language import ast
@@ -560,19 +559,6 @@ class Relations:
         return Bounded(ordered, int(ordered.ts_us[0]) if len(ordered.ts_us) else None), False
 
 
-@dataclass(frozen=True, slots=True)
-class Resorted:
-    """Reads a history in the ORDER BY of the history pattern."""
-
-    source: HistoryReader
-    order_by: tuple[Order, ...]
-
-    def read(self, request: RangeRequest) -> EventBatch:
-        batch = self.source.read(request)
-        index = order_index(pa.Table.from_batches([batch.columns]), self.order_by)
-        return batch if index is None else batch.take(index)
-
-
 def _is_other_text(e: Expression) -> bool:
     """True for a text that is made of no other text: it has no collation."""
     if not isinstance(e, Call | Opaque):
@@ -589,16 +575,6 @@ def query_head(query: ast.QuerySyntax) -> Span:
     """Returns the span of the first word of a statement."""
     start = len(query.text) - len(query.text.lstrip())
     return Span(start, start + len(query.text.split()[0]))
-
-
-def resorted(batches: Iterator[EventBatch], order_by: tuple[Order, ...]) -> Iterator[EventBatch]:
-    """Yields a stream's events in an ORDER BY that begins with its time, in slices. Each input batch must have all
-    events of its instants."""
-    for batch in batches:
-        if len(order_by) > 1:
-            index = order_index(pa.Table.from_batches([batch.columns]), order_by)
-            batch = batch if index is None else batch.take(index)
-        yield from parts(batch)
 
 
 def _bare(text: str) -> str | None:

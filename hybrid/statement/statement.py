@@ -28,7 +28,8 @@ from hybrid.statement.by_key import ByKey, dates, run_by_key, run_gathered
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
-from hybrid.statement.relations import Relations, resorted
+from hybrid.statement.relations import Relations
+from hybrid.statement.resorted import resorted
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose

@@ -7,11 +7,12 @@ section 5.2.2: only the values that later conditions need, never the events).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from matching.program.conditions import AskedFunction, ConditionCode, Walked
 from matching.program.lanes import Lane, NoLane, Unit
+from matching.program.neighbours import by_neighbours, is_far, rows_together
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.refused import PASSING, NoKernel, automaton_to_run, negated_ends, refuse
 from matching.program.registers import REGISTERS_MAX, Assign, Register, RegisterKind
@@ -20,21 +21,16 @@ from query.automaton.nfa import Automaton, Edge, Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
     TRUE,
-    Aggregate,
     Call,
-    Classifier,
     Constant,
     Expression,
-    Logical,
     Navigation,
-    Opaque,
     conjuncts,
     is_row_local,
     show,
     walk,
 )
-from query.plan.pattern import Repeat, RowPattern, Variable, anchors, negated, variables
-from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import anchors, negated
 from query.plan.plan import Plan
 
 #: Most labels of one pattern: bits of a row's mask.
@@ -350,8 +346,6 @@ def _and(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
-#: Offsets of LAST above it are read from the rows before, instead of kept by every run.
-NEIGHBOURS_FROM = 8
 
 
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
@@ -398,15 +392,15 @@ def _conditions(
     codes: dict[str, tuple[tuple[int, int, int], ...]] = {}
     contiguous = plan.selection not in PASSING
     absent = negated(plan.pattern)
-    together = _together(plan.pattern) if contiguous else ()
+    together = rows_together(plan.pattern) if contiguous else ()
     for variable in variables:
         condition = plan.condition(variable)
         if contiguous and variable not in absent:
-            condition = _by_neighbours(condition, together)
+            condition = by_neighbours(condition, together)
         parts = conjuncts(condition)
         local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
-        if any(map(_is_far, rest)):
+        if any(map(is_far, rest)):
             raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
         try:
             codes[variable] = conditions.code(_and(rest)) if rest else ()
@@ -527,6 +521,10 @@ def _refuse_codes(
         if plan.timeout_rows:
             raise NoKernel("MATCH_NUMBER() in DEFINE with TIMEOUT ROWS")
     absence = negated_ends(plan.pattern)
+    for name in (name for name in codes if name in negated(plan.pattern)):
+        new = any(op == OpCode.REGISTER and registers[a].kind is RegisterKind.COUNT_NEW for op, a, _ in codes[name])
+        if new or any(op == OpCode.WALK for op, _, _ in codes[name]):  # they are kept of rows that are taken
+            raise NoKernel(f"the negation ~{name}: its condition on different values or quantiles of the match")
     rows = plan.within is not None and plan.within.rows is not None
     for name in absence.behind:
         if codes[name] and ignore and (mode is not Mode.ALL or rows):
@@ -555,48 +553,6 @@ def _reached(edges: list[tuple[Edge[Label], ...]]) -> list[set[str]]:
             found[state] |= more
             changed = changed or bool(more)
     return found
-
-
-def _together(pattern: RowPattern) -> tuple[str, ...]:
-    """Returns the variables whose rows follow each other in every match, if no row lies between two rows of it: those
-    that stand at one place, alone or repeated, and in no group."""
-    parts = pattern.parts if isinstance(pattern, Concatenation) else (pattern,)
-    alone = [part.body if isinstance(part, Repeat) else part for part in parts]
-    names = [part.name for part in alone if isinstance(part, Variable)]
-    elsewhere = {n for part in alone if not isinstance(part, Variable) for n in variables(part)}
-    return tuple(n for n in names if names.count(n) == 1 and n not in elsewhere)
-
-
-def _by_neighbours(e: Expression, together: tuple[str, ...]) -> Expression:
-    """Returns a condition in which LAST(x, n) of many rows is PREV(x, n) of the last one, as far as they go, and the
-    variable of a row before is that of a row of the match: no row of the partition lies between two rows of it.
-    together: the variables whose rows follow each other."""
-    match e:
-        case Navigation(Classifier(), (), None, _, offset, False, type) if offset:
-            if offset > 0:
-                return Constant(None, type)  # no row of the match
-            return replace(e, logical=Logical.LAST, logical_offset=-offset, physical_offset=0)
-        case Navigation(Classifier()):
-            return e
-        case Navigation(argument, names, Logical.LAST, n, step, False, type) if (
-            n > NEIGHBOURS_FROM and is_row_local(argument) and (not names or (len(names) == 1 and names[0] in together))
-        ):
-            count = Aggregate("count", None, names, False, False, "BIGINT")
-            there = Call(">", (count, Constant(n, "BIGINT")), "BOOLEAN")
-            last = Logical.LAST if names else None
-            return Call(
-                "case", (there, Navigation(argument, names, last, 0, step - n, False, type), Constant(None, type)), type
-            )
-        case Call(_, arguments) | Opaque(_, arguments):
-            return replace(e, arguments=tuple(_by_neighbours(a, together) for a in arguments))
-        case _:
-            return e
-
-
-def _is_far(condition: Expression) -> bool:
-    """True if a condition reads a row of the match so far back that no run keeps its value."""
-    found = (e for e in walk(condition) if isinstance(e, Navigation) and e.logical is Logical.LAST)
-    return any(e.logical_offset >= REGISTERS_MAX for e in found)
 
 
 def _plain_first(label: Label) -> tuple[bool, bool, bool]:
