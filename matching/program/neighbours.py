@@ -1,4 +1,4 @@
-"""Conditions on rows of the match far back, as conditions on rows of the partition: where no row lies between two rows of
+"""Conditions on rows of the match far back, as conditions on rows of the partition, where no row lies between rows of
 a match."""
 
 from __future__ import annotations

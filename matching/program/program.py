@@ -346,8 +346,6 @@ def _and(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
-
-
 def _reach(expressions: list[Expression]) -> tuple[int, int]:
     """Returns the numbers of rows before and after a row that any physical navigation reads."""
     offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]

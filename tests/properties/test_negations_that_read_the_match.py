@@ -193,6 +193,6 @@ def far_back(draw: st.DrawFn) -> Plan:
 @given(rows=events(min_size=5), plan=far_back(), size=st.sampled_from((1, 4, 100)))
 def test_rows_of_the_match_far_back_are_rows_of_the_partition(rows: list[Row], plan: Plan, size: int) -> None:
     assert plan.selection in (Selection.STRICT, Selection.PARTITION)
-    with constant("matching.program.program.NEIGHBOURS_FROM", 0):
+    with constant("matching.program.neighbours.NEIGHBOURS_FROM", 0):
         kernel = kernel_of(plan)
     assert answer_of(run(kernel, rows, size)) == reference_of(plan, rows)
