@@ -178,6 +178,11 @@ class Database:
         DataError."""
         return self._parts.alter_stream(name, changed)
 
+    def drop_stream(self, name: str) -> None:
+        """Removes a stream with all its events, those of its archive included. Raises DataError if live queries read or
+        feed it, or named patterns read it."""
+        self._parts.drop_stream(name)
+
     def streams(self) -> dict[str, dict[str, Any]]:
         """Returns for each stream: its columns, its watermark, the next offset of each source, the expected sources
         that have sent nothing yet, the source that holds the watermark back and the time of its last event (None if

@@ -93,7 +93,10 @@ class Opened:
         """Rereads the streams and patterns that another process writes, if this database is read-only."""
         if self.read_only and self.path is not None and not self.closed:
             self.patterns = read_patterns(self.path)
-            for name in stream_names(self.path):
+            names = stream_names(self.path)
+            for gone in self.streams.keys() - {name.lower() for name in names}:
+                del self.streams[gone]
+            for name in names:
                 known = self.streams.get(name.lower())
                 if known is None or not known.reread():
                     stream = reopened(self.path / name, None, read_only=True)

@@ -20,7 +20,7 @@ from hybrid.database.queries import Queries
 from hybrid.database.resume import resume
 from hybrid.database.threads import may_push
 from hybrid.rows.duck import check_memory_limit, interruptible
-from hybrid.watch.declaration import TABLE, Pace, declared, pace_of, with_columns
+from hybrid.watch.declaration import TABLE, Pace, declared, finish_drops, pace_of, with_columns
 from hybrid.watch.derived_stream import DerivedDeclaration
 from hybrid.watch.flow import Flow
 from hybrid.watch.live_query import LiveQuery
@@ -92,6 +92,8 @@ class DatabaseParts:
             raise DataError(message, "open a database on disk with log='fsync' or 'os'")
         if not opened.read_only:
             opened.writer = self._left.writer = writer_of(place, [place / name / TABLE for name in names])
+        if not opened.read_only:
+            finish_drops(place)
         opened.reopen(path)  # other processes may have created streams
         if opened.read_only:
             self._set_up()
@@ -215,6 +217,28 @@ class DatabaseParts:
             again = replace(schema, lateness_us=was.lateness_us, retention_us=was.retention_us)
             streams.declare_again(self.flow, existing, again)
             return [f"stream {was.name}: {message}" for message in self.alter_stream(was.name, given)]
+
+    def drop_stream(self, name: str) -> None:
+        """Removes a stream; see Database.drop_stream."""
+        with self.opened.lock, Deferred():
+            self.opened.check_writes("drop a stream")
+            stream = self.opened.stream(name)
+            streams.check_drop(self.opened, self.flow, stream)
+            self.checkpoints.wait()
+            keeps = self.keeper is not None
+            if self.keeper is not None:
+                self.keeper.stop()  # it may be writing files of the stream
+            del self.flow.streams[stream.schema.name.lower()]
+            try:
+                if self.checkpoints.number:  # the last one names the stream
+                    self.checkpoints.take()
+            except BaseException:
+                self.flow.streams[stream.schema.name.lower()] = stream
+                raise
+            finally:
+                if keeps:
+                    self._maintain(self.opened.wake is not None)
+            streams.forget(self.opened, stream)
 
     def alter_stream(self, name: str, changed: Mapping[str, Any]) -> list[str]:
         """Changes settings of a stream; see Database.alter_stream."""

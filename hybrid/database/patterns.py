@@ -147,9 +147,10 @@ def refuse_ring(name: str, texts: Mapping[str, str]) -> None:
             raise QueryError([Diagnostic("HQ222", f"the pattern {name} is made of itself", span, label, hint)], text)
 
 
-def _columns(opened: Opened, text: str, texts: Mapping[str, str]) -> tuple[Field, ...]:
-    """Returns the columns of a pattern over the streams that exist. Raises QueryError."""
-    names = [s.schema.name for s in opened.streams.values()]
+def _columns(opened: Opened, text: str, texts: Mapping[str, str], without: str = "") -> tuple[Field, ...]:
+    """Returns the columns of a pattern over the streams that exist, `without` one of them. Raises QueryError."""
+    streams = {key: stream for key, stream in opened.streams.items() if key != without}
+    names = [s.schema.name for s in streams.values()]
     if lacks_input(text):
         raise fault("HQ222", "a named pattern names its stream", text, "write FROM stream before PATTERN",
                     Span(0, len(text)))  # fmt: skip
@@ -159,7 +160,7 @@ def _columns(opened: Opened, text: str, texts: Mapping[str, str]) -> tuple[Field
                     "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")  # fmt: skip
 
     def resolve(name: str) -> Schema:
-        stream = opened.streams.get(stream_key(name))
+        stream = streams.get(stream_key(name))
         if stream is None:
             raise LookupError(nearest(name.strip(), names))
         return stream.schema
@@ -197,6 +198,24 @@ def _check_others(opened: Opened, given: Set[str], texts: Mapping[str, str]) -> 
             except QueryError as error:
                 message = f"pattern {pattern.name}, which uses it, would be invalid: {error.diagnostics[0].message}"
                 raise DataError(message, "drop it first, or create a pattern of another name") from None
+
+
+def readers_of(opened: Opened, stream: str) -> list[str]:
+    """Returns the patterns that read a stream, directly or through others: those that are invalid without it."""
+    texts = {key: p.text for key, p in opened.patterns.items()}
+    return [
+        f"pattern {pattern.name}"
+        for pattern in opened.patterns.values()
+        if _is_valid(opened, pattern.text, texts) and not _is_valid(opened, pattern.text, texts, stream.lower())
+    ]
+
+
+def _is_valid(opened: Opened, text: str, texts: Mapping[str, str], without: str = "") -> bool:
+    try:
+        _columns(opened, text, texts, without)
+    except QueryError:
+        return False
+    return True
 
 
 def _patterns_of(opened: Opened, name: str) -> Iterator[str]:

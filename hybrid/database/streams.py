@@ -8,8 +8,18 @@ from typing import Any
 
 from archive.history import History
 from hybrid.database.opened import Opened
+from hybrid.database.patterns import readers_of
 from hybrid.rows.times import show_us
-from hybrid.watch.declaration import TABLE, Pace, differences, otherwise, settings, widened
+from hybrid.watch.declaration import (
+    TABLE,
+    Pace,
+    begin_drop,
+    differences,
+    finish_drops,
+    otherwise,
+    settings,
+    widened,
+)  # fmt: skip
 from hybrid.watch.flow import Flow
 from hybrid.watch.rewind import Rewound, rewound
 from hybrid.watch.stream import Stream
@@ -33,6 +43,26 @@ def create(opened: Opened, schema: Schema, pace: Pace) -> None:
     stream = Stream(schema, live, kept, directory, pace=pace)
     stream.save()
     opened.streams[schema.name.lower()] = stream
+
+
+def check_drop(opened: Opened, flow: Flow, stream: Stream) -> None:
+    """Raises DataError if live queries read or feed a stream, or named patterns read it."""
+    name = stream.schema.name
+    users = [q.name for q in flow.queries if name.lower() in q.reads and not q.alerts.done]
+    users += [q.name for q in flow.queries if (flow.target(q.alerts) or "").lower() == name.lower()]
+    users += readers_of(opened, name)
+    if users:
+        message = f"stream {name} is used by {', '.join(dict.fromkeys(users))}"
+        raise DataError(message, "close these queries and drop these patterns first")
+
+
+def forget(opened: Opened, stream: Stream) -> None:
+    """Deletes what is kept of a stream that is none of the database any more. The next opening for writing deletes what
+    a crash leaves."""
+    stream.kept.release()
+    if opened.path is not None:
+        begin_drop(opened.path, stream.schema.name)
+        finish_drops(opened.path)
 
 
 def declare_again(flow: Flow, stream: Stream, schema: Schema) -> None:

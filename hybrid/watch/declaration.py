@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,8 @@ from query.schema import Field, Schema
 STREAM_FILE, TABLE = "stream.json", "table"
 #: In the directory of a database: marks an unfinished copy.
 INCOMPLETE = "_incomplete"
+#: Directory of a database with an empty file for each stream that is being removed.
+DROPPED = "_dropped"
 #: Version 1 has no `sum`, the SHA-256 of all other fields.
 STREAM_VERSION = 2
 #: Maximum length of a name in UTF-8: file names may have 255 bytes, and files beside a stream append an ending to its
@@ -244,12 +247,39 @@ def read_declaration(directory: Place) -> tuple[Schema, int | None, Pace, tuple[
 
 
 def stream_names(database: Place) -> list[str]:
-    """Returns the names of the streams in a database, in order. Raises DataError for an unfinished copy."""
+    """Returns the names of the streams in a database, in order, without those whose removal has begun. Raises DataError
+    for an unfinished copy."""
     names = database.names()
     if INCOMPLETE in names:
         raise DataError(f"{database} is an unfinished snapshot", "run hybrid archive snapshot again")
-    places = ((name, database / name) for name in names)
+    gone = set((database / DROPPED).names()) if DROPPED in names else set()
+    places = ((name, database / name) for name in names if name not in gone)
     return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
+
+
+def begin_drop(database: Place, name: str) -> None:
+    """Notes that a stream is removed: from now on it is none of the database, whatever is left of it."""
+    (database / DROPPED).make()
+    (database / DROPPED / name).write_text("")
+    (database / DROPPED).sync()
+
+
+def finish_drops(database: Place) -> None:
+    """Deletes what is left of the streams whose removal has begun."""
+    for name in (database / DROPPED).names():
+        if (database / DROPPED / name).exists():
+            clear(database / name)
+            (database / DROPPED / name).remove()
+
+
+def clear(directory: Place) -> None:
+    """Deletes all files of a directory, and on disk the directory."""
+    if directory.on_disk:
+        if directory.exists():
+            shutil.rmtree(directory)
+        return
+    for path in [entry.path for entry in directory.entries()]:
+        (directory / path).remove()
 
 
 def stream_directory(database: Place, name: str) -> tuple[Schema | None, Place]:
