@@ -3,6 +3,7 @@ computed."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
@@ -205,16 +206,24 @@ class RowTests:
         casts = {int(op) for op in (OpCode.REFUSE, OpCode.FIT, OpCode.TO_INTEGER)}
         if casts.intersection(op for op, _, _ in self.program.code[label]):
             return DataError(
-                f"the condition of {self.program.labels[label].variable} cannot be computed at "
-                f"{store.ts[position]} us: a cast, or a function, does not take one of its values, or a number is "
-                "too large",
+                f"the condition of {self.program.labels[label].variable} cannot be computed at {_when(store, position)}: "
+                "a cast, or a function, does not take one of its values, or a number is too large",
                 "guard it with TRY(...), TRY_CAST or CASE",
             )
         return Overflows(
             f"the condition of {self.program.labels[label].variable} overflows or divides by zero at "
-            f"{store.ts[position]} us",
+            f"{_when(store, position)}",
             "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
         )
+
+
+def _when(store: RowStore, position: int) -> str:
+    """Returns the time of a row, UTC; of rows without one, which have the time 0, words."""
+    us = int(store.ts[position])
+    try:
+        return str(datetime(1970, 1, 1) + timedelta(microseconds=us)) if us else "one of the rows"
+    except OverflowError:
+        return f"{us} us"
 
 
 def first_failure(values: RowValues, store: RowStore, positions: Int64Array | slice) -> DataError:
