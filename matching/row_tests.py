@@ -205,8 +205,9 @@ class RowTests:
                 return values.why(store, position, index)
         casts = {int(op) for op in (OpCode.REFUSE, OpCode.FIT, OpCode.TO_INTEGER)}
         if casts.intersection(op for op, _, _ in self.program.code[label]):
+            of = f"the condition of {self.program.labels[label].variable}"
             return DataError(
-                f"the condition of {self.program.labels[label].variable} cannot be computed at {_when(store, position)}: "
+                f"{of} cannot be computed at {_when(store, position)}: "
                 "a cast, or a function, does not take one of its values, or a number is too large",
                 "guard it with TRY(...), TRY_CAST or CASE",
             )

@@ -51,8 +51,10 @@ def make_matcher(
     """Returns a matcher of a plan; the first call loads the numba kernel. spill, join: see `live_matcher`."""
     with Deferred():  # an interrupted import would leave half a module
         from hybrid.statement.background_compile import builder
+        from hybrid.statement.compile_notice import tell_people
         from matching.matcher import make_matcher as make
 
+    tell_people()
     return make(plan, lenient=purpose.live, builder=builder(), purpose=purpose, spill=spill, join=join)
 
 

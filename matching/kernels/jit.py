@@ -18,7 +18,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +55,10 @@ def cache_directory() -> Path:
 
 
 _CACHE = cache_directory()
+
+
+#: Entered while a kernel is compiled or read from the cache; replaced by whoever tells people about it.
+while_compiling: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 class ByContent(_CacheLocator):
@@ -107,7 +111,8 @@ class _Kernel(CPUDispatcher):
         with global_compiler_lock:
             if sig in self.overloads:
                 return super().compile(sig)
-            with _locked(Path(str(self.stats.cache_path)) / f"{self.py_func.__name__}.lock"):
+            lock = Path(str(self.stats.cache_path)) / f"{self.py_func.__name__}.lock"
+            with while_compiling(), _locked(lock):
                 return super().compile(sig)
 
 
