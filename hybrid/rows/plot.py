@@ -70,7 +70,7 @@ def plot_evidence(
         _draw(axes, part, value, context, time, timed, colours)
         axes.set_title(title or _title(part, keys, timed), loc="left", fontsize="medium")
     if timed:
-        ticks = AutoDateLocator(maxticks=8)
+        ticks = AutoDateLocator()
         panels[-1].xaxis.set_major_locator(ticks)
         panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(ticks))
     else:

@@ -37,6 +37,7 @@ KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
         "event_bounds": "event_bounds", "event_variable": "event_variable", "event_ts_us": "event_ts_us",
         "event_source": "event_source", "event_offset": "event_offset", "event_seq": "event_seq",
         "variables": "variables", "sources": "sources", "outcome": "outcome", "ends": "ends", "ids": "ids",
+        "decided_seq": "decided_seq",
     }),
     "Ends": (Ends, {"first_seq": "first_seq", "last_seq": "last_seq", "low_us": "low_us", "high_us": "high_us"}),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from query.language.ast import Selection
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.matching.memory_store import MemoryStore
-from tests.properties.comparing import Answer, answer_of, constant, drawn_alike, or_error, program_of, reference_of
+from tests.properties.comparing import Answer, answer_of, constant, drawn_until, or_error, program_of, reference_of
 from tests.properties.test_feed import FEWER, Alone, askings, pieces, versions
 from tests.properties.test_idle_keys import KEYS, forgetful, remembers, without_numbers
 from tests.properties.test_merging import reading
@@ -88,7 +88,6 @@ class Tally:
 def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
-    @drawn_alike  # Before: a renamed attribute changed the examples, and one engine was met too seldom.
     @settings(max_examples=max(60, 2 * settings().max_examples))
     @given(rows=events(min_size=8, max_size=14, keys=KEYS), plan=staying(), spill=spills(), data=st.data())
     def check(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
@@ -113,7 +112,8 @@ def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, obje
         else:
             assert without_numbers(ours) == without_numbers(expected)
 
-    check()
+    # Before: a number in another module changed the examples, and one engine was met too seldom.
+    drawn_until(check, lambda: settings().max_examples < 200 or all(tally.read[name] > 5 for name in ENGINES))
     record_property("examples", str(tally))
     assert sum(tally.read.values()) > 10
     if settings().max_examples >= 200:
