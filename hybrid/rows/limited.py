@@ -81,7 +81,7 @@ def limited(text: str, timeout: Any, connection: duckdb.DuckDBPyConnection | Non
 
 
 def _too_long(text: str, seconds: float, rows: int) -> QueryError:
-    far = f"{rows:,} rows were matched by then" if rows else "no row was matched by then: the input was still read"
+    far = f"{rows:,} rows were matched by then" if rows else "the first batch of rows was not matched by then"
     message = f"the statement was stopped after its timeout of {show_duration(int(seconds * 1_000_000))}; {far}"
     hint = "give it more time, add WITHIN or PARTITION BY, or read fewer rows; `hybrid explain` shows how it runs"
     return QueryError([Diagnostic("HQ602", message, NO_SPAN, hint=hint)], text)
