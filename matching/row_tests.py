@@ -3,7 +3,6 @@ computed."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
@@ -221,10 +220,7 @@ class RowTests:
 def _when(store: RowStore, position: int) -> str:
     """Returns the time of a row, UTC; of rows without one, which have the time 0, words."""
     us = int(store.ts[position])
-    try:
-        return str(datetime(1970, 1, 1) + timedelta(microseconds=us)) if us else "one of the rows"
-    except OverflowError:
-        return f"{us} us"
+    return str(np.datetime64(us, "us")).replace("T", " ").removesuffix(".000000") if us else "one of the rows"
 
 
 def first_failure(values: RowValues, store: RowStore, positions: Int64Array | slice) -> DataError:
