@@ -88,7 +88,11 @@ def sql(
         from hybrid.statement.statement import sql as answer
         from query.language.parameters import filled
     text = text if params is None else filled(text, params)
-    return with_local_tables(lambda known: answer(text, connection, timeout, **known), tables, sys._getframe(1))
+
+    def run(known: Mapping[str, Any]) -> Result:
+        return answer(text, connection, timeout, **known)
+
+    return with_local_tables(run, tables, sys._getframe(1), connection)
 
 
 def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
@@ -102,7 +106,7 @@ def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **ta
     with Deferred():
         from hybrid.statement.local_tables import with_local_tables
         from hybrid.statement.statement import matches as compressed
-    return with_local_tables(lambda known: compressed(text, connection, **known), tables, sys._getframe(1))
+    return with_local_tables(lambda known: compressed(text, connection, **known), tables, sys._getframe(1), connection)
 
 
 def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:

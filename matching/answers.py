@@ -1,4 +1,4 @@
-"""What DuckDB computes of rows that runs bring together: asked by kernels, for many runs at a time.
+"""Answers of DuckDB to kernels: values of functions between rows, computed for many runs at a time.
 
 A kernel that comes upon values whose answer it does not know calls `Answers`. One call of DuckDB costs as much as a
 thousand values, so the answers that other runs will ask for soon are computed with it: those of the values at the same

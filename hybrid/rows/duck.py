@@ -230,8 +230,9 @@ def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[
         yield
         return
     names = list(wanted)
-    row = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchone()
-    before = {name: value for name, value in zip(names, row or ()) if value != wanted[name]}
+    # all rows: with a result left open the connection takes no tables
+    (row,) = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchall()
+    before = {name: value for name, value in zip(names, row) if value != wanted[name]}
     try:
         for name in before:
             connection.execute(f"SET {name} = {wanted[name]}")

@@ -34,7 +34,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the frames of a statement had that DuckDB's types lack.
+    """The time zone and the categories of the frames of a statement, which DuckDB's types lack.
 
     zone: the time zone of all their columns that have one, None if there are several. categories: by the name of the
     column, in lower case."""

@@ -17,9 +17,13 @@ T = TypeVar("T")
 _UNKNOWN = re.compile(r'(?:unknown table(?: or stream)?|with name) (?:"([^"]+)"|(\w+))')
 
 
-def with_local_tables(run: Callable[[Mapping[str, Any]], T], tables: Mapping[str, Any], caller: FrameType) -> T:
+def with_local_tables(
+    run: Callable[[Mapping[str, Any]], T], tables: Mapping[str, Any], caller: FrameType,
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> T:  # fmt: skip
     """Runs a statement over named tables, and again with each table that it does not know and that is a local or global
-    variable of the caller. Names that are given, streams, and tables of the connection come first.
+    variable of the caller. Names that are given, streams, and tables of the connection come first. A connection without
+    external access, or without replacements, sees no variables, as in DuckDB.
 
     run: raises QueryError for unknown tables before it does anything."""
     found = dict(tables)
@@ -29,9 +33,15 @@ def with_local_tables(run: Callable[[Mapping[str, Any]], T], tables: Mapping[str
         except QueryError as error:
             here = {name: caller.f_locals.get(name, caller.f_globals.get(name)) for name in _unknown(error)}
             new = {name: data for name, data in here.items() if is_table(data) and name not in found}
-            if not new:
+            if not new or (connection is not None and not _sees_variables(connection)):
                 raise _with_index(error, found) from None
             found |= new
+
+
+def _sees_variables(connection: duckdb.DuckDBPyConnection) -> bool:
+    names = ("enable_external_access", "python_enable_replacements")
+    (row,) = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchall()
+    return all(row)
 
 
 def _unknown(error: QueryError) -> list[str]:

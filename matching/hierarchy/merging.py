@@ -43,7 +43,7 @@ class MergedRows(NamedTuple):
 
 
 class LayerReads(NamedTuple):
-    """What a layer reads. fields: columns; sieves: by KIND conditions of which all rows that matter to it meet one."""
+    """The rows that a layer reads. fields: their columns. sieves: by KIND, conditions; each row that matters meets one."""
 
     fields: tuple[pa.Field, ...]
     sieves: Mapping[int, tuple[Expression, ...]]

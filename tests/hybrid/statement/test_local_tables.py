@@ -85,3 +85,15 @@ def test_one_base_class_of_errors() -> None:
         hybrid.sql("SELECT * FROM t", t=5)
     assert data.value.code == "HQ800"
     assert set(dir(hybrid)) == set(hybrid.__all__)
+
+
+@pytest.mark.parametrize("setting", ["enable_external_access", "python_enable_replacements"])
+def test_a_connection_that_sees_no_variables(setting: str) -> None:
+    con = duckdb.connect(config={setting: "false"})
+    # Before: a statement on a connection without external access read the frames of whoever ran it.
+    with pytest.raises(QueryError, match="unknown table ticks"):
+        hybrid.sql(PEAKS.format("ticks"), con)
+    with pytest.raises(QueryError, match="unknown table or stream ticks"):
+        hybrid.sql(FALLS.format("ticks"), con)
+    # Before: DuckDB's ResourceInUseException, where replacements were off.
+    assert hybrid.sql(FALLS.format("ticks"), con, ticks=ticks).fetchall() == [(1.0,)]
