@@ -43,7 +43,7 @@ class MergedRows(NamedTuple):
 
 
 class LayerReads(NamedTuple):
-    """The rows that a layer reads. fields: their columns. sieves: conditions by KIND; each row that matters meets one."""
+    """The rows that a layer reads. fields: columns. sieves: conditions by KIND; each row that matters meets one."""
 
     fields: tuple[pa.Field, ...]
     sieves: Mapping[int, tuple[Expression, ...]]
