@@ -453,7 +453,8 @@ class Database:
     def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
         """Returns alerts, after a thread begins to hand them to a callback if there is one."""
         if callback is not None:
-            self._listeners.append(Listener(alerts, callback, of))
+            with self._lock:  # those that have ended are forgotten
+                self._listeners = [*(one for one in self._listeners if one.runs), Listener(alerts, callback, of)]
         return alerts
 
     def watching(self) -> dict[str, Alerts]:

@@ -42,6 +42,11 @@ class Listener:
                     warn(f"the callback of {self._of} is not called any more ({said}); its rows wait to be fetched")
                     return
 
+    @property
+    def runs(self) -> bool:
+        """True until the function has had all rows, or has failed."""
+        return self._thread.is_alive()
+
     def join(self) -> None:
         """Waits until the function has had all rows, or has failed. Does nothing in the function itself."""
         if threading.current_thread() is not self._thread:
