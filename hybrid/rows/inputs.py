@@ -30,6 +30,8 @@ from query.schema import Field
 BATCH_ROWS = 65_536
 #: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
 SORTED_MAX = 1 << 21
+#: Most rows that are brought into another order in one call of Arrow.
+TAKEN_ROWS = 1 << 19
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
@@ -442,14 +444,14 @@ class OrderedInput:
             times_us(table, time, name)
         order = order_index(table, order_by, by_content)
         if order is not None and by_content:
-            table, order = table.take(pa.array(order)), None
+            table, order = taken(table, order), None
         ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
         return OrderedInput(name, table, order, ts_us if order is None else ts_us[order])
 
     def rows(self, columns: Collection[str] | None = None) -> pa.Table:
         """Returns the rows in the total order. columns: the needed ones (None: all)."""
         table = self.table if columns is None else some_columns(self.table, columns)
-        return table if self.order is None else table.take(pa.array(self.order))
+        return table if self.order is None else taken(table, self.order)
 
     def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
         """Yields batches of at most `rows` rows, zero copy except for a sort. columns: the needed ones (None: all)."""
@@ -477,6 +479,22 @@ class OrderedInput:
             wanted = pa.array(list(values), part.schema.field(column).type)
             mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
         return batch.take(np.flatnonzero(mask))
+
+
+def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Returns these rows of a table, TAKEN_ROWS of a column at a time: Ctrl-C waits for one call at most."""
+    if len(rows) <= TAKEN_ROWS:
+        return table.take(pa.array(rows))
+    parts = [pa.array(rows[start : start + TAKEN_ROWS]) for start in range(0, len(rows), TAKEN_ROWS)]
+    columns = []
+    for column in table.columns:
+        whole = column.combine_chunks() if column.num_chunks > 1 else column
+        columns.append(pa.chunked_array([chunk for part in parts for chunk in _chunks(whole.take(part))], column.type))
+    return pa.table(columns, schema=table.schema)
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
 
 
 def alike(one: pa.Table, other: pa.Table) -> bool:
