@@ -50,6 +50,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
     """Reads NAME=FILE options as Arrow tables. FILE may be a pattern of file names, or `-` for stdin."""
     import duckdb
 
+    from hybrid.cli.output import progress
     from hybrid.rows import duck
     from query.errors import DataError, first_line
 
@@ -74,7 +75,8 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
             given = f"SELECT * FROM {readers[suffix]}({quoted})"
-            found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
+            with duck.interruptible(), progress(f"reading {file}"):
+                found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found

@@ -39,6 +39,7 @@ from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
+from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in, sql
 from hybrid.watch.alerts import Alerts
@@ -608,7 +609,7 @@ class Database:
                 used = opened.used(text, tables)
                 inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
             on_spark = OnSpark(spark) if engine == "spark" else None
-            with interruptible(), limited(text, timeout, None) as stop:
+            with interruptible(), limited(text, timeout, None) as stop, progress(of_statement(stop)):
                 relations = Relations(
                     text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                     access=opened.access, patterns=used,
