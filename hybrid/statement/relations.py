@@ -1,4 +1,6 @@
-"""Resolves the names of one statement to tables, streams and DuckDB relations, and reads them."""
+"""Resolves the names of one statement to tables, streams and DuckDB relations, and reads them.
+
+Long: one class registers what the statement names, and each way to read it depends on what is registered."""
 
 from __future__ import annotations
 

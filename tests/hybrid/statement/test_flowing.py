@@ -177,6 +177,8 @@ def test_any_rows_in_any_files_give_the_rows_of_the_table(tmp_path_factory: pyte
     text = data.draw(st.sampled_from([
         FALLS,
         FALLS.replace("SELECT *", "SELECT count(*), sum(high)"),
+        FALLS.replace("SELECT *", "SELECT k, count(*)").replace("PATTERN", "AFTER MATCH SKIP TO NEXT ROW PATTERN")
+        + " GROUP BY k ORDER BY k",
         FALLS.replace("ONE ROW", "").replace("PATTERN", "AFTER MATCH SKIP TO NEXT ROW PATTERN"),
         FALLS.replace("PATTERN", "ALL ROWS PER MATCH PATTERN"),
         FALLS.replace("DEFINE", "WITHIN INTERVAL 20 SECOND DEFINE"),
