@@ -117,8 +117,8 @@ def in_dicts(rows: int, place: Path) -> Scene:
 
 def in_duckdb(rows: int, place: Path) -> Scene:
     connection = duckdb.connect(str(place / "ticks.duckdb"))
-    table = ticks(rows)  # noqa: F841  (DuckDB finds it)
-    connection.execute("CREATE TABLE ticks AS SELECT * FROM table")
+    given = ticks(rows)  # noqa: F841  (DuckDB finds it)
+    connection.execute("CREATE TABLE ticks AS SELECT * FROM given")
     last = "(SELECT symbol, max(ts) AS most FROM ticks GROUP BY symbol)"
     text = query(of=f"(SELECT a.* FROM ticks AS a JOIN {last} USING (symbol))")
     works = lambda: connection.execute("SELECT count(*) FROM ticks").fetchall()  # noqa: E731
@@ -244,7 +244,7 @@ CASES: dict[str, Callable[[int, Path], Scene]] = {
     ),
     "PATTERN of patterns": statement(
         "WITH fall AS (" + query(measures="MEASURES FIRST(ts) AS since, LAST(price) AS price") + ") "
-        + query("F G", "F AS PATTERN fall, G AS price > 99", of="ticks", measures="MEASURES F.since AS since"),
+        + query("F G", "F AS PATTERN fall, G AS price > 99", measures="MEASURES F.since AS since"),
     ),
     "a Parquet file": in_parquet,
     "a CSV file": in_csv,
@@ -291,9 +291,9 @@ def interrupted(scene: Scene, after_s: float) -> Ended:
 
     before = {t.ident for t in threading.enumerate()}
     sender = threading.Thread(target=send)
-    sender.start()
     seen = (0.0, 0.0)
     try:
+        sender.start()
         scene.run()
         over.set()
         sender.join()
@@ -371,9 +371,9 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             cases[name] = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
-            cases[name] = {"whole_s": None, "slowest": {}, "moments": [], "wrong": [done.stderr[-2000:]]}
+            cases[name] = {"whole_s": None, "slowest": {}, "moments": [], "wrong": [done.stderr.strip()[-300:]]}
         case = cases[name]
-        told = "; ".join(case["wrong"])
+        told = "; ".join(case["wrong"]).replace("\n", " ")
         most = [str(case["slowest"].get(what)) for what in ("seconds", "processor_s", "where")]
         print(f"| {name} | {case['whole_s']} | {' | '.join(most)} | {told}", file=sys.stderr, flush=True)
     slow = [n for n, c in cases.items() if c["wrong"] or (c["slowest"].get("seconds") or 0.0) > LIMIT_S]

@@ -92,6 +92,7 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     """Runs a demo with planted matches: prints the first rows, evidence and counts by kind. Returns 1 unless it finds
     exactly the planted matches."""
     from hybrid.demo import highway, rfid, security
+    from hybrid.demo.pictures import draw_logins, draw_road, draw_shop
 
     demo: Any = {"rfid": rfid, "highway": highway, "security": security}[name]
     started = time.perf_counter()
@@ -105,7 +106,13 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
         events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), first))
         print("\nThe evidence of one of them:")
         print(text_table(events, events.num_rows))
-        _draw(outcome.evidence, first, None, picture, "")
+    if outcome.rows.num_rows:
+        drawn = {
+            "rfid": lambda: draw_shop(outcome.events, outcome.rows, picture),
+            "highway": lambda: draw_road(outcome.events, outcome.rows, highway.LIMIT_KMH, picture),
+            "security": lambda: draw_logins(outcome.events, outcome.rows, picture),
+        }
+        _save(picture, drawn[name])
     kinds = pa.table(
         {
             "kind": list(outcome.kinds),

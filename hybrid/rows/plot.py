@@ -73,6 +73,7 @@ def plot_evidence(
         ticks = AutoDateLocator()
         panels[-1].xaxis.set_major_locator(ticks)
         panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(ticks))
+        panels[-1].set_xlabel("event time")
     else:
         panels[-1].set_xlabel("row of the input")
     if more:
