@@ -37,6 +37,8 @@ from benchmarks import answers
 from simulator.scenario import generator
 
 LIMIT_S = 1.0
+#: The exit code of a command that Ctrl-C has ended.
+INTERRUPTED = 130
 #: Rows of cases whose work grows faster than their rows.
 SLOW_ROWS = 300_000
 
@@ -199,6 +201,8 @@ def of_archive(*command: str) -> Callable[..., Scene]:
         def run() -> None:
             arguments = [c.replace("DIR", str(place)) for c in command]
             code = archive.app([*arguments, "-d", str(place / "db")], standalone_mode=False)
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
             assert not code, code
 
         def works() -> None:

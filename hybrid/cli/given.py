@@ -76,7 +76,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
             given = f"SELECT * FROM {readers[suffix]}({quoted})"
-            with duck.interruptible(), progress(f"looking at {file}"):  # a long CSV is read for its types
+            with progress(f"looking at {file}"):  # a long CSV is read for its types
                 found[name] = duck.cursor(access=duck.ANYTHING).sql(given)
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None

@@ -36,8 +36,9 @@ def say(message: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows a line of progress on stderr while the block runs, as hybrid.statement.progress does. Yields a function to
-    advance it. total: what it advances to; None: unknown."""
+    """Shows a line of progress on stderr while the block runs, as hybrid.statement.progress does. Ctrl-C ends it,
+    also within DuckDB. Yields a function to advance it. total: what it advances to; None: unknown."""
+    from hybrid.rows.duck import interruptible
     from hybrid.statement.progress import Far
     from hybrid.statement.progress import progress as shown
 
@@ -51,7 +52,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         nonlocal done
         done += more
 
-    with shown(far):
+    with interruptible(), shown(far):
         yield advance
 
 
