@@ -42,5 +42,6 @@ def test_every_step_prints_what_stands_behind_it(tmp_path: Path) -> None:
 
 
 def test_the_demo_of_make_is_the_first_step() -> None:
-    (command,) = (b.text.splitlines()[0].partition(" 2>")[0] for b in blocks("sh") if b.path == PAGE and "demo" in b.text)
+    (first,) = (b.text for b in blocks("sh") if b.path == PAGE and "demo" in b.text)
+    command = first.partition(" 2>")[0]
     assert f"\t$(BIN)/{command} </dev/null\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
