@@ -181,6 +181,7 @@ def test_a_plot_has_its_key_and_times_as_title() -> None:
     assert (
         axes.get_title(loc="left") == "ACME, 2024-03-01 09:30:00 to 2024-03-01 09:34:00"
     )  # before: the id of the match
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("event time", "price")  # before: the time had no name
 
 
 ANY = """SELECT * FROM t MATCH_RECOGNIZE (
