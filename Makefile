@@ -11,8 +11,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
-# Tests wait for brokers, Java and disks for a third of their time: three workers keep two cores busy. Quick ones do not.
-WORKERS ?= 3
+# Tests wait for brokers, Java and disks for a third of their time: four workers keep two cores busy. Quick ones do not.
+WORKERS ?= 4
 QUICK_WORKERS ?= 2
 ROWS ?= 10_000_000
 SEED ?= 1
