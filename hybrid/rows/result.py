@@ -271,7 +271,7 @@ class Result:
         return self._explain(stage)
 
     def suppressed(self) -> pa.Table:
-        """Returns the rows of a backtest that ALERT ONCE suppressed, as hybrid.watch.alerts.Alerts.suppressed does.
+        """Returns the rows of a backtest that ALERT ONCE suppressed, as Alerts.suppressed does.
         Raises DataError if the statement has no ALERT ONCE."""
         if self._suppressed is None:
             raise DataError("the statement has no ALERT ONCE", "add it at the end of a live query")

@@ -24,8 +24,10 @@ HINT = "use hybrid.sql"
 
 
 class Compressed:
-    """All matches of one pattern as a graph, and their rows on demand. The graph has a node for each variable that a row
-    may be taken by, so that its memory depends on the rows and not on the matches."""
+    """All matches of one pattern as a graph, and their rows on demand.
+
+    The graph has a node for each variable that a row may be taken by: its memory depends on the rows, not on the
+    matches."""
 
     __slots__ = ("_factor", "_graph", "_outer")
 
@@ -52,8 +54,9 @@ class Compressed:
         """Returns the nodes of the graph, a row each, numbered from 0.
 
         Columns: variable, event_time, source, offset; child (the first node of the list of possible previous events;
-        null: this event is the first of its matches), next (the rest of the list that begins with this node; null: none),
-        start (the latest first event of the matches through the node: its time, for WITHIN n ROWS its position)."""
+        null: this event is the first of its matches), next (the rest of the list that begins with this node; null:
+        none), start (the latest first event of the matches through the node: its time, for WITHIN n ROWS its
+        position)."""
         return self._graph.nodes()
 
     def ends(self) -> pa.Table:

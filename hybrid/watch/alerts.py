@@ -371,7 +371,7 @@ class Alerts:
                 self.suppressor.take_back()
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Yields tables of the rows as they come, none of them empty. Raises QueryError or DataError as `fetch` does."""
+        """Yields tables of the rows as they come, none of them empty. Raises the error of the query as `fetch` does."""
         while True:
             self._catch_up(None)
             with self._changed:

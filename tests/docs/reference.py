@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,8 @@ SPECIAL = ("__iter__",)
 HEAD = """\
 # Reference
 
-All functions, classes and methods of the Python interface, as their docstrings have them. [python.md](python.md) is the guide.
+All functions, classes and methods of the Python interface, as their docstrings describe them. [python.md](python.md)
+is the guide.
 
 `import hybrid` gives {names}.
 """
@@ -181,19 +183,17 @@ def markdown(docstring: str, parameters: tuple[str, ...]) -> str:
         pieces = starts.split(text) if starts else [text]
         lead, items = pieces[0].strip(), []
         for name, said in zip(pieces[1::2], pieces[2::2]):
-            what, mark, after = re.match(r"(.*?)((?:(?<=[.;)]) (?=(?:Returns|Raises|Warns) )|$))(.*)", said.strip()).groups()
+            what, *after = re.split(r"(?<=[.;)]) (?=(?:Returns|Raises|Warns) )", said.strip(), maxsplit=1)
             items.append(f"- **{name}**: {_escaped(what.removesuffix(';'))}")
-            if after:
-                items += ["", _escaped(after), ""]
+            items += ["", *map(_escaped, after), ""] if after else []
         parts += [_escaped(lead)] * bool(lead) + ["\n".join(items)] * bool(items)
     return "\n\n".join(parts)
 
 
 def _escaped(text: str) -> str:
     """Returns a text with the characters escaped that Markdown would read, outside of backticks."""
-    return "".join(
-        part if i % 2 else re.sub(r"([*_<>\[\]|#])", r"\\\1", part) for i, part in enumerate(re.split(r"(`[^`]*`)", text))
-    )
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if i % 2 else re.sub(r"([*_<>\[\]|#])", r"\\\1", part) for i, part in enumerate(parts))
 
 
 def rendered() -> str:
@@ -213,4 +213,4 @@ def anchor(heading: str) -> str:
 
 
 if __name__ == "__main__":
-    print(rendered())
+    sys.stdout.write(rendered())
