@@ -1,6 +1,6 @@
 """The documents and the reference of the Python interface as a site: `python -m tests.docs.site`, or `make site`.
 
-Pages and the files that they link to are copied to build/site/pages, and Zensical makes build/site/html of them, without
+Pages and the files that they link to are copied to build/site/pages, and Zensical makes build/site/html of them without
 a network. A warning, such as for a link or an anchor that leads nowhere, ends the build with an error.
 """
 
