@@ -58,3 +58,5 @@ def test_published_cases_name_their_page() -> None:
     counted = Counter(case.file.removeprefix("published/") for case in published)
     said = TEXT.split("- **As published.**")[1].split("- **At random.**")[0]
     assert {name.lower(): int(n) for name, n in re.findall(r"(\w+) \((\d+)\)", said)} == counted
+    coming = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    assert f"{len(published)} examples from the documents of" in coming
