@@ -35,7 +35,7 @@ def test_every_step_prints_what_stands_behind_it(tmp_path: Path) -> None:
     home.mkdir()
     steps = [block for block in blocks("sh") if block.path == PAGE]
     found = {str(block): typed(block.text, home) for block in steps}
-    assert len(steps) == 8
+    assert len(steps) == 9
     assert found == {str(block): block.output for block in steps}
     assert (home / "demo-output" / "stock.png").stat().st_size > 10_000
     assert (home / "left.png").stat().st_size > 10_000
