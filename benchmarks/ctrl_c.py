@@ -128,8 +128,8 @@ def in_duckdb(rows: int, place: Path) -> Scene:
 
 
 def evidence(rows: int, place: Path) -> Scene:
-    result = hybrid.sql(query(), ticks=ticks(rows))
-    return Scene(result.evidence)
+    table = ticks(rows)
+    return Scene(lambda: hybrid.sql(query(), ticks=table).evidence())  # a result keeps its evidence
 
 
 def show(rows: int, place: Path) -> Scene:
