@@ -39,6 +39,7 @@ from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
+from query.language.names import quoting_hint
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -585,4 +586,4 @@ def _check_around(
             span = next(t.span for t in items if t.start >= inside.start)
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
-    raise error_at(text, "HQ100", message, span)
+    raise error_at(text, "HQ100", message, span, hint=quoting_hint(text, span.start))
