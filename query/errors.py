@@ -342,7 +342,10 @@ _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 def first_line(error: object) -> str:
     """Returns the first line of a library's error. If the last line has a cause after an arrow, as in deltalake (503
-    Service Unavailable), appends that cause."""
+    Service Unavailable), appends that cause; after DuckDB's `CSV Error on Line: 3`, the line that says why."""
     lines = str(error).strip().split("\n")
+    if "CSV Error on Line" in lines[0]:
+        said = (line.strip() for line in lines[1:] if not line.startswith("Original Line"))
+        return ": ".join([lines[0], *[line for line in said if line][:1]])
     cause = lines[-1].partition(_CAUSE)[2]
     return f"{lines[0]}: {_COLOURS.sub('', cause).strip()}" if cause else lines[0]

@@ -98,6 +98,10 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
     return named_table(data, name, access).table()
 
 
+#: How Arrow names the column of a pandas frame that it cannot convert.
+_OF_COLUMN = re.compile(r"Conversion failed for column (.+) with type \w+$")
+
+
 @contextmanager
 def _faults_of(name: str) -> Iterator[None]:
     """Raises DataError for what Arrow or DuckDB cannot read of a named table."""
@@ -110,7 +114,11 @@ def _faults_of(name: str) -> Iterator[None]:
     except duckdb.Error as error:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"table {name}: {error}", "give each column one type") from None
+        where = _OF_COLUMN.search(str(error.args[-1])) if len(error.args) > 1 else None
+        if where is None:
+            raise DataError(f"table {name}: {error}", "give each column one type") from None
+        hint = f"give the column one type: {name}['{where[1]}'].astype(str), pd.to_numeric(...) or pd.to_datetime(...)"
+        raise DataError(f"table {name}, column {where[1]}: {error.args[0]}", hint) from None
 
 
 def _source(data: Any, name: str, access: duck.Access) -> Any:

@@ -192,6 +192,14 @@ def bind_over_trends(
     return expression if len(faults) == before else None
 
 
+#: What to write instead of parts of an expression that are not supported.
+_INSTEAD = {
+    "PARAMETER": 'give it a value: params={"name": 5} for $name, [5] for ?',
+    "SUBQUERY": "compute it in the input: FROM (SELECT *, (SELECT ...) AS x FROM ...)",
+    "WINDOW": "use PREV(x) and NEXT(x) for neighbouring rows, or compute it in the input: FROM (SELECT *, ... AS x)",
+}
+
+
 def _of_windows(name: str) -> str:
     """Returns a hint for names that only rows of windows know, else an empty text."""
     if name.lower() == "matches":
@@ -429,8 +437,10 @@ class _Binder:
             counts = inside is not None and inside.name == "count"
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
-        return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column",
-                          _of_windows(names[0]) or nearest(names[0], schema.names))
+        hint = _of_windows(names[0]) or nearest(names[0], schema.names)
+        if quoted[0] and not _of_windows(names[0]):
+            hint = f"{hint}; a text has single quotes: '{names[0]}'"
+        return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column", hint)
 
     def of_variable(self, variable: str, value: Expression, span: Span, inside: _Inside | None) -> Expression:
         """Returns `A.x`: its value at the last row of A so far; inside a navigation or aggregate, the column of A's
@@ -609,7 +619,7 @@ class _Binder:
         known = (*self.scope.primary, *self.scope.subsets)
         hint = nearest(name, known)
         if column and not hint.startswith("did you mean"):
-            hint += f"; a column of the input is written alone: {column}"
+            hint += f"{'; ' if hint else ''}a column of the input is written alone: {column}"
         return self.fault("HQ202", f"{written} is not a row pattern variable", span, "not in PATTERN", hint)
 
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:
@@ -719,9 +729,8 @@ class _Binder:
             return value
         kind = value.get("class")
         if kind in UNSUPPORTED:
-            hint = 'give it a value: params={"name": 5} for $name, [5] for ?' if kind == "PARAMETER" else ""
             self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value),
-                       hint=hint)
+                       hint=_INSTEAD.get(kind, ""))
             return value
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value
