@@ -32,9 +32,10 @@ def with_local_tables(
         try:
             return run(found)
         except QueryError as error:
+            ours = str(caller.f_globals.get("__name__", "")).startswith("hybrid.")  # the command line
             here = {name: caller.f_locals.get(name, caller.f_globals.get(name)) for name in _unknown(error)}
             new = {name: data for name, data in here.items() if is_table(data) and name not in found}
-            seen = connection is None or _sees_variables(connection)
+            seen = not ours and (connection is None or _sees_variables(connection))
             if not new or not seen:
                 error = _with_variables(error, found, caller) if seen else error
                 raise _with_index(error, found) from None

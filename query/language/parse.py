@@ -76,7 +76,7 @@ def _parse(
     if inside:
         text = expanded(text, (), named, inside)
     tokens = tokenize(text)
-    if not tokens.items:
+    if all(token.word == ";" for token in tokens.items):
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
     modules, unread = _modules(tokens, inputs, patterns, named, inside)
     modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}, inside))
