@@ -124,6 +124,11 @@ class Diagnostic:
         return "\n".join(parts)
 
 
+def width(text: str) -> int:
+    """Returns the width of a text in terminal columns."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
 def _columns(character: str) -> int:
     """Returns the width of a character in terminal columns."""
     if unicodedata.combining(character):

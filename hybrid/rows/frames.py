@@ -43,6 +43,17 @@ class Given:
     categories: Mapping[str, Category] = field(default_factory=dict)
 
 
+def in_zone(table: pa.Table, given: Given) -> pa.Table:
+    """Returns rows with their times in the time zone of the frames given."""
+    if given.zone is None or not _is_known(given.zone):
+        return table
+    for i, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            zoned = pa.timestamp(column.type.unit, given.zone)
+            table = table.set_column(i, column.with_type(zoned), table.column(i).cast(zoned))
+    return table
+
+
 def given_by(tables: Mapping[str, Any]) -> Given:
     """Returns the time zone and the categories of the pandas, polars and Arrow tables of a statement."""
     zones: set[str] = set()
@@ -55,6 +66,15 @@ def given_by(tables: Mapping[str, Any]) -> Given:
             categories[key] = category if categories.get(key, category) == category else None
     zone = zones.pop() if len(zones) == 1 else None
     return Given(zone, {name: category for name, category in categories.items() if category is not None})
+
+
+def _is_known(zone: str) -> bool:
+    """True for a time zone that Arrow knows; pandas has others."""
+    try:
+        pa.scalar(0, pa.timestamp("us", zone)).as_py()
+    except (ValueError, pa.ArrowException):
+        return False
+    return True
 
 
 def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
