@@ -91,7 +91,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
         hint = "tables are passed by name: hybrid.sql(text, ticks=df)"
         if isinstance(connection, str):
-            hint = f"open it: duckdb.connect({connection!r})"
+            hint = "duckdb.connect opens a database"
         elif connection is duckdb:
             hint = "pass duckdb.default_connection()"
         raise DataError(message, hint)
