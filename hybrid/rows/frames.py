@@ -99,6 +99,14 @@ def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
                 yield arrow.name, arrow.type.tz, None
 
 
+def ordered_texts(table: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the text columns of a table that have an order of their own, with their values in that order: ordered
+    categories of pandas, and Enums of polars."""
+    for name, _, category in _columns(table):
+        if category is not None and category.ordered and category.values:
+            yield name, category.values
+
+
 def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
     """Returns rows as a pandas frame: HUGEINTs as floats, as DuckDB has them; BIGNUMs as Python's ints; intervals
     without months as durations; time zones and categories as given."""
@@ -153,7 +161,8 @@ def _category(table: pa.Table, i: int, given: Given) -> Category | None:
     """Returns the category of an output column that has the name and values of a column given."""
     column = table.schema.field(i)
     category = given.categories.get(column.name.lower())
-    if category is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if category is None or not (pa.types.is_string(type) or pa.types.is_large_string(type)):
         return None
     return category if set(table.column(i).unique().to_pylist()) <= {None, *category.values} else None
 

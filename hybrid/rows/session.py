@@ -158,6 +158,11 @@ def is_enum(type: str) -> bool:
     return type.startswith("ENUM(")
 
 
+def enum_type(values: Sequence[str]) -> str:
+    """Returns the ENUM type of values in their order."""
+    return f"ENUM({', '.join(chr(39) + value.replace(chr(39), chr(39) * 2) + chr(39) for value in values)})"
+
+
 def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
     """Returns the columns that are text in Arrow and another type in SQL, with that type: BIGNUMs, and with `enums`
     ENUMs."""

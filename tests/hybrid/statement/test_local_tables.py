@@ -150,3 +150,31 @@ def test_columns_of_the_input_that_the_pattern_does_not_return() -> None:
         hybrid.sql(FALLS.replace("*", "price", 1).format("ticks"))
     with pytest.raises(QueryError, match=r"unknown column nothing(.|\n)*hint: available: low$"):
         hybrid.sql(FALLS.replace("*", "nothing", 1).format("ticks"))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "relation"])
+def test_ordered_categories_compare_in_their_order(kind: str) -> None:
+    moods = ["low", "fair", "high"]
+    values = ["low", "fair", "high", "fair", None, "low", "high"]
+    con = duckdb.connect()
+    con.execute("CREATE TYPE mood AS ENUM ('low', 'fair', 'high')")
+    con.register("plain", pa.table({"i": range(7), "mood": pa.array(values)}))
+    con.execute("CREATE TABLE t AS SELECT i, mood::mood AS mood FROM plain ORDER BY i")
+    frame = pl.DataFrame({"i": range(7), "mood": pl.Series(values, dtype=pl.Enum(moods))})
+    t = {
+        "pandas": pd.DataFrame({"i": range(7), "mood": pd.Categorical(values, moods, ordered=True)}),
+        "polars": frame, "lazy": frame.lazy(), "relation": con.table("t"),
+    }[kind]  # fmt: skip
+    rises = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES LAST(mood) AS mood, max(mood) AS top, A.i AS i
+        PATTERN (A B+) DEFINE B AS mood > PREV(mood))"""
+    # Before: compared as text, in which fair is below high, and low above both; DuckDB and pandas have the order.
+    for text in (rises, "SELECT max(mood), min(mood) FROM t", "SELECT * FROM t ORDER BY mood, i",
+                 rises.replace("ORDER BY i", "ORDER BY mood, i"), rises.replace("FROM t", "FROM (SELECT * FROM t)"),
+                 f"SELECT max(mood), count(*) FROM ({rises}) WHERE mood > 'fair'"):  # fmt: skip
+        assert hybrid.sql(text, t=t).fetchall() == hybrid.sql(text, con).fetchall()
+    assert hybrid.sql(rises, t=t).fetchall() == [("high", "high", 0), ("high", "high", 5)]
+    assert hybrid.sql(rises, t=t).evidence().num_rows == 5
+    if kind == "pandas":
+        assert hybrid.sql(rises, t=t).df()["mood"].dtype == t["mood"].dtype
+    if kind == "polars":
+        assert hybrid.sql(rises, t=t).pl()["mood"].dtype == t["mood"].dtype
