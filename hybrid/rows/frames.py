@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -107,13 +107,25 @@ def ordered_texts(table: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield name, category.values
 
 
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Returns the names of columns, in which the second x is x_1, as in DuckDB's frames."""
+    found: dict[str, None] = {}
+    for i, name in enumerate(names):
+        before = names[:i].count(name)
+        name = f"{name}_{before}" if before else name
+        while name in found:
+            name += "_1"
+        found[name] = None
+    return list(found)
+
+
 def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
     """Returns rows as a pandas frame: HUGEINTs as floats, as DuckDB has them; BIGNUMs as Python's ints; intervals
     without months as durations; time zones and categories as given."""
     import pandas
 
     digits = [i for i, column in enumerate(table.schema) if holds_digits(column)]
-    frame = _plain(table).to_pandas()
+    frame = _plain(table).rename_columns(distinct_names(table.column_names)).to_pandas()
     for i in digits:
         numbers = [None if v is None else int(Decimal(v)) for v in table.column(i).to_pylist()]
         frame.isetitem(i, pandas.Series(numbers, dtype=object))
@@ -136,10 +148,11 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
         if column.type == pa.month_day_nano_interval():
             message = f"column {column.name} has intervals of months, which polars has no type for"
             raise DataError(message, f"cast it: CAST({column.name} AS VARCHAR), or take the rows by arrow() or df()")
-    frame = polars.from_arrow(plain)
+    names = distinct_names(table.column_names)
+    frame = polars.from_arrow(plain.rename_columns(names))
     assert isinstance(frame, polars.DataFrame)
     for i, column in enumerate(table.schema):
-        own = polars.col(column.name)
+        own = polars.col(names[i])
         if pa.types.is_timestamp(column.type) and column.type.tz is not None and given.zone is not None:
             frame = frame.with_columns(own.dt.convert_time_zone(given.zone))
         elif (category := _category(table, i, given)) is not None:

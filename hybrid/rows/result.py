@@ -14,7 +14,7 @@ from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
 from hybrid.rows.evidence_tree import EvidenceTree, check_row, counts, tree_of
 from hybrid.rows.faults import fault
-from hybrid.rows.frames import Given, in_zone, pandas_frame, polars_frame, python_columns
+from hybrid.rows.frames import Given, distinct_names, in_zone, pandas_frame, polars_frame, python_columns
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
@@ -251,7 +251,7 @@ class Result:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows as dicts of Python values."""
-        names = self._table.column_names
+        names = distinct_names(self._table.column_names)
         for batch in self._table.to_batches():
             for row in zip(*python_columns(pa.Table.from_batches([batch]))):
                 yield dict(zip(names, row))

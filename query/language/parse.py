@@ -586,4 +586,7 @@ def _check_around(
             span = next(t.span for t in items if t.start >= inside.start)
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
-    raise error_at(text, "HQ100", message, span, hint=quoting_hint(text, span.start))
+    hint = quoting_hint(text, span.start)
+    if re.fullmatch(r"\S+\.\w+", text.strip()):
+        hint = "a query is the statement itself: read the file, Path(...).read_text()"
+    raise error_at(text, "HQ100", message, span, hint=hint)

@@ -192,6 +192,8 @@ def bind_over_trends(
     return expression if len(faults) == before else None
 
 
+#: Quotes that word processors make of straight ones.
+_CURLY = "\u2018\u2019\u201c\u201d"
 #: What to write instead of parts of an expression that are not supported.
 _INSTEAD = {
     "PARAMETER": 'give it a value: params={"name": 5} for $name, [5] for ?',
@@ -438,7 +440,9 @@ class _Binder:
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
         hint = _of_windows(names[0]) or nearest(names[0], schema.names)
-        if quoted[0] and not _of_windows(names[0]):
+        if names[0][0] in _CURLY:
+            hint = f"a text has straight quotes: '{names[0].strip(_CURLY)}'"
+        elif quoted[0] and not _of_windows(names[0]):
             hint = f"{hint}; a text has single quotes: '{names[0]}'"
         return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column", hint)
 

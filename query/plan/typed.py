@@ -121,6 +121,8 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
         message = f"{call[1]} does not take {call[2]}"
     elif message.startswith("Cannot compare"):
         hint = "cast one of them"
+        if "INTERVAL" in message and re.search(r"INTEGER|BIGINT|DOUBLE|DECIMAL", message):
+            hint = "compare it with an INTERVAL, such as INTERVAL 1 DAY, or the seconds epoch(...) with a number"
     elif message.startswith("Window functions"):
         hint = "use PREV(x) and NEXT(x) for neighbouring rows, FIRST(A.x) and LAST(A.x) for rows of the match"
     return Diagnostic("HQ205", message, span, hint=hint)
