@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -45,11 +46,12 @@ class Given:
 
 def in_zone(table: pa.Table, given: Given) -> pa.Table:
     """Returns rows with their times in the time zone of the frames given."""
-    if given.zone is None or not _is_known(given.zone):
+    zone = _arrow_zone(given.zone)
+    if zone is None:
         return table
     for i, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-            zoned = pa.timestamp(column.type.unit, given.zone)
+            zoned = pa.timestamp(column.type.unit, zone)
             table = table.set_column(i, column.with_type(zoned), table.column(i).cast(zoned))
     return table
 
@@ -68,13 +70,16 @@ def given_by(tables: Mapping[str, Any]) -> Given:
     return Given(zone, {name: category for name, category in categories.items() if category is not None})
 
 
-def _is_known(zone: str) -> bool:
-    """True for a time zone that Arrow knows; pandas has others."""
+def _arrow_zone(zone: str | None) -> str | None:
+    """Returns a time zone as Arrow names it, None for one that it does not know; pandas has others."""
+    if zone is None:
+        return None
+    zone = re.sub(r"^UTC(?=[+-]\d\d:\d\d$)", "", zone)
     try:
         pa.scalar(0, pa.timestamp("us", zone)).as_py()
-    except (ValueError, pa.ArrowException):
-        return False
-    return True
+    except (ValueError, LookupError, pa.ArrowException):
+        return None
+    return zone
 
 
 def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:

@@ -132,7 +132,8 @@ def _faults_of(name: str) -> Iterator[None]:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except OSError as error:  # of DuckDB, while Arrow reads from it
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError,
+            OverflowError) as error:  # fmt: skip
         where = _OF_COLUMN.search(str(error.args[-1])) if len(error.args) > 1 else None
         if where is None:
             raise DataError(f"table {name}: {error}", "give each column one type") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +259,7 @@ def test_a_table_of_wide_letters_lines_and_zones() -> None:
     ]
     assert "2024-03-01 00:00:00+01:00" in found._repr_html_()
     assert frame["ts"].tolist() == found.df()["ts"].tolist()
+    for offset, shown in ((timedelta(hours=5, minutes=30), "+05:30"), (timedelta(0), "+00:00")):
+        moment = datetime(2024, 3, 1, tzinfo=timezone(offset))
+        frame = pd.DataFrame({"ts": [moment]})
+        assert f"2024-03-01 00:00:00{shown}" in str(hybrid.sql("SELECT * FROM frame"))

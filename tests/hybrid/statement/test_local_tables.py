@@ -137,6 +137,13 @@ def test_an_object_column_of_several_types() -> None:
     assert "mixed['price'].astype(str)" in caught.value.hint
 
 
+def test_a_column_of_complex_numbers() -> None:
+    numbers = pd.DataFrame({"z": [1j]})  # noqa: F841 (found by its name)
+    # Before: pyarrow's ArrowNotImplementedError.
+    with pytest.raises(DataError, match="table numbers, column z: Unsupported numpy type"):
+        hybrid.sql("SELECT * FROM numbers")
+
+
 @pytest.mark.parametrize("name", ["order", "group", "at", "left", "select"])
 def test_a_table_named_by_a_word_of_sql(name: str) -> None:
     # Before: a syntax error, since the rows took the name without its quotes.
