@@ -37,6 +37,7 @@ from query.plan.expression import (
 from query.plan.macros import in_place
 from query.plan.plan import Box
 from query.plan.tree import (
+    INSTEAD,
     NAVIGATION,
     UNSUPPORTED,
     Word,
@@ -194,12 +195,6 @@ def bind_over_trends(
 
 #: Quotes that word processors make of straight ones.
 _CURLY = "\u2018\u2019\u201c\u201d"
-#: What to write instead of parts of an expression that are not supported.
-_INSTEAD = {
-    "PARAMETER": 'give it a value: params={"name": 5} for $name, [5] for ?',
-    "SUBQUERY": "compute it in the input: FROM (SELECT *, (SELECT ...) AS x FROM ...)",
-    "WINDOW": "use PREV(x) and NEXT(x) for neighbouring rows, or compute it in the input: FROM (SELECT *, ... AS x)",
-}
 
 
 def _of_windows(name: str) -> str:
@@ -209,6 +204,11 @@ def _of_windows(name: str) -> str:
     if name.lower() in (f.name for f in WINDOW_COLUMNS):
         return f"{name} is a column of the rows of ONE ROW PER WINDOW: read it in the SELECT around them"
     return ""
+
+
+def _without_parentheses(name: str) -> str:
+    """Returns a hint for functions of the match without parentheses, as Snowflake allows, else an empty text."""
+    return f"write {name.upper()}()" if name.lower() in ("classifier", "match_number") else ""
 
 
 @dataclass(slots=True)
@@ -439,10 +439,11 @@ class _Binder:
             counts = inside is not None and inside.name == "count"
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
-        hint = _of_windows(names[0]) or nearest(names[0], schema.names)
+        told = _of_windows(names[0]) or _without_parentheses(names[0])
+        hint = told or nearest(names[0], schema.names)
         if names[0][0] in _CURLY:
             hint = f"a text has straight quotes: '{names[0].strip(_CURLY)}'"
-        elif quoted[0] and not _of_windows(names[0]):
+        elif quoted[0] and not told:
             hint = f"{hint}; a text has single quotes: '{names[0]}'"
         return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column", hint)
 
@@ -734,7 +735,7 @@ class _Binder:
         kind = value.get("class")
         if kind in UNSUPPORTED:
             self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value),
-                       hint=_INSTEAD.get(kind, ""))
+                       hint=INSTEAD.get(kind, ""))
             return value
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value
