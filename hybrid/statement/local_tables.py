@@ -44,7 +44,10 @@ def with_local_tables(
 
 def _sees_variables(connection: duckdb.DuckDBPyConnection) -> bool:
     names = ("enable_external_access", "python_enable_replacements")
-    (row,) = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchall()
+    try:
+        (row,) = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchall()
+    except duckdb.Error:  # of an aborted transaction
+        return False
     return all(row)
 
 
