@@ -15,7 +15,7 @@ import numpy as np
 from matching.batch import EventBatch, Matcher
 from matching.drive import pushed
 from matching.members import Group, Member, share_out
-from matching.ordering import Ordering, in_sources
+from matching.ordering import Ordering, Since, from_then_on, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
 from matching.state import as_array, pack, unpack
@@ -98,7 +98,7 @@ class Feed:
         return Purpose.KEPT_ROWS if purpose is Purpose.FOUND_AGAIN and self._spill is not None else purpose
 
     def add(
-        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE,
+        self, plan: Plan, since_seq: Since, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE,
         sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
@@ -123,7 +123,7 @@ class Feed:
         group.members.append(member)
         return member
 
-    def _add_layered(self, plan: Plan, since_seq: int, purpose: Purpose) -> Member:
+    def _add_layered(self, plan: Plan, since_seq: Since, purpose: Purpose) -> Member:
         """Adds a query whose patterns of boxes are searched once for all that read them; as one plain pattern, if that
         is cheaper and none of them has been read before. A query that runs goes on as it is."""
         from matching.hierarchy.choice import as_one, shares_patterns
@@ -156,7 +156,7 @@ class Feed:
             group.modules = modules_for(plan, self._make, self._join, True, lambda: SharedUppers(self._make))
         return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
-    def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:
+    def _add_together(self, plan: Plan, since_seq: Since, purpose: Purpose, mode: SharingMode) -> CountedQuery:
         group = next((
             g for g in self._together()
             if g.since_seq == since_seq and g.plain and not g.sources and g.matches(plan, mode, purpose)
@@ -167,7 +167,7 @@ class Feed:
         self._scattered = True
         return group.add(str(self._names), plan)
 
-    def _new_together(self, mode: SharingMode, purpose: Purpose, since_seq: int) -> Together:
+    def _new_together(self, mode: SharingMode, purpose: Purpose, since_seq: Since) -> Together:
         from matching.together import Together
 
         group = Together(mode, purpose, since_seq)
@@ -247,7 +247,7 @@ class Feed:
         return None
 
     def replay(
-        self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
+        self, plan: Plan, since_seq: Since, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
@@ -274,7 +274,7 @@ class Feed:
         return member
 
     def _replay_together(
-        self, plan: Plan, since_seq: int, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
+        self, plan: Plan, since_seq: Since, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
     ) -> CountedQuery:  # fmt: skip
         """See `replay`. The query is counted with others from the next events on."""
         group = self._new_together(mode, purpose, since_seq)
@@ -297,7 +297,7 @@ class Feed:
 
     def enter(
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
-        since_seq: int = 0,
+        since_seq: Since = 0,
     ) -> None:  # fmt: skip
         """Adds a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
@@ -305,14 +305,15 @@ class Feed:
         order, including those held back here. sources: all names of sources so far, as in the query's events.
         since_seq: the query skips held-back events with a lower ingest sequence. A query that is counted in a group of
         its own (matching.together.counted_alone) is counted with others as soon as it sees the same events."""
+        since_seq = max(since_seq, 0) if isinstance(since_seq, int) else since_seq
         if member.matcher is None:
             counted = cast("CountedQuery", member)
             self._names += 1
             counted.together.rename(counted, str(self._names))
             group: Group = counted.together
-            group.since_seq, self._scattered = max(since_seq, 0), True
+            group.since_seq, self._scattered = since_seq, True
         else:
-            group = Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
+            group = Group(None if member.kernel is None else member.kernel.rows, since_seq)
             group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:
@@ -322,16 +323,16 @@ class Feed:
         group.push_all(own.push(ahead, watermark_us))
         if watermark_us is not None:
             group.advance(watermark_us)
-        if set(own.held_seqs().tolist()) != set(self._held_from(from_us)):
+        if set(own.held_seqs().tolist()) != set(self._held_from(from_us, since_seq)):
             group.ordering, group.ahead_us = own, int(ahead.ts_us[-1])
         self._groups.append(group)
 
-    def _held_from(self, from_us: int) -> list[int]:
-        """Returns the ingest sequences of the events that are held back, from a time on."""
+    def _held_from(self, from_us: int, since_seq: Since) -> list[int]:
+        """Returns the ingest sequences of the events that are held back, from a time and an ingest sequence on."""
         held = self.ordering.held()
-        return [int(seq) for seq in held.seq[held.ts_us >= from_us]]
+        return [int(seq) for seq in held.seq[(held.ts_us >= from_us) & from_then_on(held.seq, since_seq)]]
 
-    def held_count(self, member: Member, since_seq: int) -> int:
+    def held_count(self, member: Member, since_seq: Since) -> int:
         """Returns the number of events from that ingest sequence on that are held back from one of its queries."""
         own = next((g.ordering for g in self._groups if member in g.members), None)
         return self.ordering.held_count(since_seq) if own is None else len(own)
@@ -394,7 +395,8 @@ class Feed:
         members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
-            group = Group(None, kept["since_seq"])
+            since_seq = kept["since_seq"]
+            group = Group(None, tuple(since_seq) if isinstance(since_seq, list) else since_seq)
             group.from_us, group.ahead_us = kept.get("from_us"), kept.get("ahead_us", 0)
             group.sources = tuple(kept.get("sources", ()))
             if f"own{i}" in parts:
@@ -522,7 +524,7 @@ class Feed:
                 continue
             mine = group.wanted(batch)
             if group.since_seq and len(batch):
-                seen = batch.seq >= group.since_seq
+                seen = from_then_on(batch.seq, group.since_seq)
                 mine = batch if seen.all() else batch.take(np.flatnonzero(seen))
                 if len(self.ordering) == self.ordering.held_count(group.since_seq):
                     group.since_seq = 0
