@@ -53,7 +53,8 @@ class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
     __slots__ = (
-        "_advanced_us", "_builder", "_groups", "_join", "_names", "_scattered", "_spill", "limit_bytes", "ordering",
+        "_advanced_us", "_apart", "_builder", "_given_us", "_groups", "_join", "_names", "_scattered", "_spill",
+        "limit_bytes", "ordering",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,8 @@ class Feed:
         self._advanced_us: int | None = None
         self._names = 0  # of queries that are counted together, so far
         self._scattered = False  # queries may have to be put together, or taken apart
+        self._apart = False  # queries may have patterns of boxes of their own that others read, too
+        self._given_us: int | None = None  # the time of the last event that was handed on
 
     def __len__(self) -> int:
         """Returns the number of queries."""
@@ -143,6 +146,7 @@ class Feed:
         if group is None:
             group = Group(None, since_seq)
             self._groups.append(group)
+            self._apart = True
         member = self._layered(group, plan, purpose)
         group.members.append(member)
         return member
@@ -178,6 +182,47 @@ class Feed:
         for group in self._groups:
             if group.together:
                 yield cast("Together", group)
+
+    def _unite(self, first_us: int) -> None:
+        """Lets queries with boxes that began apart from others join the patterns that both read, from the next event
+        on, which has this time: the others have read events that these do not see."""
+        from matching.hierarchy.earlier import can_be_divided
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if not self._apart or self._given_us is None or first_us <= self._given_us:
+            return
+        self._apart = False
+        for group in list(self._groups):
+            matchers = [m.matcher for m in group.members if isinstance(m.matcher, HierarchyMatcher)]
+            if len(matchers) < len(group.members) or any(m.shedder is not None for m in group.members):
+                continue
+            if not group.plain or group.since_seq:
+                self._apart = True  # not yet
+            elif all(matcher.earlier is None and can_be_divided(matcher.plan) for matcher in matchers):
+                target = self._group_to_join(group, [matcher.plan for matcher in matchers])
+                if target is not None and target.modules is not None:
+                    sources = group.sources or self.ordering.sources
+                    for member, matcher in zip(group.members, matchers, strict=True):
+                        member.matcher = matcher.joins(target.modules, first_us, sources)
+                    target.members += group.members
+                    self._groups.remove(group)
+
+    def _group_to_join(self, group: Group, plans: Sequence[Plan]) -> Group | None:
+        """Returns the group whose patterns of boxes some queries can read instead of their own, None without one."""
+        from matching.hierarchy.choice import shares_patterns
+        from matching.hierarchy.matcher import may_join
+
+        before = self._groups.index(group)
+        for i, other in enumerate(self._groups):
+            modules = other.modules
+            if other is group or modules is None or not other.plain or other.since_seq or other.sources:
+                continue
+            if i > before and group.modules is not None and not group.sources:
+                break  # that one joins this one
+            known = [plan for m in other.members if (plan := m.plan_of_boxes) is not None]
+            if all(may_join(plan, modules) and shares_patterns(plan, known) for plan in plans):
+                return other
+        return None
 
     def _gather(self) -> None:
         """Lets new queries join those that they are counted with, and puts groups together that see the same events
@@ -271,6 +316,7 @@ class Feed:
             group.from_us = from_us
         group.members.append(member)
         self._groups.append(group)
+        self._apart = True
         return member
 
     def _replay_together(
@@ -326,6 +372,7 @@ class Feed:
         if set(own.held_seqs().tolist()) != set(self._held_from(from_us, since_seq)):
             group.ordering, group.ahead_us = own, int(ahead.ts_us[-1])
         self._groups.append(group)
+        self._apart = True
 
     def _held_from(self, from_us: int, since_seq: Since) -> list[int]:
         """Returns the ingest sequences of the events that are held back, from a time and an ingest sequence on."""
@@ -336,6 +383,20 @@ class Feed:
         """Returns the number of events from that ingest sequence on that are held back from one of its queries."""
         own = next((g.ordering for g in self._groups if member in g.members), None)
         return self.ordering.held_count(since_seq) if own is None else len(own)
+
+    def patterns(self, member: Member) -> dict[str, dict[str, int]]:
+        """Returns, for each pattern of a query's boxes that is searched as a layer, the number of events that it was
+        searched in, and of queries that read it."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        if not isinstance(member.matcher, HierarchyMatcher):
+            return {}
+        beside = [one for g in self._groups if member in g.members for one in g.members]
+        used = [m.matcher.used().modules for m in beside if isinstance(m.matcher, HierarchyMatcher)]
+        return {
+            name: {"events": module.searched, "queries": sum(id(module) in one for one in used)}
+            for name, module in member.matcher.patterns().items()
+        }
 
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
         """Returns the state of the feed and of some members, and these members in the order that `restore` takes.
@@ -390,7 +451,7 @@ class Feed:
             message = f"the saved state has version {head.get('version')}; this program reads {STATE_VERSION}"
             raise DataError(message, "start the queries again")
         self.ordering.restore(parts["ordering"].tobytes())
-        self._advanced_us = head["advanced_us"]
+        self._advanced_us, self._apart = head["advanced_us"], True
         left = list(plans)
         members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
@@ -517,6 +578,9 @@ class Feed:
         """Hands on the next events of the total order. came: the events, in order of arrival, that released them."""
         self._share_out()
         self._gather()
+        if len(batch):
+            self._unite(int(batch.ts_us[0]))
+            self._given_us = int(batch.ts_us[-1])
         for group in self._groups:
             if group.ordering is not None:
                 group.own(came, watermark_us, ended, self.ordering)

@@ -139,6 +139,11 @@ class Ordering:
         empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
         self._nothing = EventBatch(empty, zeros, zeros.astype(np.int32), zeros, zeros, ())
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Returns the names of all sources so far."""
+        return self._sources
+
     def __len__(self) -> int:
         """Returns the number of events held back."""
         return sum(map(len, self._runs))

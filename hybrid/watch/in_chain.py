@@ -163,6 +163,10 @@ class InChain:
     def spill(self) -> Sequence[SpillStats]:
         return [stats for pattern in self.chain.patterns for stats in pattern.spill]
 
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        return {}  # no other query reads them
+
     def take_trouble(self) -> list[str]:
         return [trouble for pattern in self.chain.patterns for trouble in pattern.take_trouble()]
 

@@ -76,8 +76,8 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_purpose", "_sharing", "_spill", "_stuck_before", "begun", "factor", "left",
-        "member", "shedding", "stream", "streams",
+        "_accepted_before", "_filling", "_purpose", "_read_back_before", "_sharing", "_spill", "_stuck_before", "begun",
+        "factor", "left", "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +98,7 @@ class InFeed:
         self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
-        self._stuck_before = 0
+        self._stuck_before = self._read_back_before = 0
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -167,7 +167,8 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self.member, self.left = member.stuck, None, True
+        self._stuck_before, self._read_back_before = member.stuck, sum(spill.read_back for spill in member.spills)
+        self.member, self.left = None, True
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None
@@ -350,7 +351,11 @@ class InFeed:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else self.member.spills
+        return [SpillStats(None, read_back=self._read_back_before)] if self.member is None else self.member.spills
+
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        return {} if self.member is None or self.stream.feed is None else self.stream.feed.patterns(self.member)
 
     def take_trouble(self) -> list[str]:
         return []

@@ -43,7 +43,8 @@ class InMerged:
     reads no more events."""
 
     __slots__ = (
-        "_factor", "_feeds", "_filling", "_spill", "_stuck_before", "begun", "feed", "left", "member", "streams",
+        "_factor", "_feeds", "_filling", "_read_back_before", "_spill", "_stuck_before", "begun", "feed", "left",
+        "member", "streams",
     )  # fmt: skip
 
     #: hybrid.watch.shedding refuses it.
@@ -65,7 +66,7 @@ class InMerged:
         self._feeds = feeds
         self._spill = spill
         self._filling: _Alone | None = None  # while it reads the archive
-        self._stuck_before = 0
+        self._stuck_before = self._read_back_before = 0
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -140,7 +141,8 @@ class InMerged:
         feed, member = self.feed, self.member
         self.left = True
         if member is not None:
-            self._stuck_before, self.member = member.stuck, None
+            self._stuck_before, self._read_back_before = member.stuck, sum(one.read_back for one in member.spills)
+            self.member = None
         if feed is not None:
             self.feed = self._filling = None
             if member is not None:
@@ -156,6 +158,8 @@ class InMerged:
     def replay(self) -> bool:
         had = {name: events_had(stream, self.begun) for name, stream in self.streams.items()}
         self.left = False
+        if self.member is not None:
+            self._shared_feed().feed.remove(self.member)
         self.member = self._replayed({name: events for name, (events, _) in had.items()})
         return all(whole for _, whole in had.values())
 
@@ -214,7 +218,11 @@ class InMerged:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else self.member.spills
+        return [SpillStats(None, read_back=self._read_back_before)] if self.member is None else self.member.spills
+
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        return {} if self.member is None or self.feed is None else self.feed.feed.patterns(self.member)
 
     def take_trouble(self) -> list[str]:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +63,8 @@ class Earlier:
         return {"until_us": self._until_us, "sources": list(self.sources)}, self.matcher.snapshot()
 
     @staticmethod
-    def restored(plan: Plan, head: dict[str, Any], state: bytes, make: Callable[[], Matcher]) -> Earlier | None:
-        """Returns it from a snapshot; None if the matcher, which `make` returns, cannot restore its state."""
-        matcher = make()
+    def restored(plan: Plan, head: dict[str, Any], matcher: Matcher, state: bytes) -> Earlier | None:
+        """Returns it from a snapshot; None if a matcher cannot restore its state."""
         if not matcher.fits(state):
             return None
         matcher.restore(state)

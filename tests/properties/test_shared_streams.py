@@ -28,6 +28,7 @@ from tests.hierarchies import (
     named_patterns,
     over,
     patterns_over,
+    statement,
 )
 
 SOURCES = ("events", "others", "MERGE(events, others)")
@@ -89,7 +90,51 @@ def expected(asked: Asked, events: tuple[Event, ...], order: list[int]) -> list[
     return [tuple((path, mine[i]) for path, i in match.leaves()) for match in found]
 
 
-@settings(max_examples=100)
+def answered(
+    asked: list[Asked], events: tuple[Event, ...], order: list[int], restarts: set[int]
+) -> tuple[list[list[tuple[Leaf, ...]]], set[str]]:
+    """Returns the matches of each query, and what has happened."""
+    schema, n = shared_input(asked[0].factor).schema, len(shared_input(asked[0].factor).members)
+    batch = merged(asked[0].factor, events, order)
+    feed, seen = Feed(schema), set[str]()
+    members: dict[int, Member] = {}
+    found: list[list[tuple[Leaf, ...]]] = [[] for _ in asked]
+    for i in range(len(events)):
+        for q, one in enumerate(asked):
+            if one.end == i and q in members:
+                feed.remove(members.pop(q))
+            if one.begin == i and one.end != i:
+                members[q] = feed.add(one.factor.plan, tuple(i * n + k for k in range(n)))
+        joining = any(matcher.earlier is not None for matcher in layered(members))
+        seen |= {"joined later"} if joining else set()
+        if i in restarts and members:
+            seen |= {"restarted while joining"} if joining else set()
+            state, saved = feed.snapshot(list(members.values()))
+            names = [next(q for q, member in members.items() if member is one) for one in saved]
+            feed = Feed(schema)
+            restored = feed.restore(state, [asked[q].factor.plan for q in names])
+            members = {q: one for q, one in zip(names, restored, strict=True) if isinstance(one, Member)}
+            assert len(members) == len(names)
+        feed.push(batch.slice(i, i + 1), None)
+        reached_us = watermark(events, order[: i + 1])
+        if reached_us is not None:
+            feed.advance(reached_us)
+        for q, member in members.items():
+            found[q] += leaves(member.take_found())
+    matchers = layered(members)
+    seen |= {"modules shared"} if len({id(one.modules) for one in matchers}) < len(matchers) else set()
+    feed.advance(None)
+    for q, member in members.items():
+        found[q] += leaves(member.take_found())
+        assert member.failure is None
+    return found, seen
+
+
+def layered(members: dict[int, Member]) -> list[HierarchyMatcher]:
+    return [m.matcher for m in members.values() if isinstance(m.matcher, HierarchyMatcher)]
+
+
+@settings(max_examples=60)
 @given(st.data())
 def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
     """Queries come and go between events of which some wait for the other stream, and the feed is continued from its
@@ -101,38 +146,51 @@ def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
         order = data.draw(st.composite(in_arrival)(events))
         asked = data.draw(askings(key, len(events)))
         restarts = data.draw(st.sets(st.integers(0, len(events) - 1)))
-        schema, n = shared_input(asked[0].factor).schema, len(shared_input(asked[0].factor).members)
-        batch = merged(asked[0].factor, events, order)
-        feed = Feed(schema)
-        members: dict[int, Member] = {}
-        found: list[list[tuple[Leaf, ...]]] = [[] for _ in asked]
-        for i in range(len(events)):
-            for q, one in enumerate(asked):
-                if one.end == i and q in members:
-                    feed.remove(members.pop(q))
-                if one.begin == i and one.end != i:
-                    members[q] = feed.add(one.factor.plan, tuple(i * n + k for k in range(n)))
-            if i in restarts and members:
-                state, saved = feed.snapshot(list(members.values()))
-                names = [next(q for q, member in members.items() if member is one) for one in saved]
-                feed = Feed(schema)
-                restored = feed.restore(state, [asked[q].factor.plan for q in names])
-                members = {q: one for q, one in zip(names, restored, strict=True) if isinstance(one, Member)}
-                assert len(members) == len(names)
-            feed.push(batch.slice(i, i + 1), None)
-            reached_us = watermark(events, order[: i + 1])
-            if reached_us is not None:
-                feed.advance(reached_us)
-            for q, member in members.items():
-                found[q] += leaves(member.take_found())
-        layered = [m.matcher for m in members.values() if isinstance(m.matcher, HierarchyMatcher)]
-        shared = len({id(matcher.modules) for matcher in layered}) < len(layered)
-        feed.advance(None)
-        for q, member in members.items():
-            found[q] += leaves(member.take_found())
-            assert member.failure is None
-        event("modules shared" if shared else "nothing shared")
-        event("matches" if any(found) else "no match")
+        found, seen = answered(asked, events, order, restarts)
+        for what in (*seen, "matches" if any(found) else "no match"):
+            event(what)
         for q, one in enumerate(asked):
             if one.end is None:
                 assert found[q] == expected(one, events, order)
+
+
+@st.composite
+def alike(draw: st.DrawFn, n: int) -> list[Asked]:
+    """Queries that have a pattern of events of one stream in common, all of whose matches are given."""
+    inner, outer = draw(st.sampled_from(["NEXT", "ANY"])), st.sampled_from(["NEXT", "ANY"])
+    pattern = draw(st.sampled_from(["A B", "A+ B", "A ~Y B", "A B+"]))
+    defines = "A AS s = 'a', B AS s IN ('b', 'x')" + ", Y AS s = 'y'" * ("Y" in pattern)
+    visit = {"visit": statement(pattern, inner, defines, draw(st.sampled_from([2, 4])))}
+    asked = []
+    for i in range(draw(st.integers(2, 4))):
+        upper = draw(st.sampled_from(["V E", "E V", "V U", "V+ E", "V ~E U", "(V | E) U"]))
+        boxes = {"V": "V AS PATTERN visit", "U": f"U AS PATTERN visit ON n <= {draw(st.integers(2, 3))}"}
+        defines = ", ".join([
+            *(text for name, text in boxes.items() if name in upper), *["E AS s IN ('b', 'y')"] * ("E" in upper)
+        ])  # fmt: skip
+        text = statement(upper, draw(outer), defines, draw(st.sampled_from([4, 8])), source="others")
+        begin = 0 if not i else draw(st.integers(0, n // 2))
+        asked.append(Asked(factor_of(over(visit, text)), begin, None))
+    return asked
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_queries_that_come_later_read_the_patterns_of_others(data: st.DataObject) -> None:
+    """One that comes while events wait, which it does not see, reads the same patterns as the others later on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        n = data.draw(st.integers(15, 30))
+        steps = data.draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
+        kinds = data.draw(st.lists(st.sampled_from("aabbxy"), min_size=n, max_size=n))
+        of = data.draw(st.lists(st.sampled_from(tuple(STREAMS)), min_size=n, max_size=n))
+        drawn = sorted(zip(np.cumsum(steps).tolist(), of, kinds, strict=True), key=lambda one: one[:2])
+        events = tuple(Event(kind, f"{kind}{i}", at, None, stream) for i, (at, stream, kind) in enumerate(drawn))
+        order = data.draw(st.composite(in_arrival)(events))
+        asked = data.draw(alike(n))
+        restarts = data.draw(st.sets(st.integers(0, n - 1), max_size=4))
+        found, seen = answered(asked, events, order, restarts)
+        for what in (*seen, "matches" if any(found) else "no match"):
+            event(what)
+        for q, one in enumerate(asked):
+            assert found[q] == expected(one, events, order)
