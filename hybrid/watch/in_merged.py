@@ -31,7 +31,7 @@ from hybrid.watch.shedding import Shed
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import Drive, parts
-from matching.feed import Member, Unread
+from matching.feed import Member, Unread, needed_from
 from matching.ordering import Ordering
 from matching.spill import Spill, SpillStats
 from query.plan.plan import FactorPlan
@@ -156,12 +156,19 @@ class InMerged:
     # ---- replay
 
     def replay(self) -> bool:
-        had = {name: events_had(stream, self.begun) for name, stream in self.streams.items()}
+        had = self._had(self.begun)
         self.left = False
         if self.member is not None:
             self._shared_feed().feed.remove(self.member)
         self.member = self._replayed({name: events for name, (events, _) in had.items()})
         return all(whole for _, whole in had.values())
+
+    def _had(self, begun: Begun) -> dict[str, tuple[EventBatch, bool]]:
+        """Returns the kept events of each stream that a query has seen and that matches to come may need, and True if
+        they are known to be all."""
+        watermark_us = self.watermark_us
+        needed_us = needed_from(self._factor.plan, None if watermark_us == END_US else watermark_us)
+        return {name: events_had(stream, begun, needed_us) for name, stream in self.streams.items()}
 
     def _replayed(self, had: Mapping[str, EventBatch]) -> Member:
         """Returns a member that has seen these events. Their matches do not come out again. Raises the failure of the
@@ -181,7 +188,7 @@ class InMerged:
         was = old.member if isinstance(old, InMerged) and old.feed is feed else None
         self.member = None if was is None else feed.feed.succeed(was, plan, self._between)
         if self.member is None:
-            had = {name: events_had(stream, old.begun) for name, stream in self.streams.items()}
+            had = self._had(old.begun)
             if not all(whole for _, whole in had.values()):
                 if not fresh:
                     self.leave()

@@ -60,6 +60,8 @@ from query.schema import Field, Schema
 
 #: The only column of history rows that are looked up without showing columns.
 UNSEEN = "__hybrid_found"
+#: The patterns of boxes, by id, and whether now() and the like are allowed in them.
+Known = dict[tuple[int, bool], tuple[ast.ModuleSyntax, Box]]
 #: Hint for matches with neither PARTITION BY nor MEASURES.
 ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
 
@@ -89,10 +91,12 @@ def bind(
 
 
 def columns_of(
-    query: ast.QuerySyntax, resolve: Callable[[str], Schema], describe: Describe = duck.bind_statement
-) -> tuple[Field, ...]:
-    """Returns the columns of the rows of a query, and checks it. See `bind`."""
-    whole = _Query(query, resolve, False, {}, describe, NO_SESSION)
+    query: ast.QuerySyntax, resolve: Callable[[str], Schema], describe: Describe = duck.bind_statement,
+    known: Known | None = None,
+) -> tuple[Field, ...]:  # fmt: skip
+    """Returns the columns of the rows of a query, and checks it. known: the patterns of boxes of other queries, with
+    the same inputs; those of this one are added. See `bind`."""
+    whole = _Query(query, resolve, False, {}, describe, NO_SESSION, known)
     whole.bind()
     return tuple(whole.columns)
 
@@ -100,8 +104,8 @@ def columns_of(
 class _Query:
     def __init__(
         self, query: ast.QuerySyntax, resolve: Callable[[str], Schema], live: bool,
-        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
-    ) -> None:
+        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session, known: Known | None = None,
+    ) -> None:  # fmt: skip
         self.query = query
         self.resolve = resolve
         self.live = live
@@ -111,6 +115,7 @@ class _Query:
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
+        self.boxes: Known = {} if known is None else known
         self.modules = {m.name: self.module(m, relations) for m in query.modules}
         self.match = MatchBinder(
             query.text, live, self.volatile, self.faults, self.warnings, session, self.modules
@@ -151,6 +156,7 @@ class _Query:
         self.raise_faults()
         select_sql, columns = self.select()
         self.raise_faults()
+        select_sql = only_read(select_sql) if self.query.unread else select_sql
         self.columns = columns
         bound = tuple(f for f in factors if f is not None)
         alert: AlertOnce | None = None
@@ -296,11 +302,15 @@ class _Query:
 
     def module(self, module: ast.ModuleSyntax, relations: Mapping[str, Sequence[Field]]) -> Box:
         """Returns the matches of a pattern that boxes name, as a box without a variable. Raises QueryError."""
-        query = module.query
-        inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
+        query, key = module.query, (id(module), self.volatile)
+        if key in self.boxes:
+            return self.boxes[key][1]
+        inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session, self.boxes)
         inner.volatile = inner.volatile and self.volatile
         try:
-            return inner.as_module(module.name)
+            box = inner.as_module(module.name)
+            self.boxes[key] = module, box  # the id is of no other one as long as it is kept
+            return box
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
