@@ -43,9 +43,9 @@ def new_feed(stream: Stream, spill: Spill | None) -> Feed:
     return Feed(stream.schema, builder(), spill, join_of(stream))
 
 
-def join_of(stream: Stream) -> Join:
-    """Returns the join of boxes with the history of the stream that they read."""
-    histories = {stream.schema.name.lower(): stream}
+def join_of(*streams: Stream) -> Join:
+    """Returns the join of boxes with the histories of the streams that their layers read."""
+    histories = {stream.schema.name.lower(): stream for stream in streams}
     return lambda plan, matcher: JoinedMatcher(plan, matcher, histories, live_matcher, save=save, load=load)
 
 

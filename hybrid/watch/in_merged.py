@@ -15,6 +15,7 @@ from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
+from hybrid.watch.in_feed import join_of
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.merged_feed import (
@@ -100,8 +101,8 @@ class InMerged:
         return self.feed
 
     def _alone(self) -> _Alone:
-        merged, matcher = shared_input(self._factor), live_matcher(self._factor.plan, self._spill)
-        return _Alone(merged, tuple(self.streams), matcher, self.begun.from_us)
+        matcher = live_matcher(self._factor.plan, self._spill, join=join_of(*self.streams.values()))
+        return _Alone(shared_input(self._factor), tuple(self.streams), matcher, self.begun.from_us)
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         if self._filling is not None:

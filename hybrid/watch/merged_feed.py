@@ -10,6 +10,7 @@ from typing import Any
 from archive.interrupts import Deferred
 from hybrid.rows.merged import Merged
 from hybrid.rows.times import show_us
+from hybrid.watch.in_feed import join_of
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch
@@ -74,7 +75,7 @@ class MergedFeed:
     def _new_feed(self) -> Feed:
         with Deferred():  # an interrupted import leaves an unusable module
             from hybrid.statement.background_compile import builder  # loads the kernels
-        return Feed(self.merged.schema, builder(), self._spill)
+        return Feed(self.merged.schema, builder(), self._spill, join_of(*self.streams.values()))
 
     @property
     def watermark_us(self) -> int | None:

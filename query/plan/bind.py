@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
@@ -48,6 +48,7 @@ from query.plan.statement import (
     origins,
     picks_only,
     rewrite,
+    same_input,
     tables_of,
     unbounded_clauses,
     unquoted,
@@ -370,12 +371,18 @@ class _Query:
                 self.fault("HQ500", f"{history.kind.value} HISTORY in a box is not supported yet", join.span,
                            f"a match of {name} may have several rows", "NEAREST, SEMI and ANTI JOIN have one at most; "
                            f"or read the rows: FROM {name}")
-            elif self.live and unquoted(factor.input_sql.strip()).lower() != history.schema.name.lower():
-                self.fault("HQ500", "a live box joined with the history of another stream is not supported yet",
-                           join.stream.span, f"{name} reads {factor.input_sql.strip()}",
-                           f"read the rows: FROM {name}, or let them feed a stream: into=")
         if self.live:
             self.faults += joined_faults(factor, "", None, Span(0, 0))
+
+    def histories_read(self, plan: Plan, span: Span) -> None:
+        """Checks that each stream whose history boxes are joined with is one that a layer reads: ranges are complete
+        when the events of all layers have come so far. span: of the outermost input."""
+        read = {same_input(one.input_sql) for one in self.inputs} | set(_read_below(plan))
+        for history in joins_of(plan):
+            if history.schema.name.lower() not in read:
+                self.fault("HQ500", f"a live box joined with the history of {history.schema.name}, which no layer "
+                           "reads, is not supported yet", span, f"the layers read {', '.join(sorted(read))}",
+                           "read the rows of the box's pattern in FROM, or let them feed a stream: into=")
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -408,13 +415,11 @@ class _Query:
         self.inputs = members or (self.alone(input_sql, plan),)
         merged: Schema | None = None
         if plan.boxes and not self.is_module:
+            if self.live:
+                self.histories_read(plan, factor.input_span)
             if read_alike(plan, self.inputs):
                 plan = without_inputs(plan)
             else:
-                if self.live and joins_of(plan):
-                    self.fault("HQ500", "live boxes joined with history, in a pattern over several streams, are not "
-                               "supported yet", factor.input_span, "boxes over other streams",
-                               "let all layers read one stream, or use db.sql")
                 made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
                 if made is None:
                     return None
@@ -914,3 +919,10 @@ def _span(node: Node, text: ast.ExpressionText) -> Span:
     if found is None:
         return text.span
     return Span(min(text.span.start + found[0], text.span.end), min(text.span.start + found[1], text.span.end))
+
+
+def _read_below(plan: Plan) -> Iterator[str]:
+    """Yields the streams that the patterns of boxes read, in all layers, by name in lower case."""
+    for box in modules(plan.boxes):
+        yield from (same_input(one.input_sql) for one in box.inputs)
+        yield from _read_below(box.plan)
