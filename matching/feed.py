@@ -20,10 +20,6 @@ from matching.purpose import Purpose
 from matching.spill import Spill
 from matching.state import as_array, pack, unpack
 from query.errors import DataError
-from query.language.ast import AfterMatchKind
-from query.plan.boxes import independent_of_before
-from query.plan.expression import MatchNumber, walk
-from query.plan.lag import in_order_of_last_events
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -184,45 +180,11 @@ class Feed:
                 yield cast("Together", group)
 
     def _unite(self, first_us: int) -> None:
-        """Lets queries with boxes that began apart from others join the patterns that both read, from the next event
-        on, which has this time: the others have read events that these do not see."""
-        from matching.hierarchy.earlier import can_be_divided
-        from matching.hierarchy.matcher import HierarchyMatcher
+        """Lets queries with boxes that began apart join the patterns of others. first_us: see `unite`."""
+        if self._apart and self._given_us is not None and first_us > self._given_us:
+            from matching.hierarchy.united import unite
 
-        if not self._apart or self._given_us is None or first_us <= self._given_us:
-            return
-        self._apart = False
-        for group in list(self._groups):
-            matchers = [m.matcher for m in group.members if isinstance(m.matcher, HierarchyMatcher)]
-            if len(matchers) < len(group.members) or any(m.shedder is not None for m in group.members):
-                continue
-            if not group.plain or group.since_seq:
-                self._apart = True  # not yet
-            elif all(matcher.earlier is None and can_be_divided(matcher.plan) for matcher in matchers):
-                target = self._group_to_join(group, [matcher.plan for matcher in matchers])
-                if target is not None and target.modules is not None:
-                    sources = group.sources or self.ordering.sources
-                    for member, matcher in zip(group.members, matchers, strict=True):
-                        member.matcher = matcher.joins(target.modules, first_us, sources)
-                    target.members += group.members
-                    self._groups.remove(group)
-
-    def _group_to_join(self, group: Group, plans: Sequence[Plan]) -> Group | None:
-        """Returns the group whose patterns of boxes some queries can read instead of their own, None without one."""
-        from matching.hierarchy.choice import shares_patterns
-        from matching.hierarchy.matcher import may_join
-
-        before = self._groups.index(group)
-        for i, other in enumerate(self._groups):
-            modules = other.modules
-            if other is group or modules is None or not other.plain or other.since_seq or other.sources:
-                continue
-            if i > before and group.modules is not None and not group.sources:
-                break  # that one joins this one
-            known = [plan for m in other.members if (plan := m.plan_of_boxes) is not None]
-            if all(may_join(plan, modules) and shares_patterns(plan, known) for plan in plans):
-                return other
-        return None
+            self._apart = unite(self._groups, self.ordering.sources, first_us)
 
     def _gather(self) -> None:
         """Lets new queries join those that they are counted with, and puts groups together that see the same events
@@ -387,16 +349,9 @@ class Feed:
     def patterns(self, member: Member) -> dict[str, dict[str, int]]:
         """Returns, for each pattern of a query's boxes that is searched as a layer, the number of events that it was
         searched in, and of queries that read it."""
-        from matching.hierarchy.matcher import HierarchyMatcher
+        from matching.hierarchy.united import patterns_read
 
-        if not isinstance(member.matcher, HierarchyMatcher):
-            return {}
-        beside = [one for g in self._groups if member in g.members for one in g.members]
-        used = [m.matcher.used().modules for m in beside if isinstance(m.matcher, HierarchyMatcher)]
-        return {
-            name: {"events": module.searched, "queries": sum(id(module) in one for one in used)}
-            for name, module in member.matcher.patterns().items()
-        }
+        return next((patterns_read(group, member) for group in self._groups if member in group.members), {})
 
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
         """Returns the state of the feed and of some members, and these members in the order that `restore` takes.
@@ -628,29 +583,3 @@ def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:
     flags = zip(kept.get("found_again", never), kept.get("carries", never), strict=True)
     again = {True: Purpose.FOUND_AGAIN, False: Purpose.KEPT_ROWS}
     return [again[carries] if found_again else Purpose.LIVE for found_again, carries in flags]
-
-
-
-def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
-    """Returns the time of the first event that can still affect matches emitted after the watermark; None: all may.
-    Events expire if matches do not depend on each other and read nothing before their first row."""
-    from matching.program.program import NoKernel, assemble
-
-    if watermark_us is not None and plan.trends is not None:
-        return watermark_us - plan.trends.within_us  # events of open windows
-    if plan.boxes:
-        width_us = None if plan.within is None else plan.within.interval_us
-        free = independent_of_before(plan) and in_order_of_last_events(plan)
-        return watermark_us - width_us if free and watermark_us is not None and width_us is not None else None
-    free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
-    numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
-    if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):
-        return None
-    try:
-        program = assemble(plan)
-    except NoKernel:
-        return None
-    reads_beyond = program.reach.before or program.reach.after or any(program.first_row)
-    if reads_beyond or program.absent or program.extras.unmatched:
-        return None
-    return watermark_us - plan.within.interval_us

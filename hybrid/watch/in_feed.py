@@ -23,7 +23,8 @@ from hybrid.watch.saved import load, save
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
-from matching.feed import Feed, Member, Unread, needed_from, shares_trends
+from matching.feed import Feed, Member, Unread, shares_trends
+from matching.needed import needed_from
 from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats

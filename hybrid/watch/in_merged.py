@@ -32,7 +32,8 @@ from hybrid.watch.shedding import Shed
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import Drive, parts
-from matching.feed import Member, Unread, needed_from
+from matching.feed import Member, Unread
+from matching.needed import needed_from
 from matching.ordering import Ordering
 from matching.spill import Spill, SpillStats
 from query.plan.plan import FactorPlan
