@@ -15,15 +15,11 @@ import numpy as np
 from matching.batch import EventBatch, Matcher
 from matching.drive import pushed
 from matching.members import Group, Member, share_out
-from matching.ordering import Ordering, in_sources
+from matching.ordering import Ordering, Since, from_then_on, in_sources
 from matching.purpose import Purpose
 from matching.spill import Spill
 from matching.state import as_array, pack, unpack
 from query.errors import DataError
-from query.language.ast import AfterMatchKind
-from query.plan.boxes import independent_of_before
-from query.plan.expression import MatchNumber, walk
-from query.plan.lag import in_order_of_last_events
 from query.plan.plan import Plan
 from query.schema import Schema
 
@@ -53,7 +49,8 @@ class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
     __slots__ = (
-        "_advanced_us", "_builder", "_groups", "_join", "_names", "_scattered", "_spill", "limit_bytes", "ordering",
+        "_advanced_us", "_apart", "_builder", "_given_us", "_groups", "_join", "_names", "_scattered", "_spill",
+        "limit_bytes", "ordering",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +68,8 @@ class Feed:
         self._advanced_us: int | None = None
         self._names = 0  # of queries that are counted together, so far
         self._scattered = False  # queries may have to be put together, or taken apart
+        self._apart = False  # queries may have patterns of boxes of their own that others read, too
+        self._given_us: int | None = None  # the time of the last event that was handed on
 
     def __len__(self) -> int:
         """Returns the number of queries."""
@@ -98,7 +97,7 @@ class Feed:
         return Purpose.KEPT_ROWS if purpose is Purpose.FOUND_AGAIN and self._spill is not None else purpose
 
     def add(
-        self, plan: Plan, since_seq: int, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE,
+        self, plan: Plan, since_seq: Since, shedder: Shedder | None = None, purpose: Purpose = Purpose.LIVE,
         sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query that sees the events pushed from now on. since_seq: the ingest sequence of the next event.
@@ -123,7 +122,7 @@ class Feed:
         group.members.append(member)
         return member
 
-    def _add_layered(self, plan: Plan, since_seq: int, purpose: Purpose) -> Member:
+    def _add_layered(self, plan: Plan, since_seq: Since, purpose: Purpose) -> Member:
         """Adds a query whose patterns of boxes are searched once for all that read them; as one plain pattern, if that
         is cheaper and none of them has been read before. A query that runs goes on as it is."""
         from matching.hierarchy.choice import as_one, shares_patterns
@@ -143,6 +142,7 @@ class Feed:
         if group is None:
             group = Group(None, since_seq)
             self._groups.append(group)
+            self._apart = True
         member = self._layered(group, plan, purpose)
         group.members.append(member)
         return member
@@ -156,7 +156,7 @@ class Feed:
             group.modules = modules_for(plan, self._make, self._join, True, lambda: SharedUppers(self._make))
         return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
 
-    def _add_together(self, plan: Plan, since_seq: int, purpose: Purpose, mode: SharingMode) -> CountedQuery:
+    def _add_together(self, plan: Plan, since_seq: Since, purpose: Purpose, mode: SharingMode) -> CountedQuery:
         group = next((
             g for g in self._together()
             if g.since_seq == since_seq and g.plain and not g.sources and g.matches(plan, mode, purpose)
@@ -167,7 +167,7 @@ class Feed:
         self._scattered = True
         return group.add(str(self._names), plan)
 
-    def _new_together(self, mode: SharingMode, purpose: Purpose, since_seq: int) -> Together:
+    def _new_together(self, mode: SharingMode, purpose: Purpose, since_seq: Since) -> Together:
         from matching.together import Together
 
         group = Together(mode, purpose, since_seq)
@@ -178,6 +178,13 @@ class Feed:
         for group in self._groups:
             if group.together:
                 yield cast("Together", group)
+
+    def _unite(self, first_us: int) -> None:
+        """Lets queries with boxes that began apart join the patterns of others. first_us: see `unite`."""
+        if self._apart and self._given_us is not None and first_us > self._given_us:
+            from matching.hierarchy.united import unite
+
+            self._apart = unite(self._groups, self.ordering.sources, first_us)
 
     def _gather(self) -> None:
         """Lets new queries join those that they are counted with, and puts groups together that see the same events
@@ -247,7 +254,7 @@ class Feed:
         return None
 
     def replay(
-        self, plan: Plan, since_seq: int, events: EventBatch, shedder: Shedder | None = None,
+        self, plan: Plan, since_seq: Since, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
@@ -271,10 +278,11 @@ class Feed:
             group.from_us = from_us
         group.members.append(member)
         self._groups.append(group)
+        self._apart = True
         return member
 
     def _replay_together(
-        self, plan: Plan, since_seq: int, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
+        self, plan: Plan, since_seq: Since, events: EventBatch, from_us: int | None, purpose: Purpose, mode: SharingMode
     ) -> CountedQuery:  # fmt: skip
         """See `replay`. The query is counted with others from the next events on."""
         group = self._new_together(mode, purpose, since_seq)
@@ -297,7 +305,7 @@ class Feed:
 
     def enter(
         self, member: Member, ahead: EventBatch, watermark_us: int | None, from_us: int, sources: tuple[str, ...],
-        since_seq: int = 0,
+        since_seq: Since = 0,
     ) -> None:  # fmt: skip
         """Adds a query that has had all events of the stream from `from_us` on with a time below the watermark.
 
@@ -305,14 +313,15 @@ class Feed:
         order, including those held back here. sources: all names of sources so far, as in the query's events.
         since_seq: the query skips held-back events with a lower ingest sequence. A query that is counted in a group of
         its own (matching.together.counted_alone) is counted with others as soon as it sees the same events."""
+        since_seq = max(since_seq, 0) if isinstance(since_seq, int) else since_seq
         if member.matcher is None:
             counted = cast("CountedQuery", member)
             self._names += 1
             counted.together.rename(counted, str(self._names))
             group: Group = counted.together
-            group.since_seq, self._scattered = max(since_seq, 0), True
+            group.since_seq, self._scattered = since_seq, True
         else:
-            group = Group(None if member.kernel is None else member.kernel.rows, max(since_seq, 0))
+            group = Group(None if member.kernel is None else member.kernel.rows, since_seq)
             group.members.append(member)
         group.sources = sources
         if watermark_us is None or watermark_us < from_us:
@@ -322,19 +331,27 @@ class Feed:
         group.push_all(own.push(ahead, watermark_us))
         if watermark_us is not None:
             group.advance(watermark_us)
-        if set(own.held_seqs().tolist()) != set(self._held_from(from_us)):
+        if set(own.held_seqs().tolist()) != set(self._held_from(from_us, since_seq)):
             group.ordering, group.ahead_us = own, int(ahead.ts_us[-1])
         self._groups.append(group)
+        self._apart = True
 
-    def _held_from(self, from_us: int) -> list[int]:
-        """Returns the ingest sequences of the events that are held back, from a time on."""
+    def _held_from(self, from_us: int, since_seq: Since) -> list[int]:
+        """Returns the ingest sequences of the events that are held back, from a time and an ingest sequence on."""
         held = self.ordering.held()
-        return [int(seq) for seq in held.seq[held.ts_us >= from_us]]
+        return [int(seq) for seq in held.seq[(held.ts_us >= from_us) & from_then_on(held.seq, since_seq)]]
 
-    def held_count(self, member: Member, since_seq: int) -> int:
+    def held_count(self, member: Member, since_seq: Since) -> int:
         """Returns the number of events from that ingest sequence on that are held back from one of its queries."""
         own = next((g.ordering for g in self._groups if member in g.members), None)
         return self.ordering.held_count(since_seq) if own is None else len(own)
+
+    def patterns(self, member: Member) -> dict[str, dict[str, int]]:
+        """Returns, for each pattern of a query's boxes that is searched as a layer, the number of events that it was
+        searched in, and of queries that read it."""
+        from matching.hierarchy.united import patterns_read
+
+        return next((patterns_read(group, member) for group in self._groups if member in group.members), {})
 
     def snapshot(self, wanted: Collection[Member]) -> tuple[bytes, list[Member]]:
         """Returns the state of the feed and of some members, and these members in the order that `restore` takes.
@@ -389,12 +406,13 @@ class Feed:
             message = f"the saved state has version {head.get('version')}; this program reads {STATE_VERSION}"
             raise DataError(message, "start the queries again")
         self.ordering.restore(parts["ordering"].tobytes())
-        self._advanced_us = head["advanced_us"]
+        self._advanced_us, self._apart = head["advanced_us"], True
         left = list(plans)
         members: list[Member | Unread] = []
         for i, kept in enumerate(head["groups"]):
             shared: list[Rows] | None = [] if kept["kernels"] else None
-            group = Group(None, kept["since_seq"])
+            since_seq = kept["since_seq"]
+            group = Group(None, tuple(since_seq) if isinstance(since_seq, list) else since_seq)
             group.from_us, group.ahead_us = kept.get("from_us"), kept.get("ahead_us", 0)
             group.sources = tuple(kept.get("sources", ()))
             if f"own{i}" in parts:
@@ -515,6 +533,9 @@ class Feed:
         """Hands on the next events of the total order. came: the events, in order of arrival, that released them."""
         self._share_out()
         self._gather()
+        if len(batch):
+            self._unite(int(batch.ts_us[0]))
+            self._given_us = int(batch.ts_us[-1])
         for group in self._groups:
             if group.ordering is not None:
                 group.own(came, watermark_us, ended, self.ordering)
@@ -522,7 +543,7 @@ class Feed:
                 continue
             mine = group.wanted(batch)
             if group.since_seq and len(batch):
-                seen = batch.seq >= group.since_seq
+                seen = from_then_on(batch.seq, group.since_seq)
                 mine = batch if seen.all() else batch.take(np.flatnonzero(seen))
                 if len(self.ordering) == self.ordering.held_count(group.since_seq):
                     group.since_seq = 0
@@ -562,29 +583,3 @@ def _purposes(kept: Mapping[str, Any]) -> list[Purpose]:
     flags = zip(kept.get("found_again", never), kept.get("carries", never), strict=True)
     again = {True: Purpose.FOUND_AGAIN, False: Purpose.KEPT_ROWS}
     return [again[carries] if found_again else Purpose.LIVE for found_again, carries in flags]
-
-
-
-def needed_from(plan: Plan, watermark_us: int | None) -> int | None:
-    """Returns the time of the first event that can still affect matches emitted after the watermark; None: all may.
-    Events expire if matches do not depend on each other and read nothing before their first row."""
-    from matching.program.program import NoKernel, assemble
-
-    if watermark_us is not None and plan.trends is not None:
-        return watermark_us - plan.trends.within_us  # events of open windows
-    if plan.boxes:
-        width_us = None if plan.within is None else plan.within.interval_us
-        free = independent_of_before(plan) and in_order_of_last_events(plan)
-        return watermark_us - width_us if free and watermark_us is not None and width_us is not None else None
-    free = plan.after.kind in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW)
-    numbered = (isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
-    if watermark_us is None or plan.within is None or plan.within.interval_us is None or not free or any(numbered):
-        return None
-    try:
-        program = assemble(plan)
-    except NoKernel:
-        return None
-    reads_beyond = program.reach.before or program.reach.after or any(program.first_row)
-    if reads_beyond or program.absent or program.extras.unmatched:
-        return None
-    return watermark_us - plan.within.interval_us

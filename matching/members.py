@@ -10,7 +10,7 @@ import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
 from matching.drive import parts
-from matching.ordering import Ordering, in_sources
+from matching.ordering import Ordering, Since, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
 from query.plan.plan import Plan
@@ -172,7 +172,7 @@ class Group:
     together = False
     __slots__ = ("ahead_us", "from_us", "members", "modules", "ordering", "rows", "since_seq", "sources")
 
-    def __init__(self, rows: Rows | None, since_seq: int) -> None:
+    def __init__(self, rows: Rows | None, since_seq: Since) -> None:
         self.rows = rows
         self.since_seq = since_seq
         self.modules: Modules | None = None

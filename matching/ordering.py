@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ STATE_VERSION = 1
 FAN_OUT = 16
 #: Number of unsorted rows from which a radix sort is used.
 RADIX_ROWS_MIN = 1 << 16
+#: The ingest sequence of a first event; of n merged streams one of each, of stream k that with seq % n = k.
+Since: TypeAlias = int | tuple[int, ...]
 
 
 def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
@@ -103,6 +106,13 @@ def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
     return EventBatch(batch.columns, batch.ts_us, source, batch.offset, batch.seq, sources)
 
 
+def from_then_on(seq: Int64Array, since_seq: Since) -> np.ndarray:
+    """Returns which ingest sequences are not before a first one, bool (n,)."""
+    if isinstance(since_seq, int):
+        return seq >= since_seq
+    return seq >= np.array(since_seq, np.int64)[seq % len(since_seq)]
+
+
 class Ordering:
     """Hands the on-time events of one stream on in the total order, each once no earlier one can come.
 
@@ -129,13 +139,18 @@ class Ordering:
         empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
         self._nothing = EventBatch(empty, zeros, zeros.astype(np.int32), zeros, zeros, ())
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Returns the names of all sources so far."""
+        return self._sources
+
     def __len__(self) -> int:
         """Returns the number of events held back."""
         return sum(map(len, self._runs))
 
-    def held_count(self, since_seq: int) -> int:
+    def held_count(self, since_seq: Since) -> int:
         """Returns the number of events held back from that ingest sequence on."""
-        return sum(int(np.count_nonzero(run.seq >= since_seq)) for run in self._runs)
+        return sum(int(np.count_nonzero(from_then_on(run.seq, since_seq))) for run in self._runs)
 
     def held_seqs(self) -> Int64Array:
         """Returns the ingest sequences of the events held back, in no order."""

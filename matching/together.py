@@ -8,7 +8,7 @@ from typing import Any
 from matching.batch import EventBatch, Matches
 from matching.engines.shared_trends import TooLarge
 from matching.members import Group, Member
-from matching.ordering import in_sources
+from matching.ordering import Since, in_sources
 from matching.program.program import VARIABLES_MAX, NoKernel
 from matching.purpose import Purpose
 from matching.shared_queries import SharedQueries, close_together, conditions_of
@@ -62,7 +62,7 @@ class Together(Group):
     together = True
     members: list[CountedQuery]  # type: ignore[assignment]
 
-    def __init__(self, mode: SharingMode, purpose: Purpose, since_seq: int) -> None:
+    def __init__(self, mode: SharingMode, purpose: Purpose, since_seq: Since) -> None:
         super().__init__(None, since_seq)
         self.mode = mode
         self.purpose = purpose

@@ -95,11 +95,15 @@ def factor_of(text: str) -> FactorPlan:
 
 
 def composed(
-    plan: Plan, events: Sequence[Event], begin: int = 0, factor: FactorPlan | None = None
-) -> list[Composed]:
-    """Returns the matches by the reference. begin: the first event has this value of `i`. factor: reads several
-    streams."""
-    rows: list[dict[str, Any]] = [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in enumerate(events, begin)]
+    plan: Plan, events: Sequence[Event], begin: int = 0, factor: FactorPlan | None = None,
+    numbers: Sequence[int] | None = None,
+) -> list[Composed]:  # fmt: skip
+    """Returns the matches by the reference. begin: the first event has this value of `i`, or numbers: the values of
+    all. factor: reads several streams."""
+    values = range(begin, begin + len(events)) if numbers is None else numbers
+    rows: list[dict[str, Any]] = [
+        {"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in zip(values, events, strict=True)
+    ]
     if factor is not None:
         members = {member.name: member for member in factor.members}
         rows = [_merged_row(factor, members[e.stream], row) for e, row in zip(events, rows, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import pyarrow as pa
 from benchmarks import answers
 from benchmarks.hierarchy.contenders import events_sum
 from benchmarks.v_pattern import one_core
+from hybrid.watch.merged_feed import shared_input
 from matching.batch import EventBatch
 from matching.feed import Feed
+from matching.ordering import sort_events
 from query.language.parse import parse
 from query.plan.bind import bind
-from query.plan.plan import Plan
+from query.plan.plan import FactorPlan
 from query.schema import Field, Schema
 from simulator.scenario import START_US, TIMESTAMP, generator
 
@@ -35,10 +38,11 @@ VISIT = (
     " PATTERN (X M+ Y) WITHIN INTERVAL {window} MILLISECOND SELECTION SKIP TILL NEXT MATCH"
     " DEFINE X AS s = 'x', M AS s IN ('e', 'p', 'z') AND v > X.v, Y AS s = 'y')"
 )
-#: By what the queries are made of: two boxes, or a box and an event.
+#: By what the queries are made of: two boxes, a box and an event, or a box and an event of another stream.
 UPPERS = {
-    "boxes": ("(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
-    "events": ("(V E)", "V AS PATTERN visit ON yv > {least}, E AS s = 'e' AND v > 0.9"),
+    "boxes": ("seen", "(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
+    "events": ("seen", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS s = 'e' AND v > 0.9"),
+    "streams": ("bought", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.9"),
 }
 
 
@@ -54,30 +58,45 @@ def stream(events: int, keys: int, seed: int) -> EventBatch:
     return EventBatch(columns, times, np.zeros(events, np.int32), at, at)
 
 
-def queries(kind: str, count: int, keys: int) -> list[Plan]:
+def queries(kind: str, count: int, keys: int) -> list[FactorPlan]:
     """Returns queries that differ in a condition on the visit that they have in common."""
-    head = "SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
+    source, pattern, defines = UPPERS[kind]
+    head = f"SELECT * FROM {source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
     window = f"WITHIN INTERVAL {20 * keys} MILLISECOND SELECTION SKIP TILL NEXT MATCH DEFINE"
     visit = f"WITH visit AS ({VISIT.format(window=20 * keys, more='')})"
-    pattern, defines = UPPERS[kind]
     texts = (
         f"{visit} {head} V.xv AS xv PATTERN {pattern} {window} {defines.format(least=0.8 + 0.1 * i / count)})"
         for i in range(count)
     )
-    return [bind(parse(text), lambda name: SCHEMA).factors[-1].plan for text in texts]
+    return [bind(parse(text), lambda name: replace(SCHEMA, name=name)).factors[-1] for text in texts]
 
 
-def pushed(plans: Sequence[Plan], events: EventBatch, rows: int) -> tuple[float, list[tuple[int, int]]]:
+def read_by(factor: FactorPlan, events: EventBatch) -> tuple[Schema, EventBatch]:
+    """Returns the input of a query: the events or, of one over two streams, those of kind e as the second one, merged
+    with the others."""
+    if not factor.members:
+        return SCHEMA, events
+    merged, kinds = shared_input(factor), np.asarray(events.columns.column("s"))
+    parts = [
+        merged.events(k, events.take(np.flatnonzero((kinds == "e") == (member.name == "bought"))))
+        for k, member in enumerate(merged.members)
+    ]
+    return merged.schema, sort_events(EventBatch.concat(parts), merged.schema)
+
+
+def pushed(factors: Sequence[FactorPlan], events: EventBatch, rows: int) -> tuple[float, list[tuple[int, int]]]:
     """Pushes events to live queries, so many at a time. Returns the processor time, and of each query the number and a
     hash of its matches."""
-    feed = Feed(SCHEMA)
-    members = [feed.add(plan, 0) for plan in plans]
+    schema, events = read_by(factors[0], events)
+    ahead_us = 1 if factors[0].members else 0  # no event waits for the next push
+    feed = Feed(schema)
+    members = [feed.add(factor.plan, 0) for factor in factors]
     found: list[tuple[int, int]] = [(0, 0)] * len(members)
     seconds = 0.0
     for start in range(0, len(events), rows):
         batch = events.slice(start, min(start + rows, len(events)))
         begun = time.process_time()
-        feed.push(batch, int(batch.ts_us[-1]))
+        feed.push(batch, int(batch.ts_us[-1]) + ahead_us)
         taken = [member.take_found() for member in members]
         seconds += time.process_time() - begun
         for q, matches in enumerate(taken):

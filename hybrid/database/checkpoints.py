@@ -116,7 +116,7 @@ class Checkpoints:
             self.memory.kept()
         number = self.number + 1
         self.notes = self.notes if notes is None else dict(notes)
-        state = state_of(opened.streams, self._flow.named, self.notes)
+        state = state_of(opened.streams, self._flow.merged, self._flow.named, self.notes)
         self.number, self.taken_s = number, time.monotonic()
         reached = [(stream.kept, stream.kept.last_seq) for stream in opened.streams.values()]
 

@@ -20,7 +20,7 @@ from query.language.duck import reserved_words
 from query.language.lexer import tokenize
 from query.language.named import CreatePattern, DropPattern, used_patterns, uses
 from query.language.parse import parse
-from query.plan.bind import columns_of
+from query.plan.bind import Known, columns_of
 from query.schema import Field, Schema
 
 
@@ -45,8 +45,11 @@ def create(opened: Opened, flow: Flow, given: Mapping[str, str], replaces: bool,
     all_texts = {key: pattern.text for key, pattern in after.items()}
     for key in new:
         refuse_ring(key, all_texts)
+    read, bound = dict[str, ast.ModuleSyntax](), Known()  # each pattern is read and bound once
     with interruptible():
-        columns = {key: _columns(opened, pattern.text, all_texts) for key, pattern in new.items()}
+        columns = {
+            key: _columns(opened, pattern.text, all_texts, read=read, known=bound) for key, pattern in new.items()
+        }
         if not force:
             for key in new:
                 _check_users(opened, flow, key, columns[key], new.keys())
@@ -132,11 +135,14 @@ def refuse_ring(name: str, texts: Mapping[str, str]) -> None:
     """Raises QueryError HQ222 if a pattern is made of itself. texts: of all patterns, by name in lower case."""
     text = texts[name]
 
+    seen: set[str] = set()
+
     def path(at: str, before: tuple[str, ...]) -> tuple[str, ...] | None:
         if at == name:
             return (*before, at)
-        if at in before:
-            return None
+        if at in seen:
+            return None  # no way leads from there, or one that is looked at is followed already
+        seen.add(at)
         ways = (path(other, (*before, at)) for other, _ in uses(texts[at], texts))
         return next((way for way in ways if way is not None), None)
 
@@ -147,14 +153,18 @@ def refuse_ring(name: str, texts: Mapping[str, str]) -> None:
             raise QueryError([Diagnostic("HQ222", f"the pattern {name} is made of itself", span, label, hint)], text)
 
 
-def _columns(opened: Opened, text: str, texts: Mapping[str, str], without: str = "") -> tuple[Field, ...]:
-    """Returns the columns of a pattern over the streams that exist, `without` one of them. Raises QueryError."""
+def _columns(
+    opened: Opened, text: str, texts: Mapping[str, str], without: str = "",
+    read: dict[str, ast.ModuleSyntax] | None = None, known: Known | None = None,
+) -> tuple[Field, ...]:  # fmt: skip
+    """Returns the columns of a pattern over the streams that exist, `without` one of them. read, known: patterns that
+    others use, as `parse` and `columns_of` add them. Raises QueryError."""
     streams = {key: stream for key, stream in opened.streams.items() if key != without}
     names = [s.schema.name for s in streams.values()]
     if lacks_input(text):
         raise fault("HQ222", "a named pattern names its stream", text, "write FROM stream before PATTERN",
                     Span(0, len(text)))  # fmt: skip
-    query = parse(text, names, texts)
+    query = parse(text, names, texts, known=read)
     if not query.factors or query.kind is not ast.StatementKind.SELECT or query.alert is not None:
         raise fault("HQ222", "a named pattern is a SELECT from MATCH_RECOGNIZE or PATTERN SEQ", text,
                     "write SELECT * FROM stream MATCH_RECOGNIZE ( ... )")  # fmt: skip
@@ -165,7 +175,7 @@ def _columns(opened: Opened, text: str, texts: Mapping[str, str], without: str =
             raise LookupError(nearest(name.strip(), names))
         return stream.schema
 
-    return columns_of(query, resolve, binder(opened.access))
+    return columns_of(query, resolve, binder(opened.access), known)
 
 
 def _check_users(

@@ -24,8 +24,10 @@ from hybrid.watch.derived_stream import DerivedDeclaration, Pour, held_rows, row
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_chain import InChain
 from hybrid.watch.in_feed import InFeed
+from hybrid.watch.in_merged import InMerged
 from hybrid.watch.live_query import Events, LiveQuery, guarded
 from hybrid.watch.memory import Memory
+from hybrid.watch.merged_feed import over_merged
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.shedding import Shed
 from hybrid.watch.shedding import check as check_shed
@@ -80,6 +82,8 @@ class Queries:
             purpose = Purpose.LIVE if into is not None or plan.alert is not None or wanted.histories else asked
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
             events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
+        elif over_merged(plan):
+            events = InMerged(plan.factors[0], streams, self._flow.merged, spill, from_us)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
         query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing, in_order=into is not None)
@@ -171,6 +175,7 @@ class Queries:
     def share_memory(self) -> None:
         """Divides the memory budget among the holders of partial matches, the live queries, and the history caches."""
         feeds = [s.feed for s in self._flow.streams.values() if s.feed is not None]
+        feeds += [merged.feed for merged in self._flow.merged]
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
         self.memory.share_found([q.alerts for q in self._flow.queries])
         drivers = [q.driver for q in self._flow.queries if q.driver is not None]
@@ -293,6 +298,9 @@ class Queries:
                 stream.feed.keep_only([q.events.member for q in self._flow.queries if q.events.member is not None])
                 if not len(stream.feed):
                     stream.feed = None
+        for merged in self._flow.merged:
+            merged.feed.keep_only([q.events.member for q in self._flow.queries if q.events.member is not None])
+        self._flow.merged[:] = [merged for merged in self._flow.merged if len(merged.feed)]
 
     # ---- history reads
 

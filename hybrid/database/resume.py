@@ -13,6 +13,7 @@ from hybrid.join.strategies import strategy_of
 from hybrid.watch import checkpoint
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_feed import new_feed
+from hybrid.watch.in_merged import InMerged
 from hybrid.watch.live_query import LiveQuery
 from hybrid.watch.query_spec import read_asked
 from hybrid.watch.recovery import check_ahead
@@ -39,6 +40,8 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
     members: dict[str, Member | Unread] = {}
     for name, saved in state["streams"].items():
         members |= restore_feed(opened.streams[name], saved, flow.named, queries.memory.spill())
+    for saved in state.get("merged", ()):  # older states have none
+        members |= _restore_merged(saved, flow.named)
     anew = []
     for name, saved in state["queries"].items():
         query = flow.named[name]
@@ -102,6 +105,18 @@ def restore_feed(
     stream.feed = new_feed(stream, spill)
     members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
     return dict(zip(names, members, strict=True))
+
+
+def _restore_merged(saved: Mapping[str, Any], named: Mapping[str, LiveQuery]) -> dict[str, Member | Unread]:
+    """Restores a feed of merged streams, which its queries have when they are started. Returns its members by query
+    name."""
+    queries = {name: named[name] for name in saved["members"]}
+    feeds = {id(e.feed): e.feed for q in queries.values() if isinstance(e := q.events, InMerged) and e.feed is not None}
+    plans = {name: query.factor.plan for name, query in queries.items()}
+    if len(feeds) != 1:  # the streams have been declared otherwise since
+        return dict.fromkeys(queries, Unread(None))
+    (feed,) = feeds.values()
+    return feed.restore(saved, plans)
 
 
 def _make_anew(queries: Sequence[LiveQuery], version: int, wider: bool) -> list[str]:

@@ -116,7 +116,7 @@ def _in_chain(
         name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
         for name in streams_beside(plan)
     }
-    chain = PatternChain(plan, schemas, static, live_matcher, access, beside)
+    chain = PatternChain(plan, schemas, static, lambda one: _joining(one, inputs, end_us), access, beside)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
     found = [m for step in past for m in chain.push(*step)]

@@ -13,6 +13,7 @@ from hybrid.rows.faults import Interrupted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
 from hybrid.watch.live_query import LiveQuery, guarded
+from hybrid.watch.merged_feed import MergedFeed
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from live.stream import Arrival, LiveStream
@@ -27,11 +28,13 @@ class Flow:
     An event is accepted once history has it (History.append), and not before. Archive failures are returned as
     texts."""
 
-    __slots__ = ("named", "pours", "queries", "streams")
+    __slots__ = ("merged", "named", "pours", "queries", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self.queries: list[LiveQuery] = []
+        #: The feeds of queries over several streams.
+        self.merged: list[MergedFeed] = []
         self.named: dict[str, LiveQuery] = {}
         self.pours: list[Pour] = []
 
@@ -104,6 +107,7 @@ class Flow:
             on_time = arrival.on_time
             if state.feed is not None:
                 state.feed.push(on_time, arrival.watermark_us)
+            self._give_merged(state, on_time)
             trouble += self._hand_on(state, on_time)
             trouble += self._pour(state)
         return trouble
@@ -156,9 +160,17 @@ class Flow:
         with self._whole(state, trouble):
             if state.feed is not None:
                 state.feed.advance(watermark_us)
+            self._give_merged(state, None)
             trouble += self._hand_on(state, None)
             trouble += self._pour(state)
         return trouble
+
+    def _give_merged(self, state: Stream, batch: EventBatch | None) -> None:
+        """Passes on-time events, or None, and the watermark after them to the feeds that merge a stream with others."""
+        name = state.schema.name.lower()
+        for feed in self.merged:
+            if name in feed.streams:
+                feed.push(name, batch)
 
     def _hand_on(self, state: Stream, batch: EventBatch | None) -> list[str]:
         """Passes new on-time events or a new watermark to the queries of a stream, whose feed has them already, and
@@ -166,6 +178,7 @@ class Flow:
         name, ended = state.schema.name.lower(), state.ended
         watermark_us = END_US if ended else state.watermark_us
         trouble = [] if state.feed is None else state.feed.take_trouble()
+        trouble += [one for feed in self.merged if name in feed.streams for one in feed.feed.take_trouble()]
         for query in self.queries:
             if name not in query.reads:
                 continue

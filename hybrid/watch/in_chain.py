@@ -20,18 +20,15 @@ from hybrid.watch.begun import Begun, cannot_go_on, events_had
 from hybrid.watch.chain import PatternChain, plan_streams, streams_beside
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
+from hybrid.watch.merged_feed import HELD_BACK_WARNED, warn_of_held_back
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.shedding import Shed
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import Spill, SpillStats
-from query.errors import warn
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
-
-#: Number of held-back events at which the query warns.
-HELD_BACK_WARNED = 1_000_000
 
 
 class InChain:
@@ -102,9 +99,7 @@ class InChain:
         found = self.chain.push(stream, batch, watermark_us)
         if not self._warned and self.chain.held_back > HELD_BACK_WARNED:
             self._warned = True
-            slowest = min(self.streams.values(), key=lambda s: END_US if s.ended else s.watermark_us or -END_US)
-            warn(f"{self.chain.held_back:,} events wait for stream {slowest.schema.name}, whose watermark is "
-                f"{show_us(slowest.watermark_us)}: db.advance raises it without events")
+            warn_of_held_back(self.chain.held_back, self.streams)
         return found
 
     def columns(self, stream: str) -> Collection[str] | None:
@@ -167,6 +162,10 @@ class InChain:
     @property
     def spill(self) -> Sequence[SpillStats]:
         return [stats for pattern in self.chain.patterns for stats in pattern.spill]
+
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        return {}  # no other query reads them
 
     def take_trouble(self) -> list[str]:
         return [trouble for pattern in self.chain.patterns for trouble in pattern.take_trouble()]

@@ -23,7 +23,8 @@ from hybrid.watch.saved import load, save
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
-from matching.feed import Feed, Member, Unread, needed_from, shares_trends
+from matching.feed import Feed, Member, Unread, shares_trends
+from matching.needed import needed_from
 from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats
@@ -43,9 +44,9 @@ def new_feed(stream: Stream, spill: Spill | None) -> Feed:
     return Feed(stream.schema, builder(), spill, join_of(stream))
 
 
-def join_of(stream: Stream) -> Join:
-    """Returns the join of boxes with the history of the stream that they read."""
-    histories = {stream.schema.name.lower(): stream}
+def join_of(*streams: Stream) -> Join:
+    """Returns the join of boxes with the histories of the streams that their layers read."""
+    histories = {stream.schema.name.lower(): stream for stream in streams}
     return lambda plan, matcher: JoinedMatcher(plan, matcher, histories, live_matcher, save=save, load=load)
 
 
@@ -76,8 +77,8 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_purpose", "_sharing", "_spill", "_stuck_before", "begun", "factor", "left",
-        "member", "shedding", "stream", "streams",
+        "_accepted_before", "_filling", "_purpose", "_read_back_before", "_sharing", "_spill", "_stuck_before", "begun",
+        "factor", "left", "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +99,7 @@ class InFeed:
         self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
-        self._stuck_before = 0
+        self._stuck_before = self._read_back_before = 0
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -167,7 +168,8 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self.member, self.left = member.stuck, None, True
+        self._stuck_before, self._read_back_before = member.stuck, sum(spill.read_back for spill in member.spills)
+        self.member, self.left = None, True
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None
@@ -350,7 +352,11 @@ class InFeed:
 
     @property
     def spill(self) -> Sequence[SpillStats]:
-        return () if self.member is None else self.member.spills
+        return [SpillStats(None, read_back=self._read_back_before)] if self.member is None else self.member.spills
+
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        return {} if self.member is None or self.stream.feed is None else self.stream.feed.patterns(self.member)
 
     def take_trouble(self) -> list[str]:
         return []

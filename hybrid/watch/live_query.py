@@ -144,6 +144,10 @@ class Events(Protocol):
     def spill(self) -> Sequence[SpillStats]:
         """Returns, for each pattern, the number of partial matches in memory and on disk."""
 
+    @property
+    def patterns(self) -> Mapping[str, Mapping[str, int]]:
+        """Returns what matching.feed.Feed.patterns does of the last pattern."""
+
     def take_trouble(self) -> list[str]:
         """Returns the new warnings about `holders`."""
 
@@ -275,6 +279,8 @@ class LiveQuery:
             found |= events.shedding.stats()
         if self.factor.plan.trends is not None:
             found |= {"sharing": self.sharing, "counted_with": 0 if events.member is None else events.member.others}
+        if self.factor.plan.boxes:
+            found["patterns"] = events.patterns
         found |= stats_of(events.spill) | endless_of(events.factors)
         return found if self.driver is None else found | self.driver.stats()
 

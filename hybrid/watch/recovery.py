@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybrid.watch.query_spec import ASKED_TAGS
@@ -10,15 +10,23 @@ from query.errors import DataError
 
 if TYPE_CHECKING:
     from hybrid.watch.live_query import LiveQuery
+    from hybrid.watch.merged_feed import MergedFeed
     from hybrid.watch.stream import Stream
 
 
 def state_of(
-    streams: Mapping[str, Stream], named: Mapping[str, LiveQuery], notes: Mapping[str, str]
-) -> dict[str, Any]:
-    """Returns the state that named queries need to resume: their own, and the progress of each stream."""
+    streams: Mapping[str, Stream], merged: Sequence[MergedFeed], named: Mapping[str, LiveQuery],
+    notes: Mapping[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the state that named queries need to resume: their own, that of the feeds that merge streams for them,
+    and the progress of each stream."""
     queries = {name: _query(query) for name, query in named.items()}
-    return {"notes": dict(notes), "queries": queries, "streams": {n: _stream(s, named) for n, s in streams.items()}}
+    members = {name: m for name, query in named.items() if (m := query.events.member) is not None}
+    feeds = [saved for feed in merged if (saved := feed.save(members)) is not None]
+    return {
+        "notes": dict(notes), "queries": queries, "merged": feeds,
+        "streams": {n: _stream(s, named) for n, s in streams.items()},
+    }
 
 
 def _query(query: LiveQuery) -> dict[str, Any]:

@@ -137,13 +137,13 @@ def rewound(
     persists the stream and the queries afterwards. Raises DataError."""
     name, was = stream.schema.name.lower(), stream.live
     queries = [q for q in flow.queries if name in q.events.streams and not q.events.left]
-    in_feed = [q for q in queries if q.events.member is not None]
+    members = [q for q in queries if q.events.member is not None]
     stream.kept.flush()
     from_seq = _begun(stream.directory)
     verdicts = judged(stream, first_wrong(stream, to_us) if from_seq is None else from_seq, to_us)
     _begin(stream.directory, verdicts.from_seq)
     stream.kept.mark_late(verdicts.from_seq, verdicts.late)
-    for query in in_feed:
+    for query in members:
         query.events.leave()
     for query in queries:
         query.forget_from(verdicts.from_seq, verdicts.standing.value_us)
@@ -152,7 +152,7 @@ def rewound(
     waiting = sorted([(q.events.begun.seq(name), q) for q in queries], key=lambda one: one[0])
     lost: list[str] = []
     try:
-        if in_feed:
+        if any(query.events.names_sequences for query in members):
             _order_anew(stream, feed_of(stream, spill))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0

@@ -52,8 +52,13 @@ def waits(plan: Plan, of: str) -> list[str]:
 def endless(plan: Plan) -> str | None:
     """Returns why partial matches of a live query may never end, and are kept forever; None if each of them ends with
     WITHIN, or with a row that does not extend it."""
-    for box in bounded(plan).boxes:
-        if (why := endless(box.plan)) is not None:
+    return _endless(bounded(plan))
+
+
+def _endless(plan: Plan) -> str | None:
+    """See `endless`. The patterns of boxes have the WITHIN of their callers."""
+    for box in plan.boxes:
+        if (why := _endless(box.plan)) is not None:
             return f"of {box.name}, {why}"
     if plan.within is not None:
         return None

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.earlier import Earlier
 from matching.hierarchy.layer import Layer
+from matching.hierarchy.module import Module
 from matching.hierarchy.modules import Join, Make, Modules, Used
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
@@ -24,6 +27,7 @@ from query.plan.boxes import all_counted_keys, bounded, independent_of_before, m
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
+from query.plan.plan import modules as patterns_of
 
 #: Version of HierarchyMatcher.snapshot; restore refuses others.
 STATE_VERSION = 1
@@ -36,21 +40,38 @@ class HierarchyMatcher:
     from now on in the same batches (see `may_join`). join: see Modules. lenient: see matching.matcher.make_matcher.
     """
 
-    #: The matchers of all layers that search in rows, each once, with the name of the pattern (empty: the outermost).
-    searches: Sequence[tuple[str, Matcher]]
-
     def __init__(
         self, plan: Plan, make: Make, sources: tuple[str, ...] = ("default",), purpose: Purpose = Purpose.MATCHES,
         modules: Modules | None = None, join: Join | None = None, lenient: bool = False,
     ) -> None:
         self.plan = plan
         use = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
+        #: The matches that began before it joined the modules of other queries, while some can still come.
+        self.earlier: Earlier | None = None
+        self._make = make
         self._shares = modules is not None
         self.modules = modules_for(plan, make, join, lenient) if modules is None else modules
         self._step = self.modules.step
         self.layer = Layer(bounded(plan), self.modules, sources, use, self.modules.first)
-        self.searches = _searches(self.layer)
+        self._own_searches = _searches(self.layer)
         self._fingerprint = fingerprint(plan)
+
+    @property
+    def searches(self) -> Sequence[tuple[str, Matcher]]:
+        """Returns the matchers of all layers that search in rows, each once, with the name of the pattern (empty: the
+        outermost)."""
+        before = None if self.earlier is None else self.earlier.matcher
+        return [*self._own_searches, *(before.searches if isinstance(before, HierarchyMatcher) else ())]
+
+    def patterns(self) -> dict[str, Module]:
+        """Returns the patterns of the boxes of all layers, by the name of their first box."""
+        found: dict[str, Module] = {}
+        layers = [self.layer]
+        for layer in layers:
+            for box, module in zip(patterns_of(layer.plan.boxes), layer.modules, strict=True):
+                if found.setdefault(box.name, module) is module and isinstance(module.matcher, Layer):
+                    layers.append(module.matcher)
+        return found
 
     @property
     def stuck(self) -> int:
@@ -75,13 +96,30 @@ class HierarchyMatcher:
         self._step += 1
         events = self.modules.begin(self._step, batch)
         assert events is not None
-        return self.layer.push(events)
+        found = self.layer.push(events)
+        if self.earlier is not None and len(batch) and self.earlier.over(int(batch.ts_us[0])):
+            self.earlier = None
+        return found if self.earlier is None else self.earlier.push(batch, found)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
         self._step += 1
         self.modules.begin(self._step, None)
-        return self.layer.advance(watermark_us)
+        found = self.layer.advance(watermark_us)
+        if self.earlier is not None:
+            found = self.earlier.advance(watermark_us, found)
+            if self.earlier.over(watermark_us):
+                self.earlier = None
+        return found
+
+    def joins(self, modules: Modules, until_us: int, sources: tuple[str, ...]) -> HierarchyMatcher:
+        """Returns a matcher that goes on with this one, which becomes its own, and reads the modules of other queries:
+        matches that begin from `until_us` on are made of their matches. All later events have this time or a later one.
+        sources: as its events have named them. See `can_be_divided` and `may_join`."""
+        new = HierarchyMatcher(self.plan, self._make, self.layer.sources, self.layer.purpose, modules)
+        new.earlier = Earlier(self.plan, self, until_us, sources)
+        self._shares = False
+        return new
 
     def used(self) -> Used:
         """Returns what all its layers read."""
@@ -97,13 +135,13 @@ class HierarchyMatcher:
         """Returns a matcher of another plan that continues with the whole state of this one, which is unusable then.
         Returns None, without any change, unless the outermost patterns differ only in measures, and the patterns of
         boxes not at all. What only this matcher read is to be tidied up, see Modules.keep_only."""
-        if not plan.boxes or all_counted_keys(plan) != self.modules.counted:
+        if not plan.boxes or all_counted_keys(plan) != self.modules.counted or self.earlier is not None:
             return None
         layer = self.layer.successor(bounded(plan), self.layer.purpose)
         if layer is None:
             return None
         new = copy(self)
-        new.plan, new.layer, new.searches, new._fingerprint = plan, layer, _searches(layer), fingerprint(plan)
+        new.plan, new.layer, new._own_searches, new._fingerprint = plan, layer, _searches(layer), fingerprint(plan)
         return new
 
     def snapshot(self) -> bytes:
@@ -111,8 +149,13 @@ class HierarchyMatcher:
         head: dict[str, object] = {}
         arrays: dict[str, np.ndarray] = {}
         if not self._shares:
-            head, arrays = self.modules.snapshot()
+            head, arrays = self.modules.snapshot(self.used())
         whole = {"version": STATE_VERSION, "plan": self._fingerprint, "step": self._step, "modules": head}
+        if self.earlier is not None:
+            before, state = self.earlier.snapshot()
+            own = self.earlier.matcher
+            shares_rows = isinstance(own, HierarchyMatcher) and own.modules.over is not None
+            whole["earlier"], arrays["earlier"] = before | {"shares_rows": shares_rows}, as_array(state)
         return pack(whole, arrays | {"layer": as_array(self.layer.snapshot())})
 
     def fits(self, state: bytes) -> bool:
@@ -123,6 +166,8 @@ class HierarchyMatcher:
         _, arrays = unpack(state)
         if bool(head["modules"]) == self._shares or not self.layer.fits(arrays["layer"].tobytes()):
             return False
+        if "earlier" in head and self._restored(head, arrays) is None:
+            return False
         return self._shares or self.modules.fits(head["modules"], arrays)
 
     def restore(self, state: bytes) -> None:
@@ -132,7 +177,18 @@ class HierarchyMatcher:
         if not self._shares:
             self.modules.restore(head["modules"], arrays)
         self._step = head["step"]
-        self.searches = _searches(self.layer)
+        self._own_searches = _searches(self.layer)
+        self.earlier = self._restored(head, arrays) if "earlier" in head else None
+
+    def _restored(self, head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Earlier | None:
+        """Returns the matches that began before it joined the modules, None if their state does not fit."""
+
+        before, shared = head["earlier"], self.modules
+        over = shared.over if before["shares_rows"] else None
+        modules = modules_for(self.plan, self._make, shared.join, shared.lenient, over)
+        alone = HierarchyMatcher(self.plan, self._make, self.layer.sources, self.layer.purpose, modules)
+        alone._shares = False
+        return Earlier.restored(self.plan, before, alone, arrays["earlier"].tobytes())
 
 
 def used_by(matchers: Iterable[Matcher | None]) -> Used:
@@ -175,4 +231,6 @@ def may_join(plan: Plan, modules: Modules) -> bool:
     """True if a query may read the modules of others: they find the matches that begin from now on as if they began
     now."""
     same = all_counted_keys(plan) == modules.counted and time_of_events(plan) == modules.time
-    return same and (not modules.step or all(independent_of_before(box.plan) for box in plan.boxes))
+    if modules.step and not all(independent_of_before(box.plan) for box in plan.boxes):
+        return False
+    return same and not any(module.failed for module in modules)

@@ -33,6 +33,11 @@ class Module:
         self._found: Matches | None = None
         self._failure: Exception | None = None
 
+    @property
+    def failed(self) -> bool:
+        """True if all its steps raise an error from now on."""
+        return self._failure is not None
+
     def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
         """Returns the matches of a step, which all its readers ask for: of the next events, or of a watermark if there
         are none. Raises the error of the search, for each reader and in all later steps."""

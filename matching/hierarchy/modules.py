@@ -56,7 +56,7 @@ class Modules:
         self.make = make
         self.lenient = lenient
         self.over = over
-        self._join = join
+        self.join = join
         self.time = time
         self.counted = counted
         #: See `first`; None: the next event.
@@ -100,10 +100,10 @@ class Modules:
     def _matcher(self, plan: Plan, purpose: Purpose) -> Matcher:
         if plan.joined is None:
             return self.make(plan, purpose)
-        if self._join is None:
+        if self.join is None:
             message = f"a box joined with the history {plan.joined.factor.histories[0].alias} is not supported yet here"
             raise QueryError([Diagnostic("HQ500", message, NO_SPAN, "", "use db.sql, or db.watch over one stream")])
-        return self._join(plan, self.make(pattern_of(plan), Purpose.MATCHES))  # the driver needs its events
+        return self.join(plan, self.make(pattern_of(plan), Purpose.MATCHES))  # the driver needs its events
 
     def merging(
         self, plan: Plan, boxes: Sequence[Box], modules: Sequence[Module], with_events: bool, purpose: Purpose,

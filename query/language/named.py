@@ -191,11 +191,11 @@ def _read(tokens: Tokens, patterns: Mapping[str, str], inputs: Sequence[str]) ->
     names = patterns.keys() - {name.lower() for name in inputs}
     for i, token in enumerate(tokens.items):
         if token.kind in _NAMES and not tokens.words(i + 1, ".") and not tokens.words(i + 1, "("):
-            if token.text.strip('"').lower() in names and written(tokens, i) in names and _is_table(tokens, i):
+            if token.text.strip('"').lower() in names and written(tokens, i) in names and is_table(tokens, i):
                 yield i
 
 
-def _is_table(tokens: Tokens, i: int) -> bool:
+def is_table(tokens: Tokens, i: int) -> bool:
     """True if a table may stand at token i: after FROM, JOIN or HISTORY OF, a comma of FROM, or in MERGE ( ... )."""
     before = tokens.items[i - 1].word if i else ""
     match before:

@@ -37,7 +37,7 @@ from query.language.cut import (
 )
 from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
-from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
+from query.language.named import boxes, entries_seen, expanded, is_table, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
 from query.language.names import quoting_hint
 from query.language.read import error_at, read_tokens
@@ -52,25 +52,29 @@ UNREAD = "SELECT 0"
 
 
 def parse(
-    text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None, tables: Sequence[str] = ()
-) -> ast.QuerySyntax:
+    text: str, inputs: Sequence[str] = (), patterns: Mapping[str, str] | None = None, tables: Sequence[str] = (),
+    known: dict[str, ast.ModuleSyntax] | None = None,
+) -> ast.QuerySyntax:  # fmt: skip
     """Returns the query of a text: its pattern factors, SASE+ statements and history joins; the rest is any SELECT of
     DuckDB, or an INSERT, CREATE TABLE AS or COPY of one.
 
     inputs: the existing tables and streams: a SASE+ statement without FROM reads the only one. patterns: the queries of
     named patterns, by name in lower case, which boxes and FROM may name; the text of the result has those that FROM
-    reads in WITH (query.language.named). tables: more names that hide patterns in FROM. Raises QueryError with one
+    reads in WITH (query.language.named). tables: more names that hide patterns in FROM. known: the named patterns that
+    boxes of other texts name, with the same inputs and patterns; those of this one are added. Raises QueryError with a
     fault for each unreadable piece, or else with DuckDB's error about the rest; HQ222 for a box without a pattern, or
     of one made of itself. About 2 ms for a hybrid query, after 0.2 s for the first text of a process.
     """
     refuse_pattern_statement(text)
     whole = expanded(text, (*inputs, *tables), patterns or {})
-    return _parse(whole, inputs, patterns or {}, patterns or {}, ())
+    named = patterns or {}
+    return _parse(whole, inputs, named, named, (), {} if known is None else known)
 
 
 def _parse(
-    text: str, inputs: Sequence[str], patterns: Mapping[str, str], named: Mapping[str, str], inside: tuple[str, ...]
-) -> ast.QuerySyntax:
+    text: str, inputs: Sequence[str], patterns: Mapping[str, str], named: Mapping[str, str], inside: tuple[str, ...],
+    known: dict[str, ast.ModuleSyntax],
+) -> ast.QuerySyntax:  # fmt: skip
     """See `parse`. patterns: those that boxes may name: named ones, and entries of WITH around the text. inside: the
     patterns whose queries are being read, the outermost first."""
     if inside:
@@ -78,7 +82,7 @@ def _parse(
     tokens = tokenize(text)
     if all(token.word == ";" for token in tokens.items):
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
-    modules, unread = _modules(tokens, inputs, patterns, named, inside)
+    modules, unread = _modules(tokens, inputs, patterns, named, inside, known)
     modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}, inside))
     cuts = tuple(c for c in cut(tokens) if not any(_lies_in(tokens, c, span) for span in unread))
     factors: list[ast.PatternFactor] = []
@@ -111,10 +115,10 @@ def _parse(
 
 def _modules(
     tokens: Tokens, inputs: Sequence[str], patterns: Mapping[str, str], named: Mapping[str, str],
-    inside: tuple[str, ...],
+    inside: tuple[str, ...], known: dict[str, ast.ModuleSyntax],
 ) -> tuple[tuple[ast.ModuleSyntax, ...], tuple[Span, ...]]:
     """Returns the patterns that boxes of the statement name and that exist, each once; and the queries of WITH entries
-    that nothing but boxes reads."""
+    that nothing but boxes reads. known: see `parse`."""
     found: dict[str, ast.ModuleSyntax] = {}
     unread: list[Span] = []
     # an entry stands before the boxes that name it: whether its own boxes are of the statement is known by then
@@ -128,25 +132,31 @@ def _modules(
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
-            known = [*patterns, *(written(tokens, e.name) for e in entries_seen(tokens, i))]
-            hint = nearest(name, known) or "name one: CREATE PATTERN name AS SELECT ..., or WITH name AS (SELECT ...)"
+            others = [*patterns, *(written(tokens, e.name) for e in entries_seen(tokens, i))]
+            hint = nearest(name, others) or "name one: CREATE PATTERN name AS SELECT ..., or WITH name AS (SELECT ...)"
             raise error_at(
                 tokens.text, "HQ222", f"there is no pattern {name}", tokens.items[i].span, "no such pattern", hint
             )
         if name in inside:
             raise _of_itself(tokens, i, inside)
+        everywhere = entry is None and patterns is named  # no WITH is around it
+        if everywhere and name in known:
+            found[name] = known[name]
+            continue
         if entry is None:
             text, below = patterns[name], patterns
         else:
             text, below = _body(tokens, entry), {**patterns, **_bodies(tokens, entry.open)}
         try:
-            found[name] = ast.ModuleSyntax(name, _parse(text, inputs, below, named, (*inside, name)))
+            found[name] = ast.ModuleSyntax(name, _parse(text, inputs, below, named, (*inside, name), known))
         except QueryError as error:
             if error.text != text:
                 raise  # a fault in a pattern that this one uses
             if entry is not None:
                 raise QueryError(error.diagnostics, tokens.text) from None
             raise QueryError(*in_pattern(name, error.diagnostics, text)) from None
+        if everywhere:
+            known[name] = found[name]
     if found:  # an entry that nothing reads would be a second pattern of the statement
         entries = {e.name: e for listed in with_lists(tokens, -1, len(tokens.items)) for e in listed.entries}
         for entry in entries.values():
@@ -183,7 +193,7 @@ def _histories(
             if name in inside:
                 raise _of_itself(tokens, i, inside)
             try:
-                yield ast.ModuleSyntax(name, _parse(named[name], (), named, named, (*inside, name)))
+                yield ast.ModuleSyntax(name, _parse(named[name], (), named, named, (*inside, name), {}))
             except QueryError as error:
                 if error.text != named[name]:
                     raise
@@ -278,7 +288,7 @@ def _is_read(tokens: Tokens, entry: WithEntry) -> bool:
     name, of_boxes = written(tokens, entry.name), set(boxes(tokens))
     return any(
         token.kind in (TokenKind.WORD, TokenKind.QUOTED) and i not in of_boxes and i != entry.name
-        and written(tokens, i) == name and tokens.items[i - 1].word in ("FROM", "JOIN", "OF", ",", "(")
+        and written(tokens, i) == name and is_table(tokens, i)
         for i, token in enumerate(tokens.items)
     )  # fmt: skip
 

@@ -435,6 +435,9 @@ class _Reader:
             fail(f"unexpected {found}", hint="ALERT ONCE must follow the whole statement")
         if token.word == "," and accepted == {"RPAR"} and code == "HQ101":
             fail(f"expected ')', found {found}", hint="write consecutive rows side by side: PATTERN (A B)")
+        if token.word in ("AND", "WHERE") and "ON" in accepted and self.tokens.words(i - 2, "PATTERN"):
+            box = self.tokens.items[i - 1].text
+            fail(f"expected ON, found {found}", hint=f"conditions on a box follow ON: PATTERN {box} ON ... AND ...")
         shown = self._shown(accepted)
         if token.kind is TokenKind.WORD and len(token.word) > 2:
             words = {s.split()[0]: s for s in shown} | {u: u for u in _UNITS if "UNIT" in accepted}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
@@ -48,6 +48,7 @@ from query.plan.statement import (
     origins,
     picks_only,
     rewrite,
+    same_input,
     tables_of,
     unbounded_clauses,
     unquoted,
@@ -60,6 +61,8 @@ from query.schema import Field, Schema
 
 #: The only column of history rows that are looked up without showing columns.
 UNSEEN = "__hybrid_found"
+#: The patterns of boxes, by id, and whether now() and the like are allowed in them.
+Known = dict[tuple[int, bool], tuple[ast.ModuleSyntax, Box]]
 #: Hint for matches with neither PARTITION BY nor MEASURES.
 ADD_A_COLUMN = "add MEASURES, for example count(*) AS n, or ask for ALL ROWS PER MATCH"
 
@@ -89,10 +92,12 @@ def bind(
 
 
 def columns_of(
-    query: ast.QuerySyntax, resolve: Callable[[str], Schema], describe: Describe = duck.bind_statement
-) -> tuple[Field, ...]:
-    """Returns the columns of the rows of a query, and checks it. See `bind`."""
-    whole = _Query(query, resolve, False, {}, describe, NO_SESSION)
+    query: ast.QuerySyntax, resolve: Callable[[str], Schema], describe: Describe = duck.bind_statement,
+    known: Known | None = None,
+) -> tuple[Field, ...]:  # fmt: skip
+    """Returns the columns of the rows of a query, and checks it. known: the patterns of boxes of other queries, with
+    the same inputs; those of this one are added. See `bind`."""
+    whole = _Query(query, resolve, False, {}, describe, NO_SESSION, known)
     whole.bind()
     return tuple(whole.columns)
 
@@ -100,8 +105,8 @@ def columns_of(
 class _Query:
     def __init__(
         self, query: ast.QuerySyntax, resolve: Callable[[str], Schema], live: bool,
-        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session,
-    ) -> None:
+        relations: Mapping[str, Sequence[Field]], describe: Describe, session: Session, known: Known | None = None,
+    ) -> None:  # fmt: skip
         self.query = query
         self.resolve = resolve
         self.live = live
@@ -111,6 +116,7 @@ class _Query:
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
         self.warnings: list[str] = []
+        self.boxes: Known = {} if known is None else known
         self.modules = {m.name: self.module(m, relations) for m in query.modules}
         self.match = MatchBinder(
             query.text, live, self.volatile, self.faults, self.warnings, session, self.modules
@@ -151,6 +157,7 @@ class _Query:
         self.raise_faults()
         select_sql, columns = self.select()
         self.raise_faults()
+        select_sql = only_read(select_sql) if self.query.unread else select_sql
         self.columns = columns
         bound = tuple(f for f in factors if f is not None)
         alert: AlertOnce | None = None
@@ -296,11 +303,15 @@ class _Query:
 
     def module(self, module: ast.ModuleSyntax, relations: Mapping[str, Sequence[Field]]) -> Box:
         """Returns the matches of a pattern that boxes name, as a box without a variable. Raises QueryError."""
-        query = module.query
-        inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session)
+        query, key = module.query, (id(module), self.volatile)
+        if key in self.boxes:
+            return self.boxes[key][1]
+        inner = _Query(query, self.resolve, self.live, relations, self.describe, self.session, self.boxes)
         inner.volatile = inner.volatile and self.volatile
         try:
-            return inner.as_module(module.name)
+            box = inner.as_module(module.name)
+            self.boxes[key] = module, box  # the id is of no other one as long as it is kept
+            return box
         except QueryError as error:
             if error.text != own_text(query.text):
                 raise  # a fault in a pattern that this one uses
@@ -360,12 +371,18 @@ class _Query:
                 self.fault("HQ500", f"{history.kind.value} HISTORY in a box is not supported yet", join.span,
                            f"a match of {name} may have several rows", "NEAREST, SEMI and ANTI JOIN have one at most; "
                            f"or read the rows: FROM {name}")
-            elif self.live and unquoted(factor.input_sql.strip()).lower() != history.schema.name.lower():
-                self.fault("HQ500", "a live box joined with the history of another stream is not supported yet",
-                           join.stream.span, f"{name} reads {factor.input_sql.strip()}",
-                           f"read the rows: FROM {name}, or let them feed a stream: into=")
         if self.live:
             self.faults += joined_faults(factor, "", None, Span(0, 0))
+
+    def histories_read(self, plan: Plan, span: Span) -> None:
+        """Checks that each stream whose history boxes are joined with is one that a layer reads: ranges are complete
+        when the events of all layers have come so far. span: of the outermost input."""
+        read = {same_input(one.input_sql) for one in self.inputs} | set(_read_below(plan))
+        for history in joins_of(plan):
+            if history.schema.name.lower() not in read:
+                self.fault("HQ500", f"a live box joined with the history of {history.schema.name}, which no layer "
+                           "reads, is not supported yet", span, f"the layers read {', '.join(sorted(read))}",
+                           "read the rows of the box's pattern in FROM, or let them feed a stream: into=")
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -398,13 +415,11 @@ class _Query:
         self.inputs = members or (self.alone(input_sql, plan),)
         merged: Schema | None = None
         if plan.boxes and not self.is_module:
+            if self.live:
+                self.histories_read(plan, factor.input_span)
             if read_alike(plan, self.inputs):
                 plan = without_inputs(plan)
             else:
-                if self.live and joins_of(plan):
-                    self.fault("HQ500", "live boxes joined with history, in a pattern over several streams, are not "
-                               "supported yet", factor.input_span, "boxes over other streams",
-                               "let all layers read one stream, or use db.sql")
                 made = merged_inputs(plan, self.inputs, alias, factor.input_span, self.faults)
                 if made is None:
                     return None
@@ -905,3 +920,10 @@ def _span(node: Node, text: ast.ExpressionText) -> Span:
     if found is None:
         return text.span
     return Span(min(text.span.start + found[0], text.span.end), min(text.span.start + found[1], text.span.end))
+
+
+def _read_below(plan: Plan) -> Iterator[str]:
+    """Yields the streams that the patterns of boxes read, in all layers, by name in lower case."""
+    for box in modules(plan.boxes):
+        yield from (same_input(one.input_sql) for one in box.inputs)
+        yield from _read_below(box.plan)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from query.errors import Diagnostic, Span
 from query.language import ast
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan import pattern as rp
 from query.plan.boxes import keys_of_events
-from query.plan.expression import Column, Expression, MatchNumber, Navigation, walk
+from query.plan.expression import Call, Column, Expression, MatchNumber, Navigation, conjuncts, walk
 from query.plan.output import output_columns
-from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
+from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, negated, variables
 from query.plan.plan import Box, Order, Plan, modules
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
@@ -136,6 +137,51 @@ def numbers(plan: Plan) -> Iterator[Diagnostic]:
                 yield Diagnostic("HQ500", "MATCH_NUMBER() inside an expression is not supported yet where a pattern "
                                  f"with boxes has AFTER MATCH {plan.after.kind.value}", e.span, "",
                                  "make it a measure of its own, and compute with that in SELECT")
+
+
+def never_true(plan: Plan) -> Iterator[tuple[Span, str, str]]:
+    """Yields the comparisons of times in DEFINE by which what is later in the pattern would begin or end before
+    something earlier, each with the two variables, the earlier one first."""
+    order = _follows(plan.pattern) if plan.boxes else set()
+    for define in plan.defines if order else ():
+        for part in conjuncts(define.condition):
+            if not isinstance(part, Call) or part.function not in ("<", ">") or len(part.arguments) != 2:
+                continue
+            left, right = (_time_of(plan, side, define.variable) for side in part.arguments)
+            less, more = (left, right) if part.function == "<" else (right, left)
+            if less is not None and more is not None and (more, less) in order:
+                yield part.span, more, less
+
+
+def _time_of(plan: Plan, side: Expression, variable: str) -> str | None:
+    """Returns the variable of whose event or match an expression is a time, None for others. variable: of the row."""
+    if isinstance(side, Navigation) and not side.physical_offset and len(side.variables) == 1:
+        (variable,), side = side.variables, side.argument
+    is_box = any(box.variable == variable for box in plan.boxes)
+    times = ("#t0", "#t1") if is_box else ("#t0", "#t1", plan.order_by[0].column.name)
+    return variable if isinstance(side, Column) and side.name in times else None
+
+
+def _follows(pattern: RowPattern) -> set[tuple[str, str]]:
+    """Returns the pairs of variables whose rows are always in this order."""
+
+    def pairs(one: RowPattern) -> set[tuple[str, str]]:
+        match one:
+            case rp.Sequence(parts):
+                names = [(*variables(part), *negated(part)) for part in parts]
+                across = {(a, b) for i, one in enumerate(names) for a in one for more in names[i + 1 :] for b in more}
+                return across.union(*map(pairs, parts))
+            case rp.Alternation(choices):
+                return set().union(*map(pairs, choices))
+            case rp.Repeat(body, _, at_most):
+                inside = pairs(body)
+                return inside if at_most == 1 else inside | {(b, a) for a, b in inside}
+            case rp.Exclusion(body):
+                return pairs(body)
+        return set()
+
+    found = pairs(pattern)
+    return {(a, b) for a, b in found if a != b and (b, a) not in found}
 
 
 def physical_steps(expression: Expression) -> Iterator[Diagnostic]:

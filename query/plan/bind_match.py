@@ -18,7 +18,7 @@ from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
 from query.language.session import NO_SESSION, Session
 from query.plan import pattern as rp
-from query.plan.bind_boxes import BoxBinder, numbers, physical_steps
+from query.plan.bind_boxes import BoxBinder, never_true, numbers, physical_steps
 from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
@@ -97,6 +97,11 @@ class MatchBinder:
             settings=self.session.settings, boxes=boxes,
         )  # fmt: skip
         self.faults += numbers(plan) if boxes else ()
+        self.warnings += [
+            f"{self.text[span.start : span.end]} is never true, as {later} follows {earlier}: in a pattern with boxes "
+            f"each begins after the one before has ended. Matches that overlap are found among rows: FROM a pattern"
+            for span, earlier, later in never_true(plan)
+        ]
         return plan
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:

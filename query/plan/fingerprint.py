@@ -168,6 +168,12 @@ def names_a_file(name: str) -> bool:
 
 def encoded(plan: q.Plan) -> bytes:
     """Returns the bytes that are hashed."""
+    return _encoded(_ThisOne(plan))
+
+
+@lru_cache(maxsize=256)  # a layer is part of all above it
+def _encoded(one: _ThisOne) -> bytes:
+    plan = one.plan
     # unread columns may be added or dropped, and DEFINE v AS TRUE is no condition
     read = set(plan.columns)
     fields = tuple(f for f in plan.schema.fields if f.name in read)

@@ -268,10 +268,10 @@ def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
     result = shared(3, [50, 400], 4_000, 1, 1, False, said.append, keys=10)
     assert result["disagreements"] == []
     assert [(r["queries"], r["push"]) for r in result["results"]] == [
-        ("boxes", 50), ("boxes", 400), ("events", 50), ("events", 400)
+        ("boxes", 50), ("boxes", 400), ("events", 50), ("events", 400), ("streams", 50), ("streams", 400)
     ]  # fmt: skip
     assert all(r["matches"] > 10 and r["times"] > 0 for r in result["results"])
-    assert len(said) == 5
+    assert len(said) == 7
 
 
 def test_a_query_that_finds_something_else_beside_others_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_a_query_that_finds_something_else_beside_others_is_told(monkeypatch: py
     whole = module.pushed
     monkeypatch.setattr(module, "pushed", lambda plans, *rest: (whole(plans, *rest)[0], [(len(plans), 0)] * len(plans)))
     wrong = module.shared(2, [200], 400, 1, 1, False, lambda text: None, keys=5)["disagreements"]
-    assert wrong == [f"{kind}, push 200, query {q}" for kind in ("boxes", "events") for q in (0, 1)]
+    assert wrong == [f"{kind}, push 200, query {q}" for kind in module.UPPERS for q in (0, 1)]
 
 
 @pytest.mark.slow

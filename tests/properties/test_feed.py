@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from matching.batch import EventBatch, Matches
 from matching.by_reference import ReferenceMatcher
 from matching.drive import Drive
-from matching.feed import Feed, Member, needed_from
+from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher, make_matcher
+from matching.needed import needed_from
 from matching.ordering import Ordering
 from matching.program.program import NoKernel, assemble
 from query.errors import DataError, QueryError

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
 from matching.drive import Drive
-from matching.feed import Feed, Member, needed_from
+from matching.feed import Feed, Member
 from matching.matcher import KernelMatcher, make_matcher
+from matching.needed import needed_from
 from matching.ordering import Ordering
 from matching.spill import Policy, Spill
 from query.language.ast import Selection

@@ -198,7 +198,7 @@ def test_a_box_may_be_joined_with_the_rows_of_a_pattern(tmp_path: Path) -> None:
         }
         assert len(found["visit"]) > 9
         assert found["visit"] == found["visits"]
-        with pytest.raises(QueryError, match="a live box joined with the history of another stream"):
+        with pytest.raises(QueryError, match="a live box joined with the history of visit, which no layer"):
             db.watch(f"WITH joined AS ({JOINED.format(columns='pa.pages', of='visit')}) {box}")
 
 

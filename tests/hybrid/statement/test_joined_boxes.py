@@ -98,10 +98,10 @@ def test_history_of_another_stream() -> None:
         for name in "eh":
             db.push(name, ROWS)
         assert db.sql(text).arrow().to_pylist() == WANTED
-        with pytest.raises(QueryError, match="a live box joined with the history of another stream") as refused:
+        with pytest.raises(QueryError, match="a live box joined with the history of h, which no layer") as refused:
             db.watch(text)
         (fault,) = refused.value.diagnostics
-        assert (fault.code, refused.value.text[fault.span.start : fault.span.end]) == ("HQ500", "h")
+        assert (fault.code, refused.value.text[fault.span.start : fault.span.end]) == ("HQ500", "e")
 
 
 @pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])

@@ -176,6 +176,18 @@ def test_a_spoilt_record_fails_the_query_and_says_so(tmp_path: Path) -> None:
         assert db.streams()["ticks"]["accepted"] == 1200
 
 
+def test_what_was_read_back_is_told_at_the_end_too(tmp_path: Path) -> None:
+    with opened(tmp_path / "db", "20KB") as db:
+        alerts = watched(db, named=False)
+        for rows in batches(30):
+            db.push("ticks", rows)
+        before = {name: one.stats()["read_back"] for name, one in alerts.items()}
+        db.advance("ticks", None)
+        after = {name: one.stats()["read_back"] for name, one in alerts.items()}
+    assert max(before.values()) > 0
+    assert all(after[name] >= count for name, count in before.items())  # before, 0
+
+
 @pytest.mark.slow
 def test_several_streams_share_the_limit(tmp_path: Path) -> None:
     def run(db: Database) -> list[str]:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch
-from matching.feed import Feed, needed_from
+from matching.feed import Feed
 from matching.members import Member
+from matching.needed import needed_from
 from query.errors import HybridWarning
 from query.plan.plan import Plan
 from tests.hierarchies import (

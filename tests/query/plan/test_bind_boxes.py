@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import pytest
 
-from query.errors import QueryError
+from query.errors import HybridWarning, QueryError
 from query.language.parse import parse
+from query.plan import bind as bind_module
 from query.plan.bind import bind
 from query.plan.boxes import bounded, common_keys, independent_of_before, layers
 from query.plan.fingerprint import fingerprint
@@ -22,6 +26,51 @@ def test_faults(name: str, query: str, expected: str) -> None:
     with pytest.raises(QueryError) as caught:
         bind(parse(query), lambda _: EVENTS)
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(("pattern", "condition", "warned"), [
+    ("A B", "B.t0 < A.t1", "B.t0 < A.t1 is never true, as B follows A"),
+    ("A B", "n > 1 AND FIRST(A.t1) > t1", r"FIRST\(A.t1\) > t1 is never true, as B follows A"),
+    ("A+ ~E B", "t1 < LAST(A.t0)", r"t1 < LAST\(A.t0\) is never true, as B follows A"),
+    ("E B", "t0 < E.ts", "t0 < E.ts is never true, as B follows E"),
+    ("(A | B) B", "t0 < A.t1", "t0 < A.t1 is never true, as B follows A"),  # or there is no A
+    ("A B", "B.t0 <= A.t1", None),  # there may be several events of one time
+    ("A B", "B.t0 < A.t1 OR n > 1", None),
+    ("(A B)+", "t0 < LAST(A.t1)", None),
+    ("A B", "t0 - A.t1 < INTERVAL 1 MINUTE", None),
+])  # fmt: skip
+def test_times_against_their_order(pattern: str, condition: str, warned: str | None) -> None:
+    # Before: such a pattern found nothing, and nothing said so.
+    define = f"A AS PATTERN visit, B AS PATTERN visit ON {condition}" + ", E AS s = 'e'" * ("E" in pattern)
+    define = define if "A" in pattern else define.removeprefix("A AS PATTERN visit, ")
+    text = over({"visit": VISIT}, statement(pattern, "NEXT", define, 60))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", HybridWarning)
+        plan_of(text)
+    found = [str(one.message) for one in told]
+    assert len(found) == (warned is not None)
+    assert warned is None or re.match(warned, found[0])
+
+
+def test_a_box_may_have_the_name_of_its_entry() -> None:
+    # Before: the entry passed for one that is read, and the statement for one of two patterns.
+    text = over({"v": VISIT}, OF_BOX.replace("PATTERN visit", "PATTERN v"))
+    plan = bind(parse(text), lambda _: EVENTS, live=True)
+    assert len(plan.factors) == 1
+    assert "SELECT 0" not in plan.select_sql  # before, EXPLAIN showed it
+
+
+def test_each_pattern_of_many_layers_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: once for each way to it, so that two boxes of the layer below made 2 ** 12 of them.
+    bound: list[str] = []
+    whole = bind_module._Query.as_module
+    monkeypatch.setattr(bind_module._Query, "as_module", lambda self, name: bound.append(name) or whole(self, name))
+    patterns = {"p0": VISIT}
+    for i in range(1, 13):
+        define = f"V AS PATTERN p{i - 1}, U AS PATTERN p{max(i - 2, 0)} ON n > 1"
+        patterns[f"p{i}"] = statement("V U", "NEXT", define, 60 + i)
+    bind(parse(OF_BOX.replace("PATTERN visit", "PATTERN p12"), (), patterns), lambda _: EVENTS)
+    assert sorted(bound) == sorted(patterns)
 
 
 def test_a_pattern_is_named_from_outside_too() -> None:

@@ -1,0 +1,62 @@
+"""Queries with boxes of one feed that began apart, and read the same patterns later on; and who reads which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matching.hierarchy.choice import shares_patterns
+from matching.hierarchy.earlier import can_be_divided
+from matching.hierarchy.matcher import HierarchyMatcher, may_join
+from matching.members import Group, Member
+from query.plan.plan import Plan
+
+
+def unite(groups: list[Group], sources: tuple[str, ...], first_us: int) -> bool:
+    """Lets queries with boxes that began apart from others join the patterns that both read, from the next event on:
+    the others have read events that these do not see. Returns True if some of them may join later.
+
+    groups: of the feed; those whose queries have joined others are removed. sources: as the feed's events name them.
+    first_us: the time of the next event, which is later than that of all before it."""
+    later = False
+    for group in list(groups):
+        matchers = [m.matcher for m in group.members if isinstance(m.matcher, HierarchyMatcher)]
+        if len(matchers) < len(group.members) or any(m.shedder is not None for m in group.members):
+            continue
+        if not group.plain or group.since_seq:
+            later = True
+        elif all(matcher.earlier is None and can_be_divided(matcher.plan) for matcher in matchers):
+            target = _to_join(groups, group, [matcher.plan for matcher in matchers])
+            if target is not None and target.modules is not None:
+                for member, matcher in zip(group.members, matchers, strict=True):
+                    member.matcher = matcher.joins(target.modules, first_us, group.sources or sources)
+                target.members += group.members
+                groups.remove(group)
+    return later
+
+
+def _to_join(groups: Sequence[Group], group: Group, plans: Sequence[Plan]) -> Group | None:
+    """Returns the group whose patterns of boxes the queries of another one can read instead of their own, None without
+    one. plans: of the queries."""
+    before = groups.index(group)
+    for i, other in enumerate(groups):
+        modules = other.modules
+        if other is group or modules is None or not other.plain or other.since_seq or other.sources:
+            continue
+        if i > before and group.modules is not None and not group.sources:
+            break  # that one joins this one
+        known = [plan for m in other.members if (plan := m.plan_of_boxes) is not None]
+        if all(may_join(plan, modules) and shares_patterns(plan, known) for plan in plans):
+            return other
+    return None
+
+
+def patterns_read(group: Group, member: Member) -> dict[str, dict[str, int]]:
+    """Returns, for each pattern of a query's boxes that is searched as a layer, the number of events that it was
+    searched in, and of queries of its group that read it."""
+    if not isinstance(member.matcher, HierarchyMatcher):
+        return {}
+    used = [m.matcher.used().modules for m in group.members if isinstance(m.matcher, HierarchyMatcher)]
+    return {
+        name: {"events": module.searched, "queries": sum(id(module) in one for one in used)}
+        for name, module in member.matcher.patterns().items()
+    }
