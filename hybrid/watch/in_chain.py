@@ -43,8 +43,6 @@ class InChain:
     #: A chain has no member in a feed and no shedding: hybrid.watch.shedding refuses it.
     member = None
     shedding = None
-    #: A chain raises its failures.
-    failure = None
     names_sequences = False
 
     def __init__(
@@ -107,6 +105,10 @@ class InChain:
                 f"{show_us(slowest.watermark_us)}: db.advance raises it without events")
         return found
 
+    @property
+    def failure(self) -> Exception | None:
+        return self.chain.failure
+
     def columns(self, stream: str) -> Collection[str] | None:
         return None  # later pushes carry all columns
 
@@ -144,6 +146,8 @@ class InChain:
         for name, (batch, _) in had.items():
             chain.push(name, batch, None)
         self._stand(chain)
+        if chain.failure is not None:
+            raise chain.failure
         self.chain, self.begun = chain, begun
 
     # ---- overload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any, Protocol, TypeAlias
 
 from archive.reader import HistoryReader
@@ -209,6 +210,7 @@ class LiveQuery:
             self.take(found)
         failure = self.events.failure
         if failure is not None:
+            self._answer_all()
             raise failure
 
     def take(self, found: list[Matches]) -> None:
@@ -219,13 +221,25 @@ class LiveQuery:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
 
-    def settle(self) -> None:
-        """Answers matches whose history is complete; ends the alerts when no more rows can come."""
+    def _answer(self) -> None:
+        """Answers matches whose history is complete."""
         events = self.events
         if self.asking is not None:
             reached_us = events.watermark_us
             for answer in self.asking.settle(self.histories, reached_us, events.ended, events.accepted):
                 self.alerts.add_answer(answer)
+
+    def _answer_all(self) -> None:
+        """Answers matches whose history is complete, and waits until it is read."""
+        self._answer()
+        while self.asking is not None and self.asking.running is not None:
+            wait([self.asking.running])
+            self._answer()
+
+    def settle(self) -> None:
+        """Answers matches whose history is complete; ends the alerts when no more rows can come."""
+        events = self.events
+        self._answer()
         if events.ended and (self.driver is None or not self.driver.waiting_count):
             self.alerts.finish("replaced" if events.left else "ended")
 
