@@ -562,7 +562,7 @@ class KernelMatcher:
 
     def _expire_before_failure(self) -> None:
         """Decides what time has decided when the first row not taken comes."""
-        if not len(self._untaken) or self.program.within_us is None and windowed(self.engine) is None:
+        if not len(self._untaken) or (self.program.within_us is None and windowed(self.engine) is None):
             return
         unknown, of = self._first_unknown(), self.store.partition[self._untaken[0]]
         now = int(self.store.ts[self._untaken[0] if unknown is None else unknown])
