@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from hybrid.rows.duck import connections_made
+from hybrid.rows.duck import connections_made, cursor
 from hybrid.rows.times import duration_us, show_duration
 from query.errors import NO_SPAN, DataError, Diagnostic, QueryError
 from query.stopping import Stop, Stopped, stopping
@@ -98,3 +98,14 @@ def memory_of(connection: duckdb.DuckDBPyConnection) -> int:
         cursor.close()
     assert row is not None
     return bytes_of(str(row[0]))
+
+
+def bytes_of_statements(limit: str | None) -> int:
+    """Returns the memory that a statement may take under a memory_limit; None: DuckDB's own limit."""
+    if limit is not None:
+        return bytes_of(limit)
+    own = cursor()
+    try:
+        return memory_of(own)
+    finally:
+        own.close()

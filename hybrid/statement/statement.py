@@ -98,9 +98,16 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
         return answer(text, relations)
 
 
-def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
+def matches(
+    text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout: Any = None, **tables: Any
+) -> Compressed:
     """Returns the matches of one statement over named tables as a graph; see hybrid.matches."""
-    with Relations(text, tables, connection=connection).open() as relations:
+    with (
+        duck.interruptible(connection),
+        limited(text, timeout, connection) as stop,
+        Relations(text, tables, connection=connection).open() as relations,
+    ):
+        stop.bytes_max = memory_of(relations.connection)
         query = parse(text, relations.names(), relations.patterns)
         relations.allow(query)
         plan = relations.bind(query)
