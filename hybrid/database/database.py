@@ -653,8 +653,9 @@ class Database:
     def _backtests(
         self, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any] | None, timeout: Any
     ) -> list[Result]:
+        bytes_max = bytes_of_statements(self._parts.memory_limit)
         with limited(texts[-1], timeout, None) as stop:
-            stop.bytes_max = bytes_of_statements(self._parts.memory_limit)
+            stop.bytes_max = bytes_max
             return backtests(self._opened, texts, start, end, tables or {})
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:

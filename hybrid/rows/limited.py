@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
@@ -62,7 +62,8 @@ def limited(text: str, timeout: Any, connection: duckdb.DuckDBPyConnection | Non
         stop.asked = True
         while not over.wait(_AGAIN_S):
             for one in list(connections):
-                one.interrupt()
+                with suppress(duckdb.ConnectionException):  # it has been closed
+                    one.interrupt()
 
     with stopping(stop), connections_made() as connections:
         if connection is not None:
