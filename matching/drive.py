@@ -59,7 +59,7 @@ class Drive:
         except Exception as error:  # noqa: BLE001  (any failure is that of the query)
             self.failure = error
             out += before_failure(self.matcher)
-            failed_us = getattr(self.matcher, "failed_us", None)
+            failed_us = failed_at(self.matcher)
             self.failed_us = self._advanced_us if failed_us is None else failed_us
         return out
 
@@ -130,6 +130,12 @@ def before_failure(matcher: Matcher) -> list[Matches]:
         return [] if decided is None else [m for m in decided() if len(m) or m.rows.num_rows]
     except Exception:  # noqa: BLE001  (what has failed is known; this is a lack of memory, for example)
         return []
+
+
+def failed_at(matcher: Matcher | None) -> int | None:
+    """Returns the time of the event at which a matcher has failed; None if it does not know it."""
+    found: int | None = getattr(matcher, "failed_us", None)
+    return found
 
 
 def parts(batch: EventBatch) -> Iterator[EventBatch]:

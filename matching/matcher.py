@@ -214,6 +214,8 @@ class KernelMatcher:
         #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
         self._untaken: Int64Array = NO_ROWS
         self._unfit: Decode | None = None
+        #: time of the row at which it has failed; None: it was none
+        self.failed_us: int | None = None
         self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
@@ -478,6 +480,8 @@ class KernelMatcher:
         if index is not None:
             rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
             self._untaken = rows[index:]
+            if index < len(rows):
+                self.failed_us = int(self.store.ts[rows[index]])
 
     def before_failure(self) -> list[Matches]:
         """Returns the matches that were decided before the row at which `push` or `advance` has failed, in any batches;
@@ -497,11 +501,6 @@ class KernelMatcher:
         if self._unsettled is not None:
             out = self._settle_before_failure(self._unsettled, out)
         return self._fit(self._hold(out, False, come) if self.measures.ahead else out)
-
-    @property
-    def failed_us(self) -> int | None:
-        """Returns the time of the row at which it has failed; None if it was none."""
-        return int(self.store.ts[self._untaken[0]]) if len(self._untaken) else None
 
     def _decoded(self) -> Decode:
         """Returns the decided matches."""

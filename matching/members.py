@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import before_failure, parts
+from matching.drive import before_failure, failed_at, parts
 from matching.ordering import Ordering, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
@@ -43,6 +43,11 @@ class Member:
     def stuck(self) -> int:
         """See matching.batch.Matcher."""
         return 0 if self.matcher is None else self.matcher.stuck
+
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed; None if it is not known."""
+        return None if self.failure is None else failed_at(self.matcher)
 
     @property
     def alone(self) -> Matcher:

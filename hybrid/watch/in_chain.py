@@ -109,6 +109,10 @@ class InChain:
     def failure(self) -> Exception | None:
         return self.chain.failure
 
+    @property
+    def failed_us(self) -> int | None:
+        return self.chain.watermark_us if self.chain.failure is not None else None
+
     def columns(self, stream: str) -> Collection[str] | None:
         return None  # later pushes carry all columns
 

@@ -76,8 +76,8 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_purpose", "_sharing", "_spill", "_stuck_before", "begun", "factor", "left",
-        "member", "shedding", "stream", "streams",
+        "_accepted_before", "_failed_us", "_filling", "_purpose", "_sharing", "_spill", "_stuck_before", "begun",
+        "factor", "left", "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +99,7 @@ class InFeed:
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
         self._stuck_before = 0
+        self._failed_us: int | None = None
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -151,6 +152,10 @@ class InFeed:
     def failure(self) -> Exception | None:
         return None if self.member is None else self.member.failure
 
+    @property
+    def failed_us(self) -> int | None:
+        return self._failed_us if self.member is None else self.member.failed_us
+
     def columns(self, stream: str) -> Collection[str] | None:
         return self.factor.plan.columns
 
@@ -167,7 +172,8 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self.member, self.left = member.stuck, None, True
+        self._stuck_before, self._failed_us, self.left = member.stuck, member.failed_us, True
+        self.member = None
         feed.remove(member)
         if not len(feed):
             self.stream.feed = None

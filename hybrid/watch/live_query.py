@@ -84,6 +84,11 @@ class Events(Protocol):
     def failure(self) -> Exception | None:
         """Returns the error that ended it, after its last matches."""
 
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed: all matches decided by then have come. None if that is
+        not known."""
+
     def columns(self, stream: str) -> Collection[str] | None:
         """Returns the columns that it reads of kept events of a stream (None: all)."""
 
@@ -252,8 +257,9 @@ class LiveQuery:
     @property
     def reached_us(self) -> int | None:
         """Returns the watermark of the last pattern's input, held back by the last events of rows that wait for their
-        history: END_US if no row can come, None without one."""
-        watermark_us = self.events.watermark_us
+        history: END_US if no row can come, None without one. Of a query that has failed it does not pass the event at
+        which it has: rows from then on are missing, not absent."""
+        watermark_us = self.events.failed_us if self.alerts.failed else self.events.watermark_us
         waiting_us = None if self.driver is None else self.driver.waiting_from_us()
         return watermark_us if watermark_us is None or waiting_us is None else min(watermark_us, waiting_us)
 

@@ -92,6 +92,26 @@ def test_rows_of_a_pattern_over_rows_come_out_before_a_failure_of_either() -> No
         assert answer(text, [20]) == answer(text, [5, 20]) == one_by_one
 
 
+def test_rows_before_a_failing_row_go_into_a_stream_and_nothing_seems_absent_behind_it() -> None:
+    text = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m"
+    alone = """SELECT * FROM pairs MATCH_RECOGNIZE (MEASURES C.a AS c PATTERN (C ~D) WITHIN INTERVAL '2' SECOND
+        DEFINE D AS a > 8) AS m"""
+    found = []
+    for cuts in ([20], [5, 20], list(range(1, 21))):
+        with hybrid.connect() as db:
+            db.create_stream("ticks", COLUMNS, time="ts", key="k")
+            db.watch(text, into="pairs", time="t")
+            absence = db.watch(alone)
+            for low, high in zip([0, *cuts], cuts, strict=False):
+                db.push("ticks", ROWS[low:high])
+            pairs = db.sql("SELECT a FROM pairs ORDER BY a").fetchall()
+            found.append((pairs, rows_and_error(absence)))
+    assert [a for (a,) in found[0][0]] == [0, 1, 4, 5, 8, 9, 12]
+    assert found[0] == found[1] == found[2]
+    # Before: also 12, two seconds behind which the query has failed.
+    assert [row["c"] for row in found[0][1][0]] == [0, 1, 4, 5, 9]
+
+
 def test_rows_before_a_failing_row_are_joined_with_history() -> None:
     text = """SELECT m.a, h.low FROM ticks MATCH_RECOGNIZE (PARTITION BY k
         MEASURES A.v AS a, LAST(v) AS b, FIRST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m
