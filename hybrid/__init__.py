@@ -95,18 +95,28 @@ def sql(
     return with_local_tables(run, tables, sys._getframe(1), connection)
 
 
-def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
+def matches(
+    text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None,
+    timeout: Any = None, **tables: Any,
+) -> Compressed:  # fmt: skip
     """Returns all matches of one statement as a compressed graph, for patterns with very many matches per row.
 
     text: as for hybrid.sql, with one pattern under SELECTION SKIP TILL NEXT MATCH or SKIP TILL ANY MATCH and a SELECT
-    that only picks its columns. Time and memory depend on the rows, not on the matches. Raises QueryError, DataError.
+    that only picks its columns. Time and memory depend on the rows, not on the matches. params, timeout: as in
+    hybrid.sql; the timeout is that of the graph, not of what is read from it. Raises QueryError, DataError.
     """
     from archive.interrupts import Deferred
 
     with Deferred():
         from hybrid.statement.local_tables import with_local_tables
         from hybrid.statement.statement import matches as compressed
-    return with_local_tables(lambda known: compressed(text, connection, **known), tables, sys._getframe(1), connection)
+        from query.language.parameters import filled
+    text = text if params is None else filled(text, params)
+
+    def run(known: Mapping[str, Any]) -> Compressed:
+        return compressed(text, connection, timeout, **known)
+
+    return with_local_tables(run, tables, sys._getframe(1), connection)
 
 
 def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:

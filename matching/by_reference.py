@@ -16,7 +16,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Matches
 from matching.ipc import from_ipc, to_ipc
 from matching.types import arrow_type
-from query.errors import DataError, first_line
+from query.errors import DataError, QueryError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import Settings, quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
@@ -84,6 +84,9 @@ class ReferenceMatcher:
         self._kept = _Kept()
         self._progress: dict[tuple[object, ...], _Progress] = {}
         self._watermark_us: int | None = None
+        self._came = 0  # rows of a push that is not over
+        #: time of the event at which it has failed
+        self.failed_us: int | None = None
         self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
         self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
@@ -96,7 +99,35 @@ class ReferenceMatcher:
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
         self.keep(batch)
-        return self._emit(ended=False)
+        self._came = len(batch)
+        found = self._emit(ended=False)
+        self._came = 0
+        return found
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided before the event at which `push` has failed; to be called once, right
+        after its error."""
+        if not self._came:
+            return []
+        kept, known = self._kept, len(self._kept.rows) - self._came
+        low, high = 0, self._came - 1  # so many of the events do not fail
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (low, middle - 1) if self._fails(kept, known + middle) else (middle, high)
+        if self._fails(kept, known + low, 0):
+            self._fails(kept, known + low)
+        self.failed_us = kept.ts_us[known + low]
+        return [self._emit(ended=False)]
+
+    def _fails(self, kept: _Kept, count: int, time: int = -1) -> bool:
+        """True if an error comes of the first rows when time has reached the one that lies `time` behind their end."""
+        self._kept = kept.only(range(count))
+        self._watermark_us = kept.ts_us[max(count + time, 0)]
+        try:
+            self._matches(self._decide(ended=False)[1])
+        except (DataError, QueryError):
+            return True
+        return False
 
     def keep(self, batch: EventBatch) -> None:
         """Takes events without searching: their matches come with the next push, or with `advance`."""
@@ -190,6 +221,14 @@ class ReferenceMatcher:
             self._watermark_us = watermark_us
 
     def _emit(self, ended: bool) -> Matches:
+        by_key, fresh = self._decide(ended)
+        matches = self._matches(fresh)
+        self.stuck += sum(match.stuck for match in fresh)
+        self._forget(by_key)
+        return matches
+
+    def _decide(self, ended: bool) -> tuple[dict[tuple[object, ...], list[ReferenceMatch]], list[ReferenceMatch]]:
+        """Returns the matches of each key, and of all keys those that are new, without any change."""
         kept = self._kept
         decided = find(
             self.plan,
@@ -209,10 +248,7 @@ class ReferenceMatcher:
             of_key.append(match)
             if len(of_key) > self._progress[key].emitted:
                 fresh.append(match)
-        self.stuck += sum(match.stuck for match in fresh)
-        matches = self._matches(fresh)
-        self._forget(by_key)
-        return matches
+        return by_key, fresh
 
     def _matches(self, found: Sequence[ReferenceMatch]) -> Matches:
         kept = self._kept

@@ -56,6 +56,31 @@ class Decode:
             setattr(out, name, getattr(self, name)[at])
         return out
 
+    def head(self, count: int, length: int = 0) -> Decode:
+        """Returns the first matches. length: of each, if all have the same rows, which then have no bounds."""
+        out = Decode(self.bare)
+        out.begin(count)
+        out.bounds = self.bounds[: count + 1]
+        for name in PER_MATCH:
+            setattr(out, name, getattr(self, name)[:count])
+        total = length * count if length else int(out.bounds[-1])
+        for name in PER_ROW:
+            if hasattr(self, name):
+                setattr(out, name, getattr(self, name)[:total])
+        if hasattr(self, "carried"):
+            out.carried = self.carried[:count]
+        out.at = None if self.at is None else self.at[:count]
+        return out
+
+    def last_rows(self, length: int = 0) -> Int64Array:
+        """Returns the last row of each match; of an empty one its start. length: see `head`."""
+        if length:
+            return self.rows.reshape(self.count, length)[:, -1]
+        some = self.bounds[:-1] < self.bounds[1:]
+        last = self.start.copy()
+        last[some] = self.rows[self.bounds[1:][some] - 1]
+        return last
+
     def then(self, other: Decode) -> Decode:
         """Returns these matches followed by those of another."""
         out = Decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.ordering import Ordering
@@ -20,28 +20,48 @@ _HEAD = struct.Struct("<4s?qq")  # magic, whether there is a watermark, the wate
 class Drive:
     """An Ordering in front of a Matcher. Takes on-time events in arrival order and returns the matches they decide.
 
-    Not thread safe. An error of the Matcher is raised; events pushed before it remain pushed.
+    Not thread safe. failure: the error of the Matcher, None if it has not failed; the matches before it have been
+    returned, and none come any more. failed_us: all events before that time, and none from then on, have been matched
+    without it.
     """
 
-    __slots__ = ("_advanced_us", "matcher", "ordering")
+    __slots__ = ("_advanced_us", "failed_us", "failure", "matcher", "ordering")
 
     def __init__(self, ordering: Ordering, matcher: Matcher) -> None:
         self.ordering = ordering
         self.matcher = matcher
         self._advanced_us: int | None = None
+        self.failure: Exception | None = None
+        self.failed_us: int | None = None
 
     def push(self, batch: EventBatch, watermark_us: int | None) -> list[Matches]:
         """Takes n on-time events and the stream's watermark after them, or None if it has none yet.
 
         Returns the non-empty Matches in order of emission."""
-        out = list(pushed(self.matcher, [self.ordering.push(batch, watermark_us)]))
+        out = self._pushed(self.ordering.push(batch, watermark_us))
         return out if watermark_us is None else out + self._advance(watermark_us)
 
     def advance(self, watermark_us: int | None) -> list[Matches]:
         """Announces that no event with time < watermark_us can still come; None: the input has ended. Returns the
         matches."""
-        out = list(pushed(self.matcher, [self.ordering.advance(watermark_us)]))
-        return out + self._advance(watermark_us)
+        return self._pushed(self.ordering.advance(watermark_us)) + self._advance(watermark_us)
+
+    def _pushed(self, batch: EventBatch) -> list[Matches]:
+        return self._until_failure(lambda: pushed(self.matcher, [batch]))
+
+    def _until_failure(self, act: Callable[[], Iterator[Matches]]) -> list[Matches]:
+        """Returns the matches of what the matcher does, up to its failure."""
+        out: list[Matches] = []
+        if self.failure is not None:
+            return out
+        try:
+            out += act()
+        except Exception as error:  # noqa: BLE001  (any failure is that of the query)
+            self.failure = error
+            out += before_failure(self.matcher)
+            failed_us = failed_at(self.matcher)
+            self.failed_us = self._advanced_us if failed_us is None else failed_us
+        return out
 
     def snapshot(self) -> bytes:
         """Returns held events and the Matcher's state, versioned."""
@@ -70,8 +90,10 @@ class Drive:
             # An unchanged watermark decides nothing more: later events are not before it.
             if self._advanced_us is not None and watermark_us <= self._advanced_us:
                 return []
+        found = self._until_failure(lambda: advanced(self.matcher, watermark_us))
+        if watermark_us is not None:
             self._advanced_us = watermark_us
-        return list(advanced(self.matcher, watermark_us))
+        return found
 
 
 def run(matcher: Matcher, batches: Iterable[EventBatch], end_us: int | None = None) -> Iterator[Matches]:
@@ -98,6 +120,22 @@ def advanced(matcher: Matcher, watermark_us: int | None) -> Iterator[Matches]:
     matches = matcher.advance(watermark_us)
     if len(matches) or matches.rows.num_rows:
         yield matches
+
+
+def before_failure(matcher: Matcher) -> list[Matches]:
+    """Returns the non-empty Matches that a matcher had decided before the event at which it has just failed, in order
+    of emission: as if what it was given had been cut there. Empty if the matcher does not know them."""
+    decided = getattr(matcher, "before_failure", None)
+    try:
+        return [] if decided is None else [m for m in decided() if len(m) or m.rows.num_rows]
+    except Exception:  # noqa: BLE001  (what has failed is known; this is a lack of memory, for example)
+        return []
+
+
+def failed_at(matcher: Matcher | None) -> int | None:
+    """Returns the time of the event at which a matcher has failed; None if it does not know it."""
+    found: int | None = getattr(matcher, "failed_us", None)
+    return found
 
 
 def parts(batch: EventBatch) -> Iterator[EventBatch]:

@@ -211,6 +211,11 @@ class KernelMatcher:
         self.floor = self.serial = 0
         self._looked: Looked | None = None  # between `wants` and `take`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
+        #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
+        self._untaken: Int64Array = NO_ROWS
+        self._unfit: Decode | None = None
+        #: time of the row at which it has failed; None: it was none
+        self.failed_us: int | None = None
         self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
@@ -281,7 +286,8 @@ class KernelMatcher:
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher. Raises DataError if a condition cannot be computed and QueryError HQ600 if a
-        partition needs more partial matches than EnginePlan.runs_max; the matcher is unusable after either."""
+        partition needs more partial matches than EnginePlan.runs_max; the matcher is unusable after either, but for
+        `before_failure`."""
         self.rows.append(batch)
         wanted = self.wants(batch.sources)
         self.take(self.rows.retain([wanted]))
@@ -419,7 +425,7 @@ class KernelMatcher:
         """Takes the wanted rows, which are at `positions`, through the engine."""
         count, features, failing = length(positions), looked.features, looked.failing
         if failing is not None:
-            self._leave_tables(positions)
+            self._leave_tables(positions, looked)
         mask = self._tests.mask(count, looked.tests)
         height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
@@ -451,8 +457,10 @@ class KernelMatcher:
                 if self._answers is not None:
                     self._answers.end()
         except ConditionFailed as failed:
+            self._stop_at(positions, failed.index)
             raise self._tests.why(self.values, self.store, *failed.args) from None
         except OverBudget as over:
+            self._stop_at(positions, over.index)
             raise over_budget(self.plan, self.program, self.chosen.runs_max, *over.args) from None
         if looked.wanted is not None and self._tests.looks_at_runs:
             touched = self.store.partition[positions]
@@ -467,14 +475,138 @@ class KernelMatcher:
         kept.put(slice(0, self.store.count), feature, valid)
         self._kept_of_all = True
 
-    def _leave_tables(self, positions: Int64Array | slice) -> None:
+    def _stop_at(self, positions: Int64Array | slice, index: int | None) -> None:
+        """Notes that the rows at `positions` have been taken up to `index` only."""
+        if index is not None:
+            rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+            self._untaken = rows[index:]
+            if index < len(rows):
+                self.failed_us = int(self.store.ts[rows[index]])
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided before the row at which `push` or `advance` has failed, in any batches;
+        of a measure that cannot be computed those before its match. To be called once, right after the error."""
+        self.store.floor = self.floor
+        if self._unfit is not None:
+            return self._fit(self._unfit)
+        if (windows := windowed(self.engine)) is not None:
+            self._expire_before_failure()
+            return [self._rows_of_windows(windows.windows())] if self.engine.decided else []
+        parts = [self._cut(self._decoded())]
+        self._expire_before_failure()
+        parts.append(self._decoded())
+        if not self.chosen.keeps_rows:
+            return [matches for part in parts for matches in self._fit(part)]
+        out, come = parts[0].then(parts[1]), self._first_unknown()
+        if self._unsettled is not None:
+            out = self._settle_before_failure(self._unsettled, out)
+        return self._fit(self._hold(out, False, come) if self.measures.ahead else out)
+
+    def _decoded(self) -> Decode:
+        """Returns the decided matches."""
+        out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
+        self.engine.decode(self.store, out)
+        return out
+
+    def _fit(self, out: Decode) -> list[Matches]:
+        """Returns decoded matches up to the first one of which a measure cannot be computed."""
+        length = 0 if self.chosen.chain is None else len(self.chosen.chain.variables)
+        low, high = 0, out.count
+        while low < high:
+            middle = (low + high + 1) // 2 if low or high < out.count else high
+            try:
+                self.matches_of(out.head(middle, length))
+                low = middle
+            except Exception:  # noqa: BLE001  (it has been raised, or comes after what is)
+                high = middle - 1
+        return [self.matches_of(out.head(low, length))] if low else []
+
+    def _over(self, rows: Int64Array) -> np.ndarray:
+        """Returns, for starts of matches, whether WITHIN is over for them when the first row not taken comes."""
+        if not len(self._untaken) or self.program.within_us is None:
+            return np.zeros(len(rows), np.bool_)
+        now = self.store.ts[self._untaken[0]]
+        return np.asarray(now - self.store.ts[rows] > self.program.within_us)
+
+    def _cut(self, out: Decode) -> Decode:
+        """Returns those of the decided matches that do not depend on the rows not taken. They are the first ones."""
+        length = 0 if self.chosen.chain is None else len(self.chosen.chain.variables)
+        if out.at is None:
+            early = ~np.isin(out.last_rows(length), self._untaken)
+        else:
+            early = ~np.isin(out.at, self._untaken) | self._over(out.start)
+        return out.head(out.count if early.all() else int(early.argmin()), length)
+
+    def _first_unknown(self) -> int | None:
+        """Returns the first row of the store that had not come when the first row not taken was to be taken; None: all
+        had."""
+        if not len(self._untaken):
+            return None
+        if not self.program.reach.after:
+            return int(self._untaken[0])
+        after = int(self.store.chase(self._untaken[:1], self.program.reach.after)[0])
+        return after if after >= 0 else None
+
+    def _taken(self) -> np.ndarray:
+        """Returns, for each row of the store, whether it has been taken."""
+        block = self.rows.block
+        rows = np.arange(block.start, block.stop) if isinstance(block, slice) else block
+        taken = np.ones(self.store.count, np.bool_)
+        if self.program.reach.after:
+            taken = self.store.released[: self.store.count].copy()
+            taken[rows] = True
+        taken[self._untaken] = False
+        taken[rows[np.maximum.accumulate(np.isin(rows, self._untaken))]] = False
+        return taken
+
+    def _expire_before_failure(self) -> None:
+        """Decides what time has decided when the first row not taken comes."""
+        if not len(self._untaken) or (self.program.within_us is None and windowed(self.engine) is None):
+            return
+        unknown, of = self._first_unknown(), self.store.partition[self._untaken[0]]
+        now = int(self.store.ts[self._untaken[0] if unknown is None else unknown])
+        until = NO_ROWS
+        if self.program.reach.after:
+            waiting = np.flatnonzero(~self._taken())
+            until = np.full(len(self.keys), np.iinfo(np.int64).max)
+            np.minimum.at(until, self.store.partition[waiting], self.store.ts[waiting])
+        failed = True
+        while failed:
+            try:
+                self.engine.expire(now, until)
+                failed = False
+            except ConditionFailed as error:  # again that of the row not taken, or one before
+                failed = self.store.partition[error.args[0]] == of
+
+    def _settle_before_failure(self, unsettled: Unsettled, out: Decode) -> Decode:
+        """Returns `out` with the unmatched rows between. Which of those behind the last match of the partition that has
+        failed were decided before is not known, except by time."""
+        attempts = ordered(self.engine)
+        assert attempts is not None
+        last = out.start.max(where=out.partition == self._failed_partition, initial=-1)
+        out = unsettled.settle(self.store, attempts.frontier(len(self.keys)), self._taken(), out)
+        early = (out.partition != self._failed_partition) | (out.start <= last) | self._over(out.start)
+        return out.take(np.flatnonzero(early))
+
+    @property
+    def _failed_partition(self) -> int:
+        return int(self.store.partition[self._untaken[0]]) if len(self._untaken) else -1
+
+    def _leave_tables(self, positions: Int64Array | slice, looked: Looked) -> None:
         """Switches to run lists, in which a condition that cannot be computed fails only when it is read. The undecided
-        attempts are read again from their first rows. positions: rows not taken yet."""
+        attempts are read again from their first rows. positions: rows not taken yet. An engine that decides attempts in
+        another order takes the rows before the one that fails."""
         if self.engine.defers:
             return
         old, store, partitions = ordered(self.engine), self.store, len(self.keys)
         if old is None:
-            raise first_failure(self.values, self.store, positions)
+            assert looked.failing is not None
+            index = min(int(failed.argmax()) for failed in looked.failing if failed is not None)
+            error = first_failure(self.values, self.store, positions)
+            if index:
+                self._run(_first(positions, index), looked.head(index))
+            self._stop_at(positions, index)
+            raise error
         self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
         if self.program.reach.after:
@@ -685,14 +817,19 @@ class KernelMatcher:
             attempts = ordered(self.engine)
             assert attempts is not None
             frontier = attempts.frontier(len(self.keys))
-            out = self._unsettled.settle(self.store, frontier, self.program.reach.after > 0, out)
+            taken = self.store.released if self.program.reach.after else None
+            out = self._unsettled.settle(self.store, frontier, taken, out)
             if not out.count and self._held is None:
                 return self._none()
         if self.measures.ahead:
             out = self._hold(out, ended)
             if not out.count:
                 return self._none()
-        return self.matches_of(out)
+        try:
+            return self.matches_of(out)
+        except Exception:
+            self._unfit = out
+            raise
 
     def _rows_of_windows(self, windows: ClosedWindows) -> Matches:
         """Returns the rows of closed windows, each as a match without events."""
@@ -749,16 +886,16 @@ class KernelMatcher:
         """Returns the ends of at least one decoded match."""
         return ends_of(self.chosen, self.store, out, self.rows.spilled is None)
 
-    def _hold(self, out: Decode, ended: bool) -> Decode:
+    def _hold(self, out: Decode, ended: bool, come: int | None = None) -> Decode:
         """Returns the matches that may be emitted now. A match whose measures read a future row waits, and the later
-        matches of its partition wait with it, to keep their order."""
+        matches of its partition wait with it, to keep their order. come: see Measures.waits."""
         if self._held is not None:
             out = self._held.then(out)
         self._held = None
         if ended:
             return out
         found = found_of(out)
-        waiting = np.flatnonzero(self.measures.waits(self.store, found))
+        waiting = np.flatnonzero(self.measures.waits(self.store, found, come))
         if not len(waiting):
             return out
         first = np.full(len(self.keys), out.count)
@@ -851,6 +988,12 @@ class KernelMatcher:
         self._tests.hot.everywhere = True
         self.floor = head["floor"]
         self.serial = head.get("serial", self.serial)
+
+
+def _first(positions: Int64Array | slice, count: int) -> Int64Array | slice:
+    if isinstance(positions, slice):
+        return slice(positions.start, positions.start + count)
+    return positions[:count]
 
 
 #: Columns of results without events, made once: most pushes of single events give one.

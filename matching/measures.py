@@ -191,15 +191,17 @@ class Measures:
         timeout = self.waiting.take(pa.array(found.waiting, mask=found.outcome != Outcome.TIMEOUT))
         return [labels, timeout]
 
-    def waits(self, store: RowStore, found: FoundMatches) -> np.ndarray:
+    def waits(self, store: RowStore, found: FoundMatches, come: int | None = None) -> np.ndarray:
         """Returns, for each match, whether NEXT in a measure reads a row of its partition that has not come yet, bool
-        (n,)."""
+        (n,). come: the rows of the store from there on have not; None: all have."""
         low, high = found.bounds[:-1], found.bounds[1:]
         last = np.where(high > low, high - 1, -1)
         rows = _Rows(self, store, found, _View(np.arange(len(found)), _at(found.rows, last), last))
         waits = np.zeros(len(found), np.bool_)
         for e in self.ahead:
-            waits |= (rows.logical(e) >= 0) & (rows.reached(e) < 0)
+            reached = rows.reached(e)
+            absent = reached < 0 if come is None else (reached < 0) | (reached >= come)
+            waits |= (rows.logical(e) >= 0) & absent
         return waits
 
 

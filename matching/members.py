@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import parts
+from matching.drive import before_failure, failed_at, parts
 from matching.ordering import Ordering, Since, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
@@ -43,6 +43,11 @@ class Member:
     def stuck(self) -> int:
         """See matching.batch.Matcher."""
         return 0 if self.matcher is None else self.matcher.stuck
+
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed; None if it is not known."""
+        return None if self.failure is None else failed_at(self.matcher)
 
     @property
     def alone(self) -> Matcher:
@@ -109,18 +114,19 @@ class Member:
         return found
 
     def guarded(self, act: Callable[..., Matches | None], *arguments: object) -> None:
-        """Acts, unless the query has failed; stores its matches or its error."""
+        """Acts, unless the query has failed; stores its matches, or its error and the matches before it."""
         if self.failure is not None:
             return
         try:
             matches = act(*arguments)
+            found = [] if matches is None else [matches]
         except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             self.failure = error
-            return
-        if matches is not None and self.shedder is not None:
-            matches = self.shedder.among(matches)
-        if matches is not None and (len(matches) or matches.rows.num_rows):
-            self.found.append(matches)
+            found = before_failure(self.alone)
+        for some in found:
+            among = some if self.shedder is None else self.shedder.among(some)
+            if len(among) or among.rows.num_rows:
+                self.found.append(among)
 
 
 def searches_of(matcher: Matcher | None) -> Iterator[tuple[str, Matcher | None]]:

@@ -39,6 +39,11 @@ class Looked(NamedTuple):
     failing: list[np.ndarray | None] | None
     wanted: Int64Array | None
 
+    def head(self, count: int) -> Looked:
+        """Returns them for the first rows, all of them wanted, none of which fails."""
+        features = [(v[:count], None if ok is None else ok[:count]) for v, ok in self.features]
+        return Looked([met[:count] for met in self.tests], features, None, None)
+
 
 #: No row of a block is wanted.
 NOTHING = Looked([], [], None, NO_ROWS)

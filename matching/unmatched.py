@@ -77,16 +77,17 @@ class Unsettled:
         open_rows(store.partition, begin, store.count, self._waiting)
         self._open += store.count - begin
 
-    def settle(self, store: RowStore, frontier: Int64Array, holds: bool, out: Decode) -> Decode:
+    def settle(self, store: RowStore, frontier: Int64Array, taken: np.ndarray | None, out: Decode) -> Decode:
         """Returns `out`, with the newly unmatched rows between its entries, in the order of starts of each partition.
-        holds: rows may be in the store that have not been taken yet."""
+        taken: True for the rows of the store that have been taken; None: all have."""
         matched = out.outcome == Outcome.MATCH
         lengths = np.diff(out.bounds)
         self._covered[out.rows[np.repeat(matched, lengths)]] = True
         self._covered[out.start[matched & (lengths == 0)]] = True
         rows = np.empty(self._open, np.int64)
         settled, written = settle(
-            frontier, store.next, store.released, not holds, self._covered, self._waiting, rows
+            frontier, store.next, store.released if taken is None else taken, taken is None, self._covered,
+            self._waiting, rows,
         )
         self._open -= settled
         if not written:

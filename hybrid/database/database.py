@@ -34,7 +34,7 @@ from hybrid.rows.compare import Difference, difference
 from hybrid.rows.duck import ANYTHING, Access, interruptible
 from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
-from hybrid.rows.limited import limited, memory_of
+from hybrid.rows.limited import bytes_of_statements, limited, memory_of
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
@@ -396,6 +396,7 @@ class Database:
         start: Any = None,
         sharing: str = SHARING,
         callback: Callable[[pa.Table], object] | None = None,
+        params: Params = None,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
@@ -416,11 +417,12 @@ class Database:
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
         of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
         thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
-        rows wait to be fetched. Raises QueryError; DataError
+        rows wait to be fetched. params: as in hybrid.sql, once for all rows. Raises QueryError; DataError
         if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
+        text = text if params is None else filled(text, params)
         strategy = strategy.lower() if isinstance(strategy, str) else strategy
         if strategy not in NAMES:
             raise fault("HQ500", f"there is no strategy {strategy!r}", text, nearest(str(strategy), NAMES))
@@ -439,7 +441,7 @@ class Database:
             static = {key: to_arrow(data, key, self._opened.access) for key, data in (tables or {}).items()}
             with self._lock:
                 used = self._opened.used(text, static)
-            asked = Asked(name, text, strategy, tolerance_us, evidence, into, time, static, from_us, sharing, used)
+            asked = Asked(name, str(text), strategy, tolerance_us, evidence, into, time, static, from_us, sharing, used)
         given, past = tables or {}, None
         if from_us is not None:
             if into is not None:
@@ -651,27 +653,40 @@ class Database:
         self._parts.say_beside()
         return found
 
-    def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
+    def backtest(
+        self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None, *,
+        params: Params = None, timeout: Any = None,
+    ) -> Result:  # fmt: skip
         """Replays archived events as live events. Returns the rows of a watch from `start` to `end`.
 
         Starts with an empty state, takes the on-time events with start <= time < end in the total order, then the
         watermark at `end`; matches still pending are not emitted. end None: all kept events, then the end of the
-        stream, as by advance(stream, None). Raises QueryError, DataError.
+        stream, as by advance(stream, None). params, timeout: as in hybrid.sql. Raises QueryError, DataError.
         """
-        (result,) = backtests(self._opened, (text,), start, end, tables or {})
+        text = text if params is None else filled(text, params)
+        (result,) = self._backtests((text,), start, end, tables, timeout)
         self._parts.say_beside()
         return result
 
     def compare(
-        self, old: str, new: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None
-    ) -> Difference:
+        self, old: str, new: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None, *,
+        timeout: Any = None,
+    ) -> Difference:  # fmt: skip
         """Backtests two versions of a query over the same events. Returns the rows that only one of them gives.
 
-        Rows are compared by the values of the columns that both versions have. start, end, tables: as in `backtest`.
-        Raises QueryError, DataError."""
-        was, now = backtests(self._opened, (old, new), start, end, tables or {})
+        Rows are compared by the values of the columns that both versions have. start, end, tables, timeout: as in
+        `backtest`. Raises QueryError, DataError."""
+        was, now = self._backtests((old, new), start, end, tables, timeout)
         self._parts.say_beside()
         return difference(was.arrow(), now.arrow())
+
+    def _backtests(
+        self, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any] | None, timeout: Any
+    ) -> list[Result]:
+        bytes_max = bytes_of_statements(self._parts.memory_limit)
+        with limited(texts[-1], timeout, None) as stop:
+            stop.bytes_max = bytes_max
+            return backtests(self._opened, texts, start, end, tables or {})
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """Returns the stages of planning of a statement over streams and named tables as text. Reads no events.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
 
-from hybrid.rows.duck import connections_made
+from hybrid.rows.duck import connections_made, cursor
 from hybrid.rows.times import duration_us, show_duration
 from query.errors import NO_SPAN, DataError, Diagnostic, QueryError
 from query.stopping import Stop, Stopped, stopping
@@ -62,7 +62,8 @@ def limited(text: str, timeout: Any, connection: duckdb.DuckDBPyConnection | Non
         stop.asked = True
         while not over.wait(_AGAIN_S):
             for one in list(connections):
-                one.interrupt()
+                with suppress(duckdb.ConnectionException):  # it has been closed
+                    one.interrupt()
 
     with stopping(stop), connections_made() as connections:
         if connection is not None:
@@ -98,3 +99,14 @@ def memory_of(connection: duckdb.DuckDBPyConnection) -> int:
         cursor.close()
     assert row is not None
     return bytes_of(str(row[0]))
+
+
+def bytes_of_statements(limit: str | None) -> int:
+    """Returns the memory that a statement may take under a memory_limit; None: DuckDB's own limit."""
+    if limit is not None:
+        return bytes_of(limit)
+    own = cursor()
+    try:
+        return memory_of(own)
+    finally:
+        own.close()

@@ -107,9 +107,16 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
         return answer(text, relations)
 
 
-def matches(text: str, connection: duckdb.DuckDBPyConnection | None = None, **tables: Any) -> Compressed:
+def matches(
+    text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout: Any = None, **tables: Any
+) -> Compressed:
     """Returns the matches of one statement over named tables as a graph; see hybrid.matches."""
-    with Relations(text, tables, connection=connection).open() as relations:
+    with (
+        duck.interruptible(connection),
+        limited(text, timeout, connection) as stop,
+        Relations(text, tables, connection=connection).open() as relations,
+    ):
+        stop.bytes_max = memory_of(relations.connection)
         query = parse(text, relations.names(), relations.patterns)
         relations.allow(query)
         plan = relations.bind(query)
@@ -222,7 +229,7 @@ def answer_factor(
         try:
             found = _found(factor.plan, reader, batches, make, alone)
         except Overflows as overflow:
-            if not alone or not sums_wide(factor.plan):
+            if not alone or not may_be_wide(factor.plan):
                 raise
             warn(f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference "
                  "matcher: exact, but slow and with all rows kept in memory")
@@ -288,12 +295,15 @@ def by_reference(plan: Plan) -> Matcher:
     return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
 
-def sums_wide(plan: Plan) -> bool:
-    """True if conditions of a plan have aggregates, or numbers of more than 64 bits: kernels compute with 64."""
+def may_be_wide(plan: Plan) -> bool:
+    """True if conditions of a plan have aggregates, numbers of more than 64 bits, or decimals, which a comparison may
+    scale beyond these: kernels compute with 64."""
     from matching.program.lanes import is_wide
 
     parts = (part for define in plan.defines for part in walk(define.condition))
-    return any(isinstance(part, Aggregate) or is_wide(part.type) for part in parts)
+    return any(
+        isinstance(part, Aggregate) or is_wide(part.type) or part.type.startswith("DECIMAL") for part in parts
+    )
 
 
 def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, bool]:

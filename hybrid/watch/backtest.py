@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain as one_after_another
 
 import pyarrow as pa
 
@@ -119,6 +120,10 @@ def _in_chain(
     chain = PatternChain(plan, schemas, static, lambda one: _joining(one, inputs, end_us), access, beside)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
-    found = [m for step in past for m in chain.push(*step)]
-    found += [m for name in names for m in chain.push(name, None, END_US if end_us is None else end_us)]
+    ends = [(name, None, END_US if end_us is None else end_us) for name in names]
+    found = []
+    for step in one_after_another(past, ends):
+        found += chain.push(*step)
+        if chain.failure is not None:
+            raise chain.failure
     return found, chain.reader(snapshots)

@@ -134,6 +134,11 @@ class PatternChain:
             self._reached[stream] = watermark_us
         return self._last.push(stream, batch, self._reached)
 
+    @property
+    def failure(self) -> Exception | None:
+        """Returns the error of a pattern, after which no more matches come; None if none has failed."""
+        return next((p.drive.failure for p in self.patterns if p.drive.failure is not None), None)
+
     def save(self) -> dict[str, Any]:
         """Returns the whole state, for hybrid.watch.saved."""
         return {"reached": dict(self._reached), "last": self._last.save()}
@@ -286,8 +291,12 @@ class _Pattern:
                 source.restore(kept)
 
     def watermark_us(self, reached: Frontier) -> int | None:
-        """Returns the least watermark of the inputs; None while one has none."""
+        """Returns the least watermark of the inputs; None while one has none. It does not pass what has failed."""
         least = END_US
+        if self.drive.failure is not None:
+            if self.drive.failed_us is None:
+                return None
+            least = self.drive.failed_us
         for source in self.inputs:
             w = source.watermark_us(reached)
             if w is None:

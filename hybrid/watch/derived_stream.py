@@ -47,9 +47,11 @@ class Pour:
         return reached_us if reached_us is None or reached_us == END_US else reached_us - self.lag_us
 
     def fetch(self, whole: bool = False) -> pa.Table:
-        """Returns the rows that are ready for the stream. whole: those that are still held, too. Raises the error of
-        the query, and DataError for a row without a time."""
-        rows = self.alerts.fetch()
+        """Returns the rows that are ready for the stream. whole: those that are still held, too, as when the query has
+        failed. Raises the error of the query after its rows, and DataError for a row without a time."""
+        held = self.held is not None and len(self.held) > 0 and self.alerts.failed and not self.alerts.unread_count
+        rows = self.alerts.schema.empty_table() if held else self.alerts.fetch()
+        whole = whole or self.alerts.failed
         if self.held is None:
             return rows
         self.held.add(rows)

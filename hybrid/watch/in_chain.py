@@ -40,8 +40,6 @@ class InChain:
     #: A chain has no member in a feed and no shedding: hybrid.watch.shedding refuses it.
     member = None
     shedding = None
-    #: A chain raises its failures.
-    failure = None
     names_sequences = False
 
     def __init__(
@@ -102,6 +100,14 @@ class InChain:
             warn_of_held_back(self.chain.held_back, self.streams)
         return found
 
+    @property
+    def failure(self) -> Exception | None:
+        return self.chain.failure
+
+    @property
+    def failed_us(self) -> int | None:
+        return self.chain.watermark_us if self.chain.failure is not None else None
+
     def columns(self, stream: str) -> Collection[str] | None:
         return None  # later pushes carry all columns
 
@@ -139,6 +145,8 @@ class InChain:
         for name, (batch, _) in had.items():
             chain.push(name, batch, None)
         self._stand(chain)
+        if chain.failure is not None:
+            raise chain.failure
         self.chain, self.begun = chain, begun
 
     # ---- overload

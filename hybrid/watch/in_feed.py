@@ -77,7 +77,8 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_filling", "_purpose", "_read_back_before", "_sharing", "_spill", "_stuck_before", "begun",
+        "_accepted_before", "_failed_us", "_filling", "_purpose", "_read_back_before", "_sharing", "_spill",
+        "_stuck_before", "begun",
         "factor", "left", "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
@@ -100,6 +101,7 @@ class InFeed:
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
         self._stuck_before = self._read_back_before = 0
+        self._failed_us: int | None = None
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -152,6 +154,10 @@ class InFeed:
     def failure(self) -> Exception | None:
         return None if self.member is None else self.member.failure
 
+    @property
+    def failed_us(self) -> int | None:
+        return self._failed_us if self.member is None else self.member.failed_us
+
     def columns(self, stream: str) -> Collection[str] | None:
         return self.factor.plan.columns
 
@@ -169,6 +175,7 @@ class InFeed:
         if feed is None or member is None:
             return
         self._stuck_before, self._read_back_before = member.stuck, sum(spill.read_back for spill in member.spills)
+        self._failed_us = member.failed_us
         self.member, self.left = None, True
         feed.remove(member)
         if not len(feed):

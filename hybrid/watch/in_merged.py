@@ -45,8 +45,8 @@ class InMerged:
     reads no more events."""
 
     __slots__ = (
-        "_factor", "_feeds", "_filling", "_read_back_before", "_spill", "_stuck_before", "begun", "feed", "left",
-        "member", "streams",
+        "_factor", "_failed_us", "_feeds", "_filling", "_read_back_before", "_spill", "_stuck_before", "begun", "feed",
+        "left", "member", "streams",
     )  # fmt: skip
 
     #: hybrid.watch.shedding refuses it.
@@ -69,6 +69,7 @@ class InMerged:
         self._spill = spill
         self._filling: _Alone | None = None  # while it reads the archive
         self._stuck_before = self._read_back_before = 0
+        self._failed_us: int | None = None
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -114,6 +115,10 @@ class InMerged:
     def failure(self) -> Exception | None:
         return None if self.member is None else self.member.failure
 
+    @property
+    def failed_us(self) -> int | None:
+        return self._failed_us if self.member is None else self.member.failed_us
+
     def columns(self, stream: str) -> Collection[str] | None:
         return None  # later pushes carry all columns
 
@@ -144,6 +149,7 @@ class InMerged:
         self.left = True
         if member is not None:
             self._stuck_before, self._read_back_before = member.stuck, sum(one.read_back for one in member.spills)
+            self._failed_us = member.failed_us
             self.member = None
         if feed is not None:
             self.feed = self._filling = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any, Protocol, TypeAlias
 
 from archive.reader import HistoryReader
@@ -82,6 +83,11 @@ class Events(Protocol):
     @property
     def failure(self) -> Exception | None:
         """Returns the error that ended it, after its last matches."""
+
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed: all matches decided by then have come. None if that is
+        not known."""
 
     def columns(self, stream: str) -> Collection[str] | None:
         """Returns the columns that it reads of kept events of a stream (None: all)."""
@@ -213,6 +219,7 @@ class LiveQuery:
             self.take(found)
         failure = self.events.failure
         if failure is not None:
+            self._answer_all()
             raise failure
 
     def take(self, found: list[Matches]) -> None:
@@ -223,13 +230,25 @@ class LiveQuery:
             self.driver.take(found)
             self.alerts.count(count_matches(found))
 
-    def settle(self) -> None:
-        """Answers matches whose history is complete; ends the alerts when no more rows can come."""
+    def _answer(self) -> None:
+        """Answers matches whose history is complete."""
         events = self.events
         if self.asking is not None:
             reached_us = events.watermark_us
             for answer in self.asking.settle(self.histories, reached_us, events.ended, events.accepted):
                 self.alerts.add_answer(answer)
+
+    def _answer_all(self) -> None:
+        """Answers matches whose history is complete, and waits until it is read."""
+        self._answer()
+        while self.asking is not None and self.asking.running is not None:
+            wait([self.asking.running])
+            self._answer()
+
+    def settle(self) -> None:
+        """Answers matches whose history is complete; ends the alerts when no more rows can come."""
+        events = self.events
+        self._answer()
         if events.ended and (self.driver is None or not self.driver.waiting_count):
             self.alerts.finish("replaced" if events.left else "ended")
 
@@ -242,8 +261,9 @@ class LiveQuery:
     @property
     def reached_us(self) -> int | None:
         """Returns the watermark of the last pattern's input, held back by the last events of rows that wait for their
-        history: END_US if no row can come, None without one."""
-        watermark_us = self.events.watermark_us
+        history: END_US if no row can come, None without one. Of a query that has failed it does not pass the event at
+        which it has: rows from then on are missing, not absent."""
+        watermark_us = self.events.failed_us if self.alerts.failed else self.events.watermark_us
         waiting_us = None if self.driver is None else self.driver.waiting_from_us()
         return watermark_us if watermark_us is None or waiting_us is None else min(watermark_us, waiting_us)
 

@@ -21,6 +21,7 @@ from matching.engines.engine import (
     ConditionFailed,
     EnginePlan,
     OverBudget,
+    Unfinished,
     check,
 )
 from matching.kernels import layout, match_buffer, step
@@ -135,25 +136,29 @@ class BufferedRuns(ABC):
         computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
         partition, ts = store.partition[positions], store.ts[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        at, upto, count = 0, 0, len(mask)
+        at, upto, count, status = 0, 0, len(mask), step.OK
         given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
         run = self._kernel.step if self._special is None or len(bad) else self._special
-        while at < count:
-            if at == upto:
-                steps = np.cumsum(self._lengths(partition[at : at + ROWS_UNCHECKED]))
-                upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
-            if self.program.kept:
-                self._give_nodes()
-            at, status = run(at, upto, *given, self._tables, *self._state())
-            if at == upto:
-                check(self.used_bytes + self._decided_bytes)
-            match status:
-                case step.ROOM:
-                    self._grow(int(partition[at]))
-                case step.ERROR:
-                    self._look_for_failure()
-                case step.BUDGET:
-                    raise OverBudget
+        try:
+            while at < count:
+                if at == upto:
+                    steps = np.cumsum(self._lengths(partition[at : at + ROWS_UNCHECKED]))
+                    upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
+                if self.program.kept:
+                    self._give_nodes()
+                at, status = run(at, upto, *given, self._tables, *self._state())
+                if at == upto:
+                    check(self.used_bytes + self._decided_bytes)
+                match status:
+                    case step.ROOM:
+                        self._grow(int(partition[at]))
+                    case step.ERROR:
+                        self._look_for_failure()
+                    case step.BUDGET:
+                        raise OverBudget
+        except Unfinished as stopped:
+            stopped.index = at - (status == step.ERROR)
+            raise
 
     def _give_nodes(self) -> None:
         """Gives walks the nodes of runs, and room for a value of each."""
@@ -167,6 +172,7 @@ class BufferedRuns(ABC):
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:
             row, label = self._counters[Counters.FAILED_ROW] - 1, self._counters[Counters.FAILED_LABEL]
+            self._counters[Counters.FAILED_ROW] = 0
             raise ConditionFailed(int(row), int(label))
 
     def _grow(self, partition: int) -> None:

@@ -38,7 +38,14 @@ STEPS_UNCHECKED = 1 << 20
 NONE_BAD = np.zeros(0, np.int64)
 
 
-class OverBudget(Exception):
+class Unfinished(Exception):
+    """An engine has stopped in the middle of its rows. index: of the row that it has not taken, or only in part; None:
+    it has taken all of them."""
+
+    index: int | None = None
+
+
+class OverBudget(Unfinished):
     """A partition has more partial matches than allowed; or all of them take more memory, then args are the bytes that
     are allowed."""
 
@@ -52,7 +59,7 @@ def check(used_bytes: int) -> None:
         raise OverBudget(most)
 
 
-class ConditionFailed(Exception):
+class ConditionFailed(Unfinished):
     """A condition that was read cannot be computed: args are the position of its row and its label."""
 
 
@@ -104,7 +111,8 @@ class Engine(Protocol):
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`, in the total order. mask: the conditions that hold, a bit each; feature: what
         registers read, (features, n), and whether it is not null. bad: the labels whose conditions cannot be computed
-        for the row, like mask; empty if all can. Raises ConditionFailed or OverBudget."""
+        for the row, like mask; empty if all can. Raises ConditionFailed or OverBudget, with the index of the row; what
+        earlier rows have decided can still be decoded."""
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Ends the runs that began before watermark - WITHIN, and decides their matches. held: per partition the time

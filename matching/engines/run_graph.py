@@ -15,6 +15,7 @@ from matching.engines.engine import (
     ConditionFailed,
     EnginePlan,
     OverBudget,
+    Unfinished,
     check,
 )
 from matching.kernels import graph, layout
@@ -111,29 +112,33 @@ class RunGraph:
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, upto, count = 0, 0, len(mask)
         found = int(self._counters[GraphCounters.ROWS])
-        while at < count:
-            if at == upto:
-                upto = min(at + self._part, count)
-            at, status = self._step(at, upto, partition, mask, bad, ts, rows, feature, feature_valid)
-            if at == upto:
-                before, found = found, int(self._counters[GraphCounters.ROWS])
-                check(self.used_bytes + FOUND_BYTES * found)
-                # where rows end many matches, fewer rows come at once
-                many = found - before > STEPS_UNCHECKED
-                self._part = max(1, self._part // 16) if many else min(ROWS_UNCHECKED, 2 * self._part)
-            match status:
-                case graph.ROOM_CELLS:
-                    self._more_cells(int(partition[at]))
-                case graph.ROOM_KEPT:
-                    kept = layout.grown(self._scratch.kept, 2 * len(self._scratch.kept))
-                    self._scratch = self._scratch._replace(kept=kept)
-                case graph.ROOM_FOUND | graph.ROOM_PATH:
-                    self._more_found(status)
-                case graph.ERROR:
-                    c = self._counters
-                    raise ConditionFailed(int(c[GraphCounters.FAILED_ROW]) - 1, int(c[GraphCounters.FAILED_LABEL]))
-                case graph.BUDGET:
-                    raise OverBudget
+        try:
+            while at < count:
+                if at == upto:
+                    upto = min(at + self._part, count)
+                at, status = self._step(at, upto, partition, mask, bad, ts, rows, feature, feature_valid)
+                if at == upto:
+                    before, found = found, int(self._counters[GraphCounters.ROWS])
+                    check(self.used_bytes + FOUND_BYTES * found)
+                    # where rows end many matches, fewer rows come at once
+                    many = found - before > STEPS_UNCHECKED
+                    self._part = max(1, self._part // 16) if many else min(ROWS_UNCHECKED, 2 * self._part)
+                match status:
+                    case graph.ROOM_CELLS:
+                        self._more_cells(int(partition[at]))
+                    case graph.ROOM_KEPT:
+                        kept = layout.grown(self._scratch.kept, 2 * len(self._scratch.kept))
+                        self._scratch = self._scratch._replace(kept=kept)
+                    case graph.ROOM_FOUND | graph.ROOM_PATH:
+                        self._more_found(status)
+                    case graph.ERROR:
+                        c = self._counters
+                        raise ConditionFailed(int(c[GraphCounters.FAILED_ROW]) - 1, int(c[GraphCounters.FAILED_LABEL]))
+                    case graph.BUDGET:
+                        raise OverBudget
+        except Unfinished as stopped:
+            stopped.index = at
+            raise
 
     def numbers(self, partitions: int) -> Int64Array:
         """Returns the last MATCH_NUMBER of each partition."""

@@ -189,7 +189,9 @@ class RunTrends(CountsOnly):
             self._make_room(status)
             if status == kernels.FAILED:
                 position = positions.start + at if isinstance(positions, slice) else int(positions[at])
-                raise ConditionFailed(position, int(self._counters[Counter.FAILED_LABEL]))
+                failed = ConditionFailed(position, int(self._counters[Counter.FAILED_LABEL]))
+                failed.index = at
+                raise failed
 
     def _make_room(self, status: int) -> None:
         """Makes the room that a kernel has asked for. Raises TooManyTrends."""

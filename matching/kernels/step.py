@@ -763,6 +763,8 @@ def expire(watermark, held, program, runs, buffer, partitions, heap, decided, co
             bound = held[p]
         drop_runs(p, bound - within_us, OLD, timeouts, runs, partitions, counters)
         decide_heads(p, program, runs, buffer, partitions, decided, counters)
+        if counters[C_FAILED_ROW] > 0:  # what is over later is decided later
+            return OK
         head = partitions.head[p]
         # what is over time but for the row that is held is queued when that row is taken
         if head >= 0 and runs.ts[head] + within_us >= watermark:

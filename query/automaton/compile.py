@@ -23,6 +23,7 @@ from query.plan.pattern import (
     RowPattern,
     Sequence,
     Variable,
+    anchors,
 )
 from query.plan.plan import Plan
 
@@ -211,6 +212,75 @@ def _closure(entry: int, nodes: list[_Node], at_start: bool) -> _Closure:
     return _Closure(tuple(positions), accept_at, anchored_at)
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The size of a pattern as an automaton: how many positions a match can begin and end with, whether it may have
+    none, and no more edges between positions than there will be."""
+
+    empty: bool
+    first: int
+    last: int
+    edges: int
+
+    def then(self, other: _Size) -> _Size:
+        """Returns the size of this pattern followed by another."""
+        return _Size(
+            self.empty and other.empty, self.first + (other.first if self.empty else 0),
+            other.last + (self.last if other.empty else 0), self.edges + other.edges + self.last * other.first,
+        )  # fmt: skip
+
+
+_NOTHING = _Size(True, 0, 0, 0)
+
+
+def _size(pattern: RowPattern) -> _Size:
+    """Returns the size of a pattern without anchors. Cost: the bounds of repetitions, added."""
+    match pattern:
+        case Variable():
+            return _Size(False, 1, 1, 0)
+        case Sequence(parts):
+            size = _NOTHING
+            for part in parts:
+                size = size.then(_size(part))
+            return size
+        case Alternation(choices):
+            sizes = [_size(choice) for choice in choices]
+            return _Size(any(x.empty for x in sizes), *(sum(getattr(x, n) for x in sizes) for n in _COUNTED))
+        case Exclusion(body):
+            return _size(body)
+        case Repeat(body, at_least, at_most, _):
+            one = _size(body)
+            required = at_least - 1 if at_most is None or at_most > at_least else at_least
+            size = _NOTHING
+            for _ in range(required if one.last else 0):
+                size = size.then(one)
+                if size.edges > EDGES_MAX:
+                    break
+            if at_most is None:
+                return size.then(replace(one, empty=one.empty or not at_least))
+            # an optional round follows one that has taken rows
+            rounds = at_most - max(required, 0)
+            if rounds <= 0 or not one.last:
+                return size
+            tail = _Size(
+                one.empty or not at_least, one.first, rounds * one.last,
+                rounds * one.edges + (rounds - 1) * one.last * one.first,
+            )  # fmt: skip
+            return size.then(tail)
+        case _:
+            return _NOTHING
+
+
+_COUNTED = ("first", "last", "edges")
+
+
+def _too_many_edges() -> QueryError:
+    return QueryError([Diagnostic(
+        "HQ600", f"the pattern expands to more than {EDGES_MAX:,} edges", NO_SPAN,
+        hint="use smaller bounds in {n,m} around what may be left out, or fewer nested ones",
+    )])  # fmt: skip
+
+
 def compile_plan(plan: Plan) -> Automaton:
     """Returns the automaton of the plan's pattern. Raises QueryError HQ600 if bounds expand beyond NODES_MAX
     or EDGES_MAX.
@@ -223,6 +293,8 @@ def compile_plan(plan: Plan) -> Automaton:
     entry = 0
     for number_of_part in reversed(range(len(parts))):
         entry = _build(parts[number_of_part], entry, nodes, _Place(part=number_of_part))
+    if not anchors(plan.pattern) and _size(plan.pattern).edges > EDGES_MAX:  # closures would take long to see it
+        raise _too_many_edges()
     first = _closure(entry, nodes, True)
     if plan.rows is RowsPerMatch.ONE:
         for made in nodes:
@@ -240,10 +312,7 @@ def compile_plan(plan: Plan) -> Automaton:
             pending.extend(p for p, _ in closures[node].positions)
             edge_count += len(closures[node].positions)
             if edge_count > EDGES_MAX:
-                raise QueryError([Diagnostic(
-                    "HQ600", f"the pattern expands to more than {EDGES_MAX:,} edges", NO_SPAN,
-                    hint="use smaller bounds in {n,m} around what may be left out, or fewer nested ones",
-                )])
+                raise _too_many_edges()
     alive = set(closures) if plan.timeout_rows else _alive(closures)
 
     # states are (node, after the last row of a partition), numbered in breadth-first order

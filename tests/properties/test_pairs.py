@@ -68,8 +68,10 @@ def test_a_condition_over_two_rows_is_what_duckdb_computes(part: int) -> None:
         bad = wanted.filter(wanted["fails"])
         if bad.num_rows:
             one = con.sql(f"SELECT t.*, want FROM t JOIN w USING (k) WHERE k = {bad['k'][0]} ORDER BY ts")
-            with pytest.raises(DataError):
-                hybrid.sql(condition(text), t=one.to_arrow_table()).arrow()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HybridWarning)  # decimals are looked at in wider types before
+                with pytest.raises(DataError):
+                    hybrid.sql(condition(text), t=one.to_arrow_table()).arrow()
     assert seen["kernel"] >= KNOWN * (seen["kernel"] + seen["reference"]), seen
     assert seen["kernel"] > EXPRESSIONS // PARTS // 3, seen
 

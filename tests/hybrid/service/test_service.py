@@ -247,6 +247,26 @@ def test_what_a_sink_has_not_taken_is_kept_for_the_next_start(bench: Bench) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("together", [True, False])
+def test_a_query_that_fails_gives_its_sink_what_it_had_decided_before(tmp_path: Path, together: bool) -> None:
+    # Before: rows of the piece of the failing event were lost; the sink had none.
+    failing = RISES.replace("price > PREV(price)", "price > PREV(price) AND price + 1 > A.price")
+    bench = Bench(tmp_path, APP + failing, ("alerts", "other"))
+    source = bench.start()
+    prices = (3, 5, 4, 6, 1, 2**63 - 1, 2)
+    source.given += [piece(*prices)] if together else [piece(p, first=i) for i, p in enumerate(prices)]
+    bench.step(9)
+    assert bench.status()["queries"]["rises"]["state"] == "failed"
+    assert bench.sinks["other"].pairs() == [(3, 5), (4, 6)]
+    bench.stop()
+    bench.again()
+    bench.start()
+    bench.step(4)
+    assert len(bench.sinks["other"].rows) == 2
+    bench.stop()
+
+
+@pytest.mark.slow
 def test_a_query_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     failing = RISES.replace("A.price AS high", "CAST(A.name AS INTEGER) AS high")
     bench = Bench(tmp_path, APP + failing, ("alerts", "other"))

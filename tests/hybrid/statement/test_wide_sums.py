@@ -39,3 +39,13 @@ def test_narrow_numbers_overflow_as_in_duckdb() -> None:
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES count(*) AS n PATTERN (A B) DEFINE B AS v + A.v > 1)"
     with pytest.raises(DataError, match="the condition of B overflows"):
         hybrid.sql(text, t=TABLE)
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_decimals_that_a_comparison_scales_beyond_64_bits_are_as_in_duckdb() -> None:
+    # Before: "the condition of B overflows".
+    rows = pa.table({"i": [0, 1], "e": pa.array(["1", "99999999999999999"]).cast(pa.decimal128(18, 0)),
+                     "d": pa.array(["7.5", "-7.5"]).cast(pa.decimal128(9, 2))})  # fmt: skip
+    text = """SELECT n FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES count(*) AS n PATTERN (A B)
+        DEFINE B AS nullif(abs(e), round(d - A.d, 1)) = abs(e))"""
+    assert hybrid.sql(text, t=rows).fetchall() == [(2,)]

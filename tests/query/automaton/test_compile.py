@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from query.automaton.compile import compile_plan, is_ambiguous
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from query.automaton.compile import _size, compile_plan, is_ambiguous
 from query.errors import QueryError
 from query.language.ast import RowsPerMatch
 from query.plan.expression import Call
@@ -16,6 +20,7 @@ from query.plan.pattern import (
     RowPattern,
 )
 from tests.plans import END, PRICE, START, A, B, C, D, S, option, plan_of, previous, sequence, star
+from tests.strategies import patterns
 
 
 def edges(pattern: RowPattern) -> list[str]:
@@ -101,3 +106,20 @@ def test_what_may_be_left_out_is_bounded_by_its_edges() -> None:
         with pytest.raises(QueryError, match=r"HQ600(.|\n)*more than 300,000 edges"):
             compile_plan(plan_of(sequence(pattern, B)))
     assert len(compile_plan(plan_of(sequence(Repeat(option(A), 200, 200, True), B))).states) == 202
+
+
+def test_too_many_edges_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: a pattern of 1,600 parts that may be left out was refused after half a minute.
+    monkeypatch.setattr("query.automaton.compile._closure", None)
+    with pytest.raises(QueryError, match=r"HQ600(.|\n)*more than 300,000 edges"):
+        compile_plan(plan_of(sequence(Repeat(option(A), 1600, 1600, True), B)))
+
+
+@given(pattern=patterns(), least=st.integers(0, 3), more=st.none() | st.integers(0, 3), copies=st.integers(1, 4))
+def test_no_edge_is_counted_that_there_is_not(
+    pattern: RowPattern, least: int, more: int | None, copies: int
+) -> None:
+    rounds = Repeat(pattern, least, None if more is None else max(least + more, 1), True)
+    pattern = Repeat(rounds, copies, copies, True)
+    made = compile_plan(replace(plan_of(pattern), timeout_rows=True))  # as there is no row that cannot end a match
+    assert _size(pattern).edges <= sum(len(state.edges) for state in made.states[1:])

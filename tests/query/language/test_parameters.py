@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import DataError, QueryError
+from hybrid import DataError, HybridWarning, QueryError
 from query.language.parameters import filled, literal
 
 ROWS = [{"ts": dt.datetime(2024, 1, 1) + dt.timedelta(seconds=i), "v": v} for i, v in enumerate([1, 5, 2, 9])]
@@ -56,6 +56,26 @@ def test_parameters_in_order() -> None:
     assert hybrid.sql("SELECT $2, $1, $2", params=("a", 2)).fetchall() == [(2, "a", 2)]
     with hybrid.connect() as db:
         assert db.sql("SELECT ?", params=[7]).fetchall() == [(7,)]
+
+
+def test_parameters_of_live_queries_backtests_and_graphs() -> None:
+    # Before: only those of hybrid.sql and Database.sql.
+    text = """SELECT low FROM ticks MATCH_RECOGNIZE (MEASURES A.v AS low PATTERN (A B)
+        SELECTION SKIP TILL ANY MATCH DEFINE A AS v < $most, B AS v > $least)"""
+    values = [{"ts": dt.datetime(2024, 3, 1, 9, i), "v": i} for i in range(6)]
+    params = {"most": 2, "least": 4}
+    ordered = text.replace("MEASURES", "ORDER BY ts MEASURES")
+    assert hybrid.matches(ordered, params=params, ticks=values).decode().to_pylist() == [{"low": 0}, {"low": 1}]
+    with hybrid.connect() as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+        with pytest.warns(HybridWarning, match="may be kept for ever"):
+            alerts = db.watch(text, params=params)
+        db.push("ticks", values)
+        db.advance("ticks", dt.datetime(2024, 3, 2))
+        assert alerts.fetch().to_pylist() == [{"low": 0}, {"low": 1}]
+        assert db.backtest(text, "2024-03-01", params=params).fetchall() == [(0,), (1,)]
+        with pytest.raises(QueryError, match=r"\$most"):
+            db.watch(text.replace("$least", "$least + nothing"), params=params)
 
 
 def test_what_is_no_parameter() -> None:

@@ -1,0 +1,144 @@
+"""A query that fails at a row hands out what was decided before it, as if the push had been cut there."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybrid
+from hybrid.watch.alerts import Alerts
+from query.errors import DataError
+
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+START = datetime(2024, 3, 1, 12)
+COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "s": "VARCHAR", "v": "BIGINT"}
+#: Row 13 cannot be computed.
+ROWS = [
+    {"ts": START + timedelta(seconds=i), "k": "ab"[i % 2], "s": "x" if i == 13 else str(i),
+     "v": 2**62 if i == 13 else i}
+    for i in range(20)
+]  # fmt: skip
+FROM_TICKS = "SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k "
+QUERIES = {
+    "lists": "MEASURES A.v AS a, LAST(v) AS b PATTERN (A B) DEFINE B AS v + A.v * 4 > 0",
+    "blocks": """MEASURES A.v AS a, LAST(v) AS b PATTERN (A B) SELECTION SKIP TILL NEXT MATCH
+        DEFINE B AS v * 4 > A.v * 4""",
+    "graph": """MEASURES A.v AS a, B.v AS b PATTERN (A B) WITHIN INTERVAL '4' SECOND SELECTION SKIP TILL ANY MATCH
+        DEFINE B AS CAST(s AS INT) > 0""",
+    "merged": """MEASURES A.v AS a, B.v AS b PATTERN (A B) WITHIN INTERVAL '4' SECOND SELECTION SKIP TILL ANY MATCH
+        DEFINE B AS v * 4 > A.v * 4""",
+    "absence": "MEASURES A.v AS a PATTERN (A ~B) WITHIN INTERVAL '3' SECOND DEFINE B AS v * 4 > A.v * 40",
+    "absence, passing over": """MEASURES A.v AS a PATTERN (A ~B) WITHIN INTERVAL '3' SECOND
+        SELECTION SKIP TILL NEXT MATCH DEFINE B AS v * 4 > A.v * 40""",
+    "windows": """MEASURES COUNT(MATCHES) AS n ONE ROW PER WINDOW PATTERN (A B) WITHIN INTERVAL '4' SECOND
+        DEFINE B AS CAST(s AS INT) > 0""",
+    "a measure": """MEASURES A.v AS a, CAST(LAST(s) AS INT) AS b AFTER MATCH SKIP TO NEXT ROW PATTERN (A B)
+        DEFINE B AS v > PREV(v)""",
+    "a measure ahead": "MEASURES A.v AS a, NEXT(LAST(v), 1) AS b PATTERN (A B) DEFINE B AS v + A.v * 4 > 0",
+    "a condition ahead": "MEASURES A.v AS a PATTERN (A B) DEFINE B AS v + A.v * 4 + NEXT(v) > 0",
+}  # fmt: skip
+
+
+def rows_and_error(alerts: Alerts) -> tuple[list[dict[str, Any]], str]:
+    """What comes before the error, and the error."""
+    found: list[dict[str, Any]] = []
+    try:
+        while rows := alerts.fetch().to_pylist():
+            found += rows
+    except DataError as error:
+        return found, str(error)
+    raise AssertionError("it has not failed")
+
+
+def answer(text: str, cuts: list[int], sharing: str = "dynamic") -> tuple[list[dict[str, Any]], str]:
+    with hybrid.connect() as db:
+        db.create_stream("ticks", COLUMNS, time="ts", key="k")
+        alerts = db.watch(text, sharing=sharing)
+        for low, high in zip([0, *cuts], cuts, strict=False):
+            db.push("ticks", ROWS[low:high])
+        db.advance("ticks", START + timedelta(days=1))
+        return rows_and_error(alerts)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_rows_before_a_failing_row_come_out(name: str) -> None:
+    # Before: those that the push of the failing row had decided were lost.
+    text = f"{FROM_TICKS}{QUERIES[name]}) AS m"
+    one_by_one = answer(text, list(range(1, 21)))
+    assert one_by_one[0]
+    assert answer(text, [20]) == answer(text, [3, 9, 20]) == one_by_one
+
+
+def test_rows_of_windows_before_a_failing_row_come_out_of_an_engine_of_its_own() -> None:
+    text = f"{FROM_TICKS}{QUERIES['windows']}) AS m"
+    assert answer(text, [20], "none") == answer(text, list(range(1, 21)), "none") == answer(text, [20])
+
+
+def test_rows_of_a_pattern_over_rows_come_out_before_a_failure_of_either() -> None:
+    fails = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS i"
+    holds = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v >= 0) AS i"
+    for text in (
+        f"SELECT * FROM ({fails}) MATCH_RECOGNIZE (ORDER BY t MEASURES C.a AS c, LAST(a) AS d PATTERN (C D)) AS m",
+        f"""SELECT * FROM ({fails}) MATCH_RECOGNIZE (ORDER BY t MEASURES C.a AS c PATTERN (C ~D)
+            WITHIN INTERVAL '2' SECOND DEFINE D AS a % 4 = 0) AS m""",
+        f"""SELECT * FROM ({holds}) MATCH_RECOGNIZE (ORDER BY t MEASURES C.a AS c, LAST(a) AS d PATTERN (C D)
+            DEFINE D AS CAST(a AS INTEGER) > 0) AS m""",
+    ):
+        one_by_one = answer(text, list(range(1, 21)))
+        assert one_by_one[0]
+        assert answer(text, [20]) == answer(text, [5, 20]) == one_by_one
+
+
+def test_rows_before_a_failing_row_go_into_a_stream_and_nothing_seems_absent_behind_it() -> None:
+    text = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m"
+    alone = """SELECT * FROM pairs MATCH_RECOGNIZE (MEASURES C.a AS c PATTERN (C ~D) WITHIN INTERVAL '2' SECOND
+        DEFINE D AS a > 8) AS m"""
+    found = []
+    for cuts in ([20], [5, 20], list(range(1, 21))):
+        with hybrid.connect() as db:
+            db.create_stream("ticks", COLUMNS, time="ts", key="k")
+            db.watch(text, into="pairs", time="t")
+            absence = db.watch(alone)
+            for low, high in zip([0, *cuts], cuts, strict=False):
+                db.push("ticks", ROWS[low:high])
+            pairs = db.sql("SELECT a FROM pairs ORDER BY a").fetchall()
+            found.append((pairs, rows_and_error(absence)))
+    assert [a for (a,) in found[0][0]] == [0, 1, 4, 5, 8, 9, 12]
+    assert found[0] == found[1] == found[2]
+    # Before: also 12, two seconds behind which the query has failed.
+    assert [row["c"] for row in found[0][1][0]] == [0, 1, 4, 5, 9]
+
+
+def test_rows_before_a_failing_row_are_joined_with_history() -> None:
+    text = """SELECT m.a, h.low FROM ticks MATCH_RECOGNIZE (PARTITION BY k
+        MEASURES A.v AS a, LAST(v) AS b, FIRST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m
+        JOIN HISTORY OF ticks FROM m.t - INTERVAL '1' DAY TO m.t
+        MATCH_RECOGNIZE (ORDER BY ts MEASURES X.v AS low PATTERN (X) DEFINE X AS v < 2) AS h ON h.low < m.a"""
+    one_by_one = answer(text, list(range(1, 21)))
+    assert one_by_one[0]
+    assert answer(text, [20]) == one_by_one
+
+
+def test_another_query_goes_on_and_a_restart_gives_the_same_rows(tmp_path: Path) -> None:
+    fails, holds = f"{FROM_TICKS}{QUERIES['lists']}) AS m", f"{FROM_TICKS}MEASURES LAST(v) AS b PATTERN (A B)) AS m"
+    expected = answer(fails, [20])
+    with hybrid.connect(tmp_path / "whole") as db:
+        db.create_stream("ticks", COLUMNS, time="ts", key="k")
+        db.watch(fails, name="fails")
+        other = db.watch(holds)
+        db.push("ticks", ROWS)
+        db.advance("ticks", START + timedelta(days=1))
+        assert other.fetch().num_rows == 10
+    with hybrid.connect(tmp_path / "whole") as db:  # it had failed, and its rows had not been fetched
+        assert rows_and_error(db.watching()["fails"]) == expected
+    db = hybrid.connect(tmp_path / "crash")
+    db.create_stream("ticks", COLUMNS, time="ts", key="k")
+    db.watch(fails, name="fails")
+    db.push("ticks", ROWS[:7])
+    db.push("ticks", ROWS[7:])
+    del db  # no checkpoint: the rows come in one piece now
+    with hybrid.connect(tmp_path / "crash") as db:
+        assert rows_and_error(db.watching()["fails"]) == expected
