@@ -346,12 +346,10 @@ class Database:
             self._parts.wind()
 
     def late(self, stream: str) -> LateEvents:
-        """Returns the late events of a stream from now on (the same object at each call). Raises DataError."""
+        """Returns the late events of a stream from now on (the same object at each call); after a restart also those
+        that were not fetched before the last checkpoint. Raises DataError."""
         with self._lock:
-            state = self._opened.stream(stream)
-            if state.late is None:
-                state.late = LateEvents(state.live.columns)
-            return state.late
+            return self._opened.stream(stream).late_events()
 
     # ---- queries
 
