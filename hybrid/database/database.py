@@ -400,6 +400,9 @@ class Database:
             message = f"the strategy {strategy} takes no tolerance: it never delays a match for others"
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
         check_sharing(sharing, text)
+        if callback is not None and not callable(callback):
+            message = f"the callback is of type {type(callback).__name__}, not a function"
+            raise DataError(message, "pass a function that takes the rows, an Arrow table")
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
         chosen = strategy_of(strategy, tolerance_us)
@@ -451,9 +454,17 @@ class Database:
     def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
         """Returns alerts, after a thread begins to hand them to a callback if there is one."""
         if callback is not None:
-            with self._lock:  # those that have ended are forgotten
-                self._listeners = [*(one for one in self._listeners if one.runs), Listener(alerts, callback, of)]
+            with self._lock:
+                there = next((one for one in self._listeners if one.runs and one.alerts is alerts), None)
+                if there is not None:  # two would share the rows
+                    there.callback = callback
+                else:
+                    self._listen(Listener(alerts, callback, of))
         return alerts
+
+    def _listen(self, listener: Listener) -> None:
+        """Keeps a listener, and forgets those that have ended."""
+        self._listeners = [*(one for one in self._listeners if one.runs), listener]
 
     def watching(self) -> dict[str, Alerts]:
         """Returns the alerts of all named queries by name, resumed ones included."""
@@ -539,8 +550,8 @@ class Database:
         events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
         longer kept, raises DataError, or with `fresh` warns and starts with an empty state, but for the patterns of
         boxes that did not change: their matches in progress go on. The alerts of the old version keep its rows and
-        receive those that wait for history. sharing: as in `watch`; None: as before. Raises QueryError, DataError; the
-        old version then goes on.
+        receive those that wait for history; a callback gets those of the new one after them. sharing: as in `watch`;
+        None: as before. Raises QueryError, DataError; the old version then goes on.
         """
         if sharing is not None:
             check_sharing(sharing, text)
@@ -550,6 +561,8 @@ class Database:
             if query.asked is not None:
                 self._checkpoints.keep_names()
             self._queries.retire(old)
+            for heard in [one for one in self._listeners if one.runs and one.alerts is old.alerts]:
+                self._listen(heard.follow(query.alerts))
         for message in why_late(query):
             warn(message)
         if not whole:
@@ -692,14 +705,21 @@ class Database:
             return Held(rows, nbytes, kept.directory is not None, kept.written_since_s, kept.failure)
 
     def close(self, wait: bool | float = True, checkpoint: bool = True) -> None:
-        """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. Rows that are
-        ready can still be fetched.
+        """Hands callbacks their rows, flushes, takes a last checkpoint if queries have names, and ends every iteration
+        over alerts. Rows that are ready can still be fetched.
 
         wait: wait for pending history reads, at most this many seconds. Matches that still wait for history afterwards
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
-        self._parts.close(wait, checkpoint)
-        for listener in self._listeners if wait else ():
+        listeners = [] if not wait or any(one.is_here for one in self._listeners) else self._listeners
+        try:
+            until_s = None if wait is True else clock.monotonic() + wait
+            for _ in listeners:  # rows of one function may be made of what another one pushes
+                if sum(one.give(until_s) for one in listeners) == 0:  # all of them have been asked
+                    break
+        finally:  # an interrupt ends only the wait
+            self._parts.close(wait, checkpoint)
+        for listener in listeners:
             listener.join()
 
     def abandon(self) -> None:
