@@ -53,7 +53,7 @@ from hybrid.watch.late import LateEvents
 from hybrid.watch.listener import Listener
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
-from hybrid.watch.shedding import Shed
+from hybrid.watch.shedding import Shed, check_is_shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
@@ -341,6 +341,7 @@ class Database:
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
         """Sets the load shedding of a running query, see `watch`; None ends it and readmits all keys. Raises DataError
         if that needs events that are no longer kept, and QueryError."""
+        check_is_shed(shed)
         with self._lock, Deferred():
             self._queries.shed(alerts, shed)
             self._parts.wind()
@@ -368,6 +369,7 @@ class Database:
         start: Any = None,
         sharing: str = SHARING,
         callback: Callable[[pa.Table], object] | None = None,
+        params: Params = None,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
 
@@ -388,8 +390,8 @@ class Database:
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
         of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
         thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
-        rows wait to be fetched. Raises QueryError; DataError
-        if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
+        rows wait to be fetched. params: as in hybrid.sql. Raises QueryError; DataError if the rows cannot be events of
+        `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
@@ -403,6 +405,10 @@ class Database:
         if callback is not None and not callable(callback):
             message = f"the callback is of type {type(callback).__name__}, not a function"
             raise DataError(message, "pass a function that takes the rows, an Arrow table")
+        if unread_max is not None and not (isinstance(unread_max, int) and unread_max > 0):
+            raise DataError(f"unread_max is {unread_max!r}, not a number of rows", "give at least 1")
+        check_is_shed(shed)
+        text = text if params is None else filled(text, params)
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
         chosen = strategy_of(strategy, tolerance_us)
@@ -541,6 +547,7 @@ class Database:
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
         sharing: str | None = None,
+        params: Params = None,
     ) -> Alerts:
         """Replaces a running query, given by its alerts or its name, with a new version over the same streams, without
         losing matches in progress.
@@ -551,10 +558,11 @@ class Database:
         longer kept, raises DataError, or with `fresh` warns and starts with an empty state, but for the patterns of
         boxes that did not change: their matches in progress go on. The alerts of the old version keep its rows and
         receive those that wait for history; a callback gets those of the new one after them. sharing: as in `watch`;
-        None: as before. Raises QueryError, DataError; the old version then goes on.
+        None: as before. params: as in hybrid.sql. Raises QueryError, DataError; the old version then goes on.
         """
         if sharing is not None:
             check_sharing(sharing, text)
+        text = text if params is None else filled(text, params)
         with self._lock, Deferred():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh, sharing)
             self._parts.wind()
@@ -632,13 +640,16 @@ class Database:
         self._parts.say_beside()
         return found
 
-    def backtest(self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None) -> Result:
+    def backtest(
+        self, text: str, start: Any, end: Any = None, tables: Mapping[str, Any] | None = None, params: Params = None
+    ) -> Result:
         """Replays archived events as live events. Returns the rows of a watch from `start` to `end`.
 
         Starts with an empty state, takes the on-time events with start <= time < end in the total order, then the
         watermark at `end`; matches still pending are not emitted. end None: all kept events, then the end of the
-        stream, as by advance(stream, None). Raises QueryError, DataError.
+        stream, as by advance(stream, None). params: as in hybrid.sql. Raises QueryError, DataError.
         """
+        text = text if params is None else filled(text, params)
         (result,) = backtests(self._opened, (text,), start, end, tables or {})
         self._parts.say_beside()
         return result
