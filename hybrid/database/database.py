@@ -360,6 +360,12 @@ class Database:
         with self._lock:
             return self._opened.stream(stream).late_events()
 
+    def forget_late(self, stream: str) -> None:
+        """Ends what `late` began: none of the late events until now are handed out again. Raises DataError."""
+        with self._lock:
+            state = self._opened.stream(stream)
+            state.late = state.late_since = None
+
     # ---- queries
 
     def watch(

@@ -193,6 +193,16 @@ def test_late_events_come_again_that_nobody_had_before_the_last_checkpoint(tmp_p
         assert db.late("t").fetch().num_rows == 0
         push(db, "x", 7, 7)
         assert db.late("t").fetch().column("v").to_pylist() == [7]
+        push(db, "x", 8, 8)
+        db.forget_late("t")
+        assert db.late("t").fetch().num_rows == 0
+        push(db, "x", 9, 9)
+        db.checkpoint()
+    with opened(tmp_path) as db:
+        db.forget_late("t")
+        db.checkpoint()
+    with opened(tmp_path) as db:
+        assert db.late("t").fetch().num_rows == 0
 
 
 def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
