@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
+from archive.interrupts import Abandoned, go_on
 from archive.place import Place, place_of
 from archive.recent import BoolArray, EventChunk, RBuffer, fresh_rows, joined, next_offsets, piece_of
 from archive.snapshot import HistorySnapshot
@@ -193,8 +195,8 @@ class History:
 
         Holds the arrays by reference: do not write to them again. Costs a few passes over int64 columns, a write to
         disk with a log, and a flush every memory_rows_max rows. Raises DataError and appends nothing if the columns
-        differ from the declared ones or the log cannot be written. If the flush fails, it raises too, but all events
-        stay in memory and the next append or flush tries again.
+        differ from the declared ones or the log cannot be written. After a Ctrl-C the flush is left off.
+        If it fails, it raises too, but all events stay in memory and the next append or flush tries again.
         """
         if len(batch) != len(late):
             raise ValueError(f"{len(batch)} events, but {len(late)} marks")
@@ -208,7 +210,8 @@ class History:
             self._log_again()
         if self._keep(batch, late) and self._table is not None:
             if self.beside is None:
-                self.flush()
+                with suppress(Abandoned):
+                    self.flush(go_on=go_on)
             else:
                 self.beside()
 
@@ -294,10 +297,11 @@ class History:
         """Start of the running flush (time.time), or None."""
         return self._written_since_s
 
-    def flush(self, up_to: int | None = None) -> None:
+    def flush(self, up_to: int | None = None, go_on: Callable[[], None] = lambda: None) -> None:
         """Writes all buffered events to the table in one commit; returns when they are on disk. Does not block
         snapshots. up_to: does nothing if events up to this ingest sequence are in files once a flush under way has
-        ended. Raises DataError if the flush fails; the events stay in memory and part of the history."""
+        ended. go_on: may end it, see `write_files`. Raises DataError if the flush fails; the events stay in memory and
+        part of the history."""
         if self._table is None or self._read_only:
             return
         with self._flushing:
@@ -315,11 +319,12 @@ class History:
             try:
                 rows = joined(sealed)
                 late = np.zeros(len(rows), np.bool_) if rows.late is None else rows.late
-                written = self._table.append(rows.batch, late)
+                written = self._table.append(rows.batch, late, go_on)
             except BaseException as error:
                 with self._lock:
                     self._oldest_s = since_s
-                self.failure = str(error)
+                if not isinstance(error, Abandoned):
+                    self.failure = str(error)
                 raise
             finally:
                 self._written_since_s = None

@@ -46,5 +46,27 @@ class Deferred:
             self._noted = False
             handler(signal.SIGINT, None)
 
+    @property
+    def noted(self) -> bool:
+        return self._noted
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = True
+
+
+def is_interrupted() -> bool:
+    """True if a Ctrl-C waits for the end of a Deferred block of this thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return isinstance(owner, Deferred) and owner.noted
+
+
+class Abandoned(Exception):
+    """Work that may be done later was left off for a Ctrl-C."""
+
+
+def go_on() -> None:
+    """Raises Abandoned if a Ctrl-C waits."""
+    if is_interrupted():
+        raise Abandoned

@@ -27,7 +27,7 @@ import itertools
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
@@ -226,17 +226,26 @@ def key_names(schema: Schema) -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields if field.name.lower() in wanted)
 
 
-def write_files(rows: pa.Table, where: str | PathLike[str] | Place, schema: Schema) -> list[DataFile]:
+def write_files(
+    rows: pa.Table, where: str | PathLike[str] | Place, schema: Schema, go_on: Callable[[], None] = lambda: None
+) -> list[DataFile]:
     """Cuts stored rows into files, sorts and writes each, and forces it to disk. Readers see the files after a commit.
 
-    100k rows in one file take about 30 ms, mostly compression and fsync."""
+    100k rows in one file take about 30 ms, mostly compression and fsync. go_on: called between pieces of the work; what
+    it raises leaves files that nobody reads."""
     directory = place_of(where)
     ts_us = rows.column(time_name(schema)).combine_chunks().view(pa.int64()).to_numpy()
     files: list[DataFile] = []
     for period, index in cut_periods(ts_us):
         part = rows if index is None else rows.take(pa.array(index))
         order = sort_order(part, ts_us if index is None else ts_us[index], key_names(schema))
-        files += _written(part.take(pa.array(order)), directory, schema, period)
+        pieces = []
+        for start in range(0, len(order), FILE_ROWS_MAX):
+            go_on()
+            pieces.append(part.take(pa.array(order[start : start + FILE_ROWS_MAX])))
+        for file in _written(pa.concat_tables(pieces), directory, schema, period):
+            files.append(file)
+            go_on()
     return files
 
 

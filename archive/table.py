@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 
@@ -195,8 +195,8 @@ class Table:
         version = self._delta.transaction_version(_SEQ)
         return -1 if version is None else version
 
-    def append(self, batch: EventBatch, late: BoolArray) -> TableSnapshot:
-        """Adds rows in one atomic commit; returns the table with them. late: bool (n,).
+    def append(self, batch: EventBatch, late: BoolArray, go_on: Callable[[], None] = lambda: None) -> TableSnapshot:
+        """Adds rows in one atomic commit; returns the table with them. late: bool (n,). go_on: see `write_files`.
 
         Idempotent: skips rows whose offset is not above the last archived one of their source, also if another process
         has just added them. Raises DataError and changes nothing if the table cannot be written."""
@@ -214,7 +214,7 @@ class Table:
                 if len(batch) == 0:
                     return before
                 if files is None:
-                    files = write_files(to_stored(batch, late, self.schema), self.directory, self.schema)
+                    files = write_files(to_stored(batch, late, self.schema), self.directory, self.schema, go_on)
                 transactions = [
                     Transaction(self._application(name), expected - 1) for name, expected in next_offsets(batch).items()
                 ]

@@ -16,12 +16,13 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Stop:
-    """asked: True if the work is to stop. rows: how many have been matched so far. bytes_max: memory that partial
-    matches may take; None: any."""
+    """asked: True if the work is to stop. rows: how many have been matched so far, of `total`, as far as that is known.
+    bytes_max: memory that partial matches may take; None: any."""
 
     bytes_max: int | None = None
     asked: bool = False
     rows: int = 0
+    total: int | None = None
 
 
 _stop: ContextVar[Stop | None] = ContextVar("stop", default=None)
@@ -44,6 +45,13 @@ def heed(rows: int = 0) -> None:
         stop.rows += rows
         if stop.asked:
             raise Stopped
+
+
+def expect(rows: int) -> None:
+    """Notes that so many rows more are to be matched."""
+    stop = _stop.get()
+    if stop is not None:
+        stop.total = (stop.total or 0) + rows
 
 
 def bytes_max() -> int | None:

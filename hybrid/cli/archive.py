@@ -80,7 +80,7 @@ def compact(
             if spark is not None:
                 _compact_by_spark(table, _edge(table, edge_us), spark, memory)
             total = sum(r.rows for r in upkeep.plan_rewrites(before, _edge(table, edge_us)))
-            with progress(f"{table.schema.name}", total) as advance:
+            with progress(f"compacting {table.schema.name}, rows", total) as advance:
                 for done in upkeep.compact(table, closed_us=edge_us, memory_limit=memory_limit):
                     advance(done.rows)
         say(f"{table.schema.name}: {len(before.paths):,} files are now {len(table.snapshot().paths):,}")
@@ -130,11 +130,12 @@ def rewind(
     Events after the time are set aside: they stay in the archive as late events, and each adds a line to the dead
     letters of the stream. Later arrivals are classified as on time or late again, and live queries replay them. Stop
     the service first; its next start delivers the new rows."""
+    from hybrid.cli.output import progress
     from hybrid.database.database import Database
     from hybrid.rows.times import show_us
 
     _chosen(directory, stream)  # raises if missing; Database would create it
-    with Database(directory, maintenance=False, ticking=False) as db:
+    with progress(f"rewinding {stream}"), Database(directory, maintenance=False, ticking=False) as db:
         done = db.rewind(stream, to)
     if "://" not in directory:
         _as_dead_letters(Path(directory) / done.stream / "bad.ndjson", done.aside)
@@ -174,7 +175,7 @@ def verify(
             print(f"{name}: broken: {table}")
             continue
         count = len(table.snapshot().paths)
-        with progress(name, count) as advance:
+        with progress(f"verifying {name}, files", count) as advance:
             found = upkeep.verify(table, deep, lambda done, of: advance(1))
         kinds = Counter(finding.kind for finding in found)
         for finding in found:
@@ -235,6 +236,7 @@ def repair(directory: Where, stream: Stream = None) -> None:
     nothing."""
     from archive.place import place_of
     from archive.writer import claim
+    from hybrid.cli.output import progress
     from hybrid.database.repair import mend, mend_patterns
 
     place = place_of(directory)
@@ -244,7 +246,8 @@ def repair(directory: Where, stream: Stream = None) -> None:
         for one in mend_patterns(place):
             print(f"patterns: {one}")
         for name in names:
-            done = mend(place / name)
+            with progress(f"repairing {name}"):
+                done = mend(place / name)
             for one in done:
                 print(f"{name}: {one}")
             lost = sum(bool(one.missing or one.again) for one in done)
@@ -263,9 +266,11 @@ def snapshot(
     """Copies a database, even while another process writes to it: archive, log and checkpoints, as of one moment. An
     existing copy gets only new files."""
     from archive.place import place_of
+    from hybrid.cli.output import progress
     from hybrid.database.backup import snapshot as copy
 
-    done = copy(place_of(directory), place_of(target))
+    with progress(f"copying {directory}"):
+        done = copy(place_of(directory), place_of(target))
     say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes copied, "
         f"{done.known:,} already there")  # fmt: skip
 
@@ -298,10 +303,12 @@ def search(
     from hybrid.cli.given import query_text
     from hybrid.database.pattern_file import read_patterns
     from hybrid.rows.times import instant_us
+    from hybrid.statement.progress import of_statement, progress
     from hybrid.statement.relations import Relations
     from hybrid.statement.statement import answer
     from hybrid.statement.stream_input import StreamInput
     from query.language.named import used_patterns
+    from query.stopping import Stop, stopping
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")
@@ -322,7 +329,8 @@ def search(
     texts = {key: pattern.text for key, pattern in read_patterns(place_of(directory)).items()}
     used = used_patterns(statement, texts, list(streams))
     given = Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark, patterns=used)
-    with given.open() as relations:
+    stop = Stop()
+    with stopping(stop), progress(of_statement(stop)), given.open() as relations:
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybrid.cli.output import say
+from hybrid.cli.output import progress, say
 from hybrid.rows.result import text_table
 from query.errors import DataError
 
@@ -30,7 +30,7 @@ def stock(directory: str | Path | None, picture: Path) -> int:
 
     started = time.perf_counter()
     print(demo.QUERY)
-    with demo.market(directory) as db:
+    with progress("replaying prices"), demo.market(directory) as db:
         outcome = demo.run(db)
     say(f"{outcome.archived:,} daily prices archived, {outcome.replayed:,} replayed as live, "
         f"in {time.perf_counter() - started:.1f} s")
@@ -64,7 +64,7 @@ def flights(directory: str | Path | None, picture: Path) -> int:
     demo.data()  # raises without the package, before anything is printed
     started = time.perf_counter()
     print(demo.QUERY)
-    with demo.airport(directory) as db:
+    with progress("replaying departures"), demo.airport(directory) as db:
         outcome = demo.run(db)
     say(f"{outcome.archived:,} departures archived, {outcome.replayed:,} replayed as live, "
         f"in {time.perf_counter() - started:.1f} s")
@@ -92,11 +92,13 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     """Runs a demo with planted matches: prints the first rows, evidence and counts by kind. Returns 1 unless it finds
     exactly the planted matches."""
     from hybrid.demo import highway, rfid, security
+    from hybrid.demo.pictures import draw_logins, draw_road, draw_shop
 
     demo: Any = {"rfid": rfid, "highway": highway, "security": security}[name]
     started = time.perf_counter()
     print(demo.QUERY)
-    outcome = demo.run(seed, directory, interleaving)
+    with progress("simulating and matching"):
+        outcome = demo.run(seed, directory, interleaving)
     say(f"played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
     print(text_table(outcome.rows, 20))
     if outcome.evidence.num_rows:
@@ -104,7 +106,13 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
         events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), first))
         print("\nThe evidence of one of them:")
         print(text_table(events, events.num_rows))
-        _draw(outcome.evidence, first, None, picture, "")
+    if outcome.rows.num_rows:
+        drawn = {
+            "rfid": lambda: draw_shop(outcome.events, outcome.rows, picture),
+            "highway": lambda: draw_road(outcome.events, outcome.rows, highway.LIMIT_KMH, picture),
+            "security": lambda: draw_logins(outcome.events, outcome.rows, picture),
+        }
+        _save(picture, drawn[name])
     kinds = pa.table(
         {
             "kind": list(outcome.kinds),
@@ -133,7 +141,8 @@ def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving
 
     started = time.perf_counter()
     print(demo.QUERY)
-    outcome = demo.run(seed, directory, interleaving)
+    with progress("simulating and matching"):
+        outcome = demo.run(seed, directory, interleaving)
     say(f"{outcome.events:,} readings played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
     print(text_table(outcome.rows["ring"], 20))
     print("\nOne of the rings, down to its readings:")
@@ -173,7 +182,7 @@ def delays(directory: str | Path | None, picture: Path) -> int:
     data()  # raises without the package, before anything is printed
     started = time.perf_counter()
     print(f"-- the stream growths\n{demo.GROWTH}\n{demo.QUERY}")
-    with demo.airports(directory) as db:
+    with progress("replaying departures"), demo.airports(directory) as db:
         outcome = demo.run(db)
     say(f"{outcome.departures:,} departures replayed in {time.perf_counter() - started:.1f} s; "
         f"{', '.join(f'{rows.num_rows:,} {name}' for name, rows in outcome.rows.items())}")

@@ -7,9 +7,12 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from query.errors import QueryError
 
 
 def query_text(text: str) -> str:
@@ -51,6 +54,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
     pattern of file names, or `-` for stdin, which is read at once."""
     import duckdb
 
+    from hybrid.cli.output import progress
     from hybrid.rows import duck
     from query.errors import DataError, first_line
 
@@ -63,11 +67,13 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         name, sign, file = item.partition("=")
         if not sign or not name.isidentifier():
             raise typer.BadParameter(f"--table {item}: write NAME=FILE")
+        if name.lower() in map(str.lower, found):
+            raise typer.BadParameter(f"--table {item}: {name} is given twice")
         if file == "-":
             found[name] = _of_stdin()
             continue
         path = Path(file)
-        suffix = path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
+        suffix = (path.suffix if path.suffix != ".gz" else Path(path.stem).suffix).lower()
         if suffix not in readers:
             raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
         if not path.is_file() and not glob.glob(file, recursive=True):
@@ -75,10 +81,26 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
             given = f"SELECT * FROM {readers[suffix]}({quoted})"
-            found[name] = duck.cursor(access=duck.ANYTHING).sql(given)
+            with progress(f"looking at {file}"):  # a long CSV is read for its types
+                found[name] = duck.cursor(access=duck.ANYTHING).sql(given)
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found
+
+
+def with_file_hints(error: QueryError) -> QueryError:
+    """Returns an error with the hint to name a file for each unknown table, if it has no other hint."""
+    from dataclasses import replace
+
+    from query.errors import QueryError
+
+    shown = [
+        replace(fault, hint=f"-t {name[1]}=FILE names its file")
+        if not fault.hint and (name := re.fullmatch(r"unknown table (?:or stream )?(\w+)", fault.message))
+        else fault
+        for fault in error.diagnostics
+    ]
+    return QueryError(shown, error.text)
 
 
 def _of_stdin() -> Any:

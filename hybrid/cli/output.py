@@ -36,16 +36,25 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on stderr while the block runs, if that is a terminal. Yields a function to advance it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows a line of progress on stderr while the block runs, as hybrid.statement.progress does. Ctrl-C ends it,
+    also within DuckDB. Yields a function to advance it. total: what it advances to; None: unknown."""
+    from hybrid.rows.duck import interruptible
+    from hybrid.statement.progress import Far
+    from hybrid.statement.progress import progress as shown
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
+    done = 0
+
+    def far() -> Far:
+        of = "" if total is None else f": {done:,} of {total:,}"
+        return Far(f"{what}{of}", done, total)
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+
+    with interruptible(), shown(far):
+        yield advance
 
 
 #: Formats of files by suffix, without --format.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Where = Annotated[str, typer.Argument(help="The app file, or the directory of its database.")]
 APP = Path("app.toml")
+#: Seconds between two looks of `hybrid top`.
+TOP_EVERY_S = 1.0
 
 
 def run(
@@ -102,9 +104,7 @@ def status(
     ] = False,
 ) -> None:
     """Shows the status of a service: rates, watermarks, matches, late events, warnings. Exit code 1: not running."""
-    from rich.console import Console
-
-    from hybrid.service.status import ALIVE, headline, read_status, ready, rendered
+    from hybrid.service.status import ALIVE, headline, lines, read_status, ready, rendered
 
     told = read_status(_state(where))
     if live or ready_:
@@ -112,27 +112,37 @@ def status(
         raise typer.Exit(0 if (ready(told, time.time()) if ready_ else told["state"] in ALIVE) else 1)
     if as_json:
         print(json.dumps(told))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console()
+        console.print(rendered(told, time.time(), console.width))
     else:
-        # A pipe has no width, and figures would wrap in the default of 80 columns.
-        wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-        Console(width=wide).print(rendered(told, time.time()))
+        print("\n".join(lines(told, time.time())))
     raise typer.Exit(0 if told["state"] in ALIVE else 1)
 
 
 def top(where: Where = str(APP)) -> None:
-    """Shows the status of a service, refreshed every second, until Ctrl-C."""
-    from rich.live import Live
-
-    from hybrid.service.status import read_status, rendered
+    """Shows the status of a service, refreshed every second, until Ctrl-C. In a pipe, lines every second."""
+    from hybrid.service.status import lines, read_status, rendered
     from query.errors import DataError
 
     directory = _state(where)
+    told = read_status(directory)
     try:
-        with Live(rendered(read_status(directory), time.time()), auto_refresh=False) as live:
+        if not sys.stdout.isatty():
             while True:
-                time.sleep(1)
+                print("\n".join(lines(told, time.time())), flush=True)
+                time.sleep(TOP_EVERY_S)
+                told = read_status(directory)
+        from rich.live import Live
+
+        with Live(auto_refresh=False) as live:
+            live.update(rendered(told, time.time(), live.console.width), refresh=True)
+            while True:
+                time.sleep(TOP_EVERY_S)
                 try:
-                    live.update(rendered(read_status(directory), time.time()), refresh=True)
+                    live.update(rendered(read_status(directory), time.time(), live.console.width), refresh=True)
                 except DataError as error:  # the directory was moved, or its disk unmounted: it may come back
                     live.update(str(error), refresh=True)
     except KeyboardInterrupt:

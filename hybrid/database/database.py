@@ -39,6 +39,7 @@ from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
+from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in, sql
 from hybrid.watch.alerts import Alerts
@@ -80,6 +81,12 @@ class Held:
     failure: str | None
 
 
+#: Methods that a service needs beside a database.
+_OF_SERVICES = frozenset({
+    "abandon", "begin_checkpoint", "held", "names_kept", "notes", "one_checkpoint", "patterns_in", "reached", "rows_of",
+})  # fmt: skip
+
+
 class Database:
     """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
 
@@ -109,6 +116,17 @@ class Database:
         self._memory, self._clocks = self._parts.memory, self._parts.clocks
         self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries
         self._listeners: list[Listener] = []
+
+    def __repr__(self) -> str:
+        opened = self._opened
+        place = "in memory" if opened.path is None else repr(str(opened.path))
+        state = ", closed" if opened.closed else ", read-only" if opened.read_only else ""
+        names = ", ".join(stream.schema.name for stream in list(opened.streams.values())[:12])
+        return f"Database({place}{state}; streams: {names or 'none'})"
+
+    def __dir__(self) -> list[str]:
+        """Returns what completion shows: the methods for people, not those for a service."""
+        return [name for name in super().__dir__() if name not in _OF_SERVICES]
 
     @property
     def _lock(self) -> threading.RLock:
@@ -417,8 +435,7 @@ class Database:
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
         check_sharing(sharing, text)
         if callback is not None and not callable(callback):
-            message = f"the callback is of type {type(callback).__name__}, not a function"
-            raise DataError(message, "pass a function that takes the rows, an Arrow table")
+            raise DataError(f"callback is {callback!r:.60}, no function", "it is called with an Arrow table of rows")
         if unread_max is not None and not (isinstance(unread_max, int) and unread_max > 0):
             raise DataError(f"unread_max is {unread_max!r}, not a number of rows", "give at least 1")
         check_is_shed(shed)
@@ -643,7 +660,7 @@ class Database:
                 used = opened.used(text, tables)
                 inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
             on_spark = OnSpark(spark) if engine == "spark" else None
-            with interruptible(), limited(text, timeout, None) as stop:
+            with interruptible(), limited(text, timeout, None) as stop, progress(of_statement(stop)):
                 relations = Relations(
                     text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                     access=opened.access, patterns=used,

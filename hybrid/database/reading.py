@@ -11,11 +11,13 @@ from hybrid.database.planned import planned
 from hybrid.rows.duck import interruptible
 from hybrid.rows.result import Result
 from hybrid.rows.times import instant_us
+from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backtest import backtest
 from hybrid.watch.stream import Stream
 from query.errors import DataError
 from query.language.cut import lacks_input
+from query.stopping import Stop, stopping
 
 
 def input_of(stream: Stream, late: bool) -> StreamInput:
@@ -59,7 +61,8 @@ def backtests(
             if _may_be_large(opened, history):
                 history.kept.flush()
         inputs = {key: input_of(stream, late=False) for key, stream in opened.streams.items()}
-    with interruptible():
+    stop = Stop()
+    with interruptible(), stopping(stop), progress(of_statement(stop)):
         return [
             backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, opened.large)
             for one in plans

@@ -16,7 +16,8 @@ from simulator.scenario import Scenario
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
     """Result of a scenario. rows: all rows, as fetched. evidence: of the rows fetched last. missing: planted rows that
-    were not found. unexpected: found rows that were not planted. kinds: kind -> (planted, expected, found)."""
+    were not found. unexpected: found rows that were not planted. kinds: kind -> (planted, expected, found). events: of
+    its first stream, each once, in order of time."""
 
     rows: pa.Table
     evidence: pa.Table
@@ -24,6 +25,7 @@ class ScenarioResult:
     unexpected: list[tuple[object, ...]]
     kinds: dict[str, tuple[int, int, int]]
     stats: dict[str, object]
+    events: pa.Table
 
     @property
     def exact(self) -> bool:
@@ -64,7 +66,7 @@ def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Scenar
     truth, got = Counter(_tuples(scenario.truth)), Counter(_tuples(rows))
     return ScenarioResult(
         rows, evidence, sorted((truth - got).elements(), key=repr), sorted((got - truth).elements(), key=repr),
-        _by_kind(scenario, rows), stats,
+        _by_kind(scenario, rows), stats, scenario.events(scenario.schemas[0].name),
     )
 
 

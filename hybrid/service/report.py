@@ -19,7 +19,7 @@ from hybrid.service.outlets import Outlets
 from hybrid.service.quarantine import Quarantine
 from hybrid.service.queries import ServiceQueries
 from hybrid.service.sources import Sources
-from hybrid.service.status import VERSION, process_began, touch_status, write_status
+from hybrid.service.status import SILENT_S, VERSION, delivers, process_began, touch_status, write_status
 from hybrid.service.trouble import clock, is_slow, pending_since
 
 #: Seconds between two writes of the status.
@@ -201,7 +201,7 @@ class Report:
         patience_s = STANDS_S + (0.0 if idle is None else idle.total_seconds())
         if accepted == since[1] or now - since[2] < patience_s:
             return None
-        source, silent = told["held_by"]["source"], told["held_by"]["since"]
-        return f"stalls at {mark} while events arrive: it waits for {source}, which has sent nothing since {silent}" + (
-            "; `idle` limits the wait" if idle is None else ""
+        source, silent_s = told["held_by"]["source"], told["held_by"]["silent_s"]
+        return f"stalls at {mark} while events arrive: it waits for {source}, {delivers(silent_s)}" + (
+            "; `idle` limits the wait" if idle is None and silent_s >= SILENT_S else ""
         )

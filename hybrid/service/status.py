@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,10 @@ VERSION = 1
 STATUS_FILE = "status.json"
 #: Age in seconds above which a status is stale.
 OLD_S = 5.0
+#: Seconds without an event after which a source is told to send nothing.
+SILENT_S = 10.0
+#: Longest line of a column's head, where it has several words.
+HEAD_MAX = 9
 #: Number of partitions shown, those with the largest lag.
 PARTITIONS_SHOWN = 12
 #: Seconds without a turn of the loop after which a service is not ready.
@@ -133,70 +139,136 @@ def headline(status: dict[str, Any], now: float) -> str:
             return f"{app}: process {pid}{where} has given no sign of life for {_span(age)} ({state})"
 
 
-def rendered(status: dict[str, Any], now: float) -> RenderableType:
-    """Returns the status as tables for a terminal."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of things of one kind: a row for each. The first column has the name."""
 
-    def table(columns: str, rows: list[list[Any]]) -> Table:
-        found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for i, column in enumerate(columns.split("|")):
-            # In a narrow terminal figures are folded, not cut: part of a figure would be misleading.
-            whole = i == 0 or column == "watermark"
-            found.add_column(column, justify="left" if i == 0 else "right", no_wrap=whole, overflow="fold")
-        for row in rows:
-            found.add_row(*map(_cell, row))
-        return found
+    kind: str
+    columns: tuple[str, ...]
+    rows: list[list[Any]]
 
-    running = status["state"] in ALIVE
-    parts: list[RenderableType] = [Text(headline(status, now), style="bold" if running else "bold red")]
+
+def parts(status: dict[str, Any], now: float) -> list[Figures]:
+    """Returns the figures of a status: of streams, queries, sources with their partitions, and sinks."""
     streams = [
-        [name, s["accepted"], s["rate"], "ended" if s["ended"] else (s["watermark"] or "-")[:21], _span(s["lag_s"]),
+        [name, s["accepted"], s["rate"], "ended" if s["ended"] else (s["watermark"] or "-")[:19], _span(s["lag_s"]),
          _span(s["behind_newest_s"]), s["late"], s["bad"], s["duplicates"]]
         for name, s in status["streams"].items()
     ]  # fmt: skip
-    parts.append(table("stream|events|per s|watermark|behind the clock|the newest|late|bad|again", streams))
-    for name, s in status["streams"].items():
-        if s["held_by"] is not None:
-            parts.append(Text(f"the watermark of {name} waits for {s['held_by']}, silent since {s['held_since']}"))
-    if status["queries"]:
-        queries = [
-            [name, q["state"], q["matches"], q["rows"], q["rate"], q["suppressed"], q["runs"], q["spilled"],
-             q["history_reads"], q["waiting_for_history"], q["unread"]]
-            for name, q in status["queries"].items()
-        ]  # fmt: skip
-        parts.append(table("query|state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries))
-    if counted := [[n, q["sharing"], q["counted_with"]] for n, q in status["queries"].items() if q.get("sharing")]:
-        parts.append(table("trends of|sharing|counted with others", counted))
-    if status["sources"]:
-        known = any(s.get("partitions") for s in status["sources"].values())
-        sources = [
-            [name, s["state"], s["stream"], s["queued"], *([s["lag"], s["lost"]] if known else [])]
-            for name, s in status["sources"].items()
-        ]
-        parts.append(table("source|state|stream|read ahead" + ("|behind the end|lost" if known else ""), sources))
-        places = [
-            [f"{name}: {partition}", p["position"], p["end"], p["lag"]]
-            for name, s in status["sources"].items()
-            for partition, p in s.get("partitions", {}).items()
-        ]  # fmt: skip
-        if places:
-            furthest = sorted(places, key=lambda place: -(place[3] or 0))[:PARTITIONS_SHOWN]
-            more = f" ({len(furthest)} of {len(places)})" if len(furthest) < len(places) else ""
-            parts.append(table(f"partition{more}|position|end|behind the end", furthest))
-    if status["sinks"]:
-        sinks = [
-            [name, s["rows"], s["rate"], s["unread"], _span(s["oldest_s"]) if s["oldest_s"] else "-", s["failures"]]
-            for name, s in status["sinks"].items()
-        ]  # fmt: skip
-        parts.append(table("sink|rows|per s|unread|oldest|failures", sinks))
+    queries = [
+        [name, q["state"], q["matches"], q["rows"], q["rate"], q["suppressed"], q["runs"], q["spilled"],
+         q["history_reads"], q["waiting_for_history"], q["unread"]]
+        for name, q in status["queries"].items()
+    ]  # fmt: skip
+    counted = [[n, q["sharing"], q["counted_with"]] for n, q in status["queries"].items() if q.get("sharing")]
+    known = any(s.get("partitions") for s in status["sources"].values())
+    sources = [
+        [name, s["state"], s["stream"], s["queued"], *([s["lag"], s["lost"]] if known else [])]
+        for name, s in status["sources"].items()
+    ]
+    places = [
+        [f"{name}: {partition}", p["position"], p["end"], p["lag"]]
+        for name, s in status["sources"].items()
+        for partition, p in s.get("partitions", {}).items()
+    ]  # fmt: skip
+    furthest = sorted(places, key=lambda place: -(place[3] or 0))[:PARTITIONS_SHOWN]
+    more = f" ({len(furthest)} of {len(places)})" if len(furthest) < len(places) else ""
+    sinks = [
+        [name, s["rows"], s["rate"], s["unread"], _span(s["oldest_s"]) if s["oldest_s"] else "-", s["failures"]]
+        for name, s in status["sinks"].items()
+    ]  # fmt: skip
+    found = [
+        ("stream", "events|per s|watermark|behind the clock|the newest|late|bad|again", streams),
+        ("query", "state|matches|rows|per s|suppressed|runs|spilled|reads|waiting|unread", queries),
+        ("trends of", "sharing|counted with others", counted),
+        ("source", "state|stream|read ahead" + ("|behind the end|lost" if known else ""), sources),
+        (f"partition{more}", "position|end|behind the end", furthest),
+        ("sink", "rows|per s|unread|oldest|failures", sinks),
+    ]
+    return [Figures(kind, tuple(columns.split("|")), rows) for kind, columns, rows in found if rows]
+
+
+def remarks(status: dict[str, Any], now: float) -> list[str]:
+    """Returns what is to be said of streams and queries besides their figures."""
+    found = [
+        f"the watermark of {name} waits for {s['held_by']}, {delivers(s['held_s'])}"
+        for name, s in status["streams"].items()
+        if s["held_by"] is not None
+    ]
     for name, until in status.get("removed", {}).items():
-        parts.append(Text(f"query {name} was removed from the file; it keeps running for {_span(until - now)}"))
-    for where, what in status["trouble"].items():
-        parts.append(Text(f"{where}: {what}", style="red"))
-    return Group(*parts)
+        found.append(f"query {name} was removed from the file; it keeps running for {_span(until - now)}")
+    return found
+
+
+def delivers(silent_s: float | None) -> str:
+    """Returns what a source does that holds the watermark back. silent_s: since its last event."""
+    if silent_s is None or silent_s < SILENT_S:
+        return "which is behind the others"
+    return f"which has sent nothing for {_span(silent_s)}"
+
+
+def lines(status: dict[str, Any], now: float) -> list[str]:
+    """Returns the status as plain lines for pipes and logs: one for each stream, query, source and sink."""
+    found = [headline(status, now)]
+    for part in parts(status, now):
+        kind = part.kind.partition(" (")[0]
+        for name, *figures in part.rows:
+            told = ", ".join(f"{column} {_cell(value)}" for column, value in zip(part.columns, figures))
+            found.append(f"{kind} {name}: {told}")
+    return found + remarks(status, now) + [f"{where}: {what}" for where, what in status["trouble"].items()]
+
+
+def rendered(status: dict[str, Any], now: float, width: int = 80) -> RenderableType:
+    """Returns the status as tables for a terminal of so many columns. A table that is wider leaves out what is 0, then
+    becomes a paragraph for each row: a figure is never cut."""
+    from rich.console import Group
+    from rich.text import Text
+
+    running = status["state"] in ALIVE
+    shown: list[RenderableType] = [Text(headline(status, now), style="bold" if running else "bold red")]
+    for part in parts(status, now):
+        shown.append(Text())
+        cells = [[str(name), *map(_short, figures)] for name, *figures in part.rows]
+        columns = list(zip((part.kind, *part.columns), *cells))
+        some = [column for i, column in enumerate(columns) if i == 0 or set(column[1:]) - {"0", "0.0", "-"}]
+        table = _table(columns, width) or _table(some, width)
+        if table:
+            heads = len(table) - len(cells)
+            shown += [Text(line, style="dim" if i < heads else "") for i, line in enumerate(table)]
+            continue
+        for row in cells:
+            shown.append(Text(f"{part.kind} {row[0]}", style="bold"))
+            told = ", ".join(f"{column} {cell}".replace(" ", "\0") for column, cell in zip(part.columns, row[1:]))
+            wrapped = textwrap.wrap(told.replace(",\0", ", "), width, initial_indent="  ", subsequent_indent="  ")
+            shown += [Text(line.replace("\0", " ")) for line in wrapped]
+    if said := remarks(status, now):
+        shown += [Text(), *map(Text, said)]
+    if status["trouble"]:
+        shown += [Text(), *(Text(f"{where}: {what}", style="red") for where, what in status["trouble"].items())]
+    return Group(*shown)
+
+
+def _table(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Returns columns, each with its head first, as the lines of a table; [] if these are wider. The head may have
+    several lines."""
+    heads = [textwrap.wrap(column[0], HEAD_MAX, break_long_words=False) for column in columns]
+    deep = max(map(len, heads))
+    whole = [[""] * (deep - len(head)) + head + list(column[1:]) for head, column in zip(heads, columns)]
+    widths = [max(map(len, column)) for column in whole]
+    if sum(widths) + 2 * (len(widths) - 1) > width:
+        return []
+    first, *others = ([cell.rjust(w) for cell in column] for column, w in zip(whole, widths))
+    first = [cell.strip().ljust(widths[0]) for cell in first]
+    return ["  ".join(row).rstrip() for row in zip(first, *others)]
+
+
+def _short(value: Any) -> str:
+    """Returns a figure of a table: from 100,000 on its first three digits."""
+    if isinstance(value, int | float):
+        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if abs(value) >= max(size, 1e5):
+                return f"{value / size:,.{max(0, 3 - len(str(int(abs(value) / size))))}f} {unit}"
+    return _cell(value)
 
 
 def _cell(value: Any) -> str:

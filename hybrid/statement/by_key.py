@@ -19,6 +19,7 @@ from hybrid.rows.inputs import (
     one_batch,
     some_columns,
     stands_in_order,
+    taken,
     times_us,
 )
 from matching.batch import EventBatch, Matcher, Matches
@@ -92,7 +93,7 @@ class ByKey:
         seq = by_number(ids, begins)
         del ids, keys, counts
         offset = seq if ordered.order is None else ordered.order[seq]
-        table = some_columns(ordered.table, plan.columns).combine_chunks().take(pa.array(offset))
+        table = taken(some_columns(ordered.table, plan.columns), offset)
         ts_us = ordered.ts_us[seq]
         return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
 

@@ -13,6 +13,13 @@ PATIENCE_S, COMPILED_S = 1.0, 0.1
 TEXT = "hybrid compiles what this query needs, once for this release: some seconds ..."
 
 _inside, _spent_s = False, 0.0
+#: True while `hybrid.statement.progress` shows TEXT among the rest.
+told_elsewhere = False
+
+
+def compiles() -> bool:
+    """True while a kernel is compiled or read from the cache."""
+    return _inside
 
 
 @contextmanager
@@ -26,6 +33,8 @@ def noticed() -> Iterator[None]:
     shown = threading.Event()
 
     def show() -> None:
+        if told_elsewhere:
+            return
         shown.set()
         sys.stderr.write(TEXT)
         sys.stderr.flush()

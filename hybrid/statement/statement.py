@@ -29,6 +29,7 @@ from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
 from hybrid.statement.flowing import OutOfOrder
+from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
 from matching.batch import EventBatch, Matcher, Matches
@@ -41,6 +42,7 @@ from query.language.parse import parse
 from query.plan.expression import Aggregate, walk
 from query.plan.joined_rows import joins_of
 from query.plan.plan import FactorPlan, Plan
+from query.stopping import expect
 
 if TYPE_CHECKING:
     from matching.hierarchy.modules import Join
@@ -89,10 +91,16 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
     """Runs one statement over named tables; see hybrid.sql."""
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
-        raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
+        hint = "tables are passed by name: hybrid.sql(text, ticks=df)"
+        if isinstance(connection, str):
+            hint = "duckdb.connect opens a database"
+        elif connection is duckdb:
+            hint = "pass duckdb.default_connection()"
+        raise DataError(message, hint)
     with (
         duck.interruptible(connection),
         limited(text, timeout, connection) as stop,
+        progress(of_statement(stop)),
         Relations(text, tables, connection=connection).open() as relations,
     ):
         stop.bytes_max = memory_of(relations.connection)
@@ -245,6 +253,8 @@ def _found(
     """Returns the matches of an input. reader, batches: as of Relations.factor. alone: without histories, trends and
     boxes."""
     matcher, again = make(plan), make is not rows_matcher
+    if isinstance(reader, ByKey | OrderedInput):
+        expect(len(reader.ts_us))
     if isinstance(reader, ByKey):
         found = list(run_by_key(matcher, reader, plan.columns))
         return [reader.own_times(m) for m in found] if again else found

@@ -33,6 +33,7 @@ from matching.purpose import Purpose
 from query.language import ast
 from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
+from query.stopping import expect
 
 
 def backtest(
@@ -96,6 +97,8 @@ def _in_stream(
     count = snapshot.stretch_rows(start_us, end_us)[0]
     request = RangeRequest(start_us, end_us, columns=plan.columns)
     windows, _ = windows_of(snapshot, plan, request, None, count)
+    if windows is None:
+        expect(count)
     events = snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
     return list(run(matcher, events, end_us))
 

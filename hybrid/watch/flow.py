@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from archive.interrupts import is_interrupted
 from hybrid.rows.faults import Interrupted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
@@ -62,6 +63,8 @@ class Flow:
         trouble: list[str] = []
         try:
             arrival = state.live.accept(data, source, offset, ceiling_us)
+            if is_interrupted():
+                raise KeyboardInterrupt  # nothing is accepted yet
             try:
                 if len(arrival.batch):
                     state.kept.append(arrival.batch, arrival.late)

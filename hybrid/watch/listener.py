@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from hybrid.watch.alerts import Alerts
-from query.errors import Error, first_line, warn
+from query.errors import Error, called_at, first_line, raised_at, warn
 
 
 class Listener:
@@ -31,6 +31,7 @@ class Listener:
         self._calling: threading.Lock = threading.Lock() if after is None else after._calling
         self._turned = threading.Condition()
         self._called, self._calls, self._over = False, 0, False
+        self._watched_at = called_at()  # the thread has no line of the user
         self._thread = threading.Thread(target=self._run, name=f"hybrid callback of {of}", daemon=True)
         self._thread.start()
 
@@ -50,7 +51,7 @@ class Listener:
             try:
                 rows = self.alerts.fetch()
             except Error as error:
-                warn(f"{self._of} has ended: {first_line(error)}")
+                warn(f"{self._of} has ended: {first_line(error)}", self._watched_at)
                 return
             if rows.num_rows:
                 try:
@@ -59,7 +60,8 @@ class Listener:
                 except Exception as error:  # noqa: BLE001 (whatever the user's function raises)
                     self.alerts.put_back()
                     said = f"{type(error).__name__}: {first_line(error)}"
-                    warn(f"the callback of {self._of} is not called any more ({said}); its rows wait to be fetched")
+                    message = f"the callback of {self._of} is not called any more ({said}); its rows wait to be fetched"
+                    warn(message, raised_at(error) or self._watched_at)
                     return
             self._turn(False)
 

@@ -206,3 +206,20 @@ def test_files_are_archived_whatever_their_format() -> None:
     assert {name: result["rows"] for name, result in found["results"].items()} == {
         "parquet": 20_000, "csv": 20_000, "ndjson": 20_000, "many": 500,
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_questions_of_the_tutorial_have_rows() -> None:
+    result = printed("benchmarks.tutorial", "--rows", "20_000")
+    assert list(result["questions"]) == [
+        "Sessions", "A funnel", "A funnel, 2", "A V", "An absence", "An outlier"
+    ]  # fmt: skip
+    assert all(question["rows"] > 0 for question in result["questions"].values())
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_statement_a_push_and_a_command() -> None:
+    cases = ("ORDER BY sorts", "push", "archive verify")
+    result = printed("benchmarks.ctrl_c", "--rows", "30_000", "--moments", "2", "--only", *cases)
+    assert set(result["cases"]) == set(cases)
+    assert all(case["wrong"] == [] and len(case["moments"]) == 2 for case in result["cases"].values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
+from archive import upkeep
 from hybrid.cli import app
 from query.errors import DataError
 
@@ -136,3 +138,17 @@ def test_events_before_1970_expire(tmp_path: Path) -> None:
     assert (code, "0 faults" in said) == (0, True), said
     with hybrid.connect(tmp_path / "db", read_only=True) as db:
         assert db.sql("SELECT count(*) AS n FROM old").arrow().to_pylist() == [{"n": 20}]
+
+
+@pytest.mark.parametrize(("command", "work"), [("compact", "compact"), ("verify", "verify")])
+def test_ctrl_c_within_duckdb_ends_a_command(market, monkeypatch: pytest.MonkeyPatch, command: str, work: str) -> None:
+    # Before: a traceback that ended with `RuntimeError: Query interrupted`.
+    def pressed(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("Query interrupted") from None  # as DuckDB tells it
+
+    monkeypatch.setattr(upkeep, work, pressed)
+    code, out, _ = run(command, "-d", market)
+    assert (code, out) == (130, "")

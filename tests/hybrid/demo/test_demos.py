@@ -14,6 +14,7 @@ import pytest
 
 from hybrid.database.database import Database
 from hybrid.demo import flights, stock
+from hybrid.demo.pictures import draw_logins, draw_road, draw_shop
 from hybrid.demo.scenario import play
 from query.errors import DataError, HybridWarning
 from simulator.highway import HIGHWAY_KINDS, highway
@@ -88,6 +89,68 @@ def test_security_finds_what_was_planted_live_and_in_a_backtest(seed: int, inter
         tested = db.backtest(scenario.query, datetime(2024, 3, 1)).arrow()
     order = [("success_ts", "ascending"), ("account", "ascending")]
     assert tested.sort_by(order).to_pylist() == scenario.truth.to_pylist()
+
+
+def texts(figure: Any) -> tuple[list[str], list[str], list[str]]:
+    """The titles, the names of axes and the legend of a picture."""
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    names = [name for axes in figure.axes for name in (axes.get_xlabel(), axes.get_ylabel()) if name]
+    return titles, names, [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_an_unpaid_item_is_drawn_beside_one_that_was_paid(tmp_path: Path) -> None:
+    """Before: one dot on an axis of four years."""
+    outcome = play(shop(1, items=100))
+    figure = draw_shop(outcome.events, outcome.rows, tmp_path / "shop.png")
+    titles, names, _ = texts(figure)
+    assert [title.partition(": ")[2] for title in titles] == [
+        "an alert: not read at the register in the ten days before", "no alert: paid before it left"
+    ]  # fmt: skip
+    assert titles[0].split()[0] in outcome.rows["tag"].to_pylist()
+    assert titles[1].split()[0] not in outcome.rows["tag"].to_pylist()
+    assert names == ["time of the reading, UTC"]
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["exit", "register", "shelf"]
+        low, high = axes.get_xlim()
+        assert high - low < 11, "days"
+        (line,) = axes.get_lines()
+        assert low < min(line.get_xdata(orig=False)) <= max(line.get_xdata(orig=False)) < high
+        assert line.get_ydata()[-1] == 0, "it ends at the exit"
+    assert (tmp_path / "shop.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_fast_car_is_drawn_beside_the_limit(tmp_path: Path) -> None:
+    """Before: a line between two points, with neither speed nor limit."""
+    outcome = play(highway(1, cars=40))
+    figure = draw_road(outcome.events, outcome.rows, 120, tmp_path / "road.png")
+    (title,), names, legend = texts(figure)
+    speed = int(legend[1].removesuffix(" km/h"))
+    assert 120 <= speed < 240
+    assert legend == ["toll points", f"{speed} km/h", "at 120 km/h"]
+    assert title.endswith(f": {speed} km/h before point {title.split()[-1]}")
+    assert title.split(",")[0] in outcome.rows["car"].to_pylist()
+    assert names == ["time of the reading, UTC", "kilometre of the road"]
+    drive, fast, limit = figure.axes[0].get_lines()
+    assert set(fast.get_ydata()) <= set(drive.get_ydata())
+    assert limit.get_ydata()[0] == fast.get_ydata()[0]
+    assert limit.get_ydata()[1] < fast.get_ydata()[1]
+
+
+def test_an_attack_is_drawn_beside_the_days_before(tmp_path: Path) -> None:
+    """Before: no picture, as the rows fetched last were none."""
+    outcome = play(security(1, accounts=20))
+    figure = draw_logins(outcome.events, outcome.rows, tmp_path / "logins.png")
+    (past, attack), names, legend = texts(figure)
+    account, device = past.split(":")[0], attack.split(", then ")[1].split()[0]
+    (row,) = [r for r in outcome.rows.to_pylist() if f"{r['success_ts']:%d %B %Y}" in attack and r["device"] == device]
+    assert row["account"] == account
+    assert attack.startswith(f"{row['failures']} failures, then {device} is in, ")
+    assert legend == ["failed", "logged in", "the attack"]
+    assert names == ["time of the login, UTC"] * 2
+    days = [high - low for low, high in (axes.get_xlim() for axes in figure.axes)]
+    assert days[0] == pytest.approx(92, abs=0.1)
+    assert days[1] < 15 / 1440
+    assert figure.axes[0].get_yticklabels()[0].get_text() == device
 
 
 #: Without the package its tests are left out, but not where all that the project needs must be there.

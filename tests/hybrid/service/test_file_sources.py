@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_files_that_grow_side_by_side_wait_for_each_other(bench: Files) -> None:
 
 
 @pytest.mark.slow
-def test_who_holds_the_watermark_is_named(tmp_path: Path) -> None:
+def test_who_holds_the_watermark_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: status "running", no trouble, and no word of who it is."""
     bench = Bench(tmp_path)
     source = bench.start()
@@ -178,10 +179,18 @@ def test_who_holds_the_watermark_is_named(tmp_path: Path) -> None:
     assert told["held_s"] >= 0
     assert bench.service.db.streams()["ticks"]["held_by"]["source"] == "feed/0"
     assert query.stats()["held_by"]["source"] == "feed/0"
+    trouble = status["trouble"]["watermark of ticks"]  # its last event came just now, by the clock of the machine
+    stalls = "stalls at 2024-01-01 00:00:01 while events arrive: it waits for feed/0, which"
+    assert trouble == f"{stalls} is behind the others"
+    assert "the watermark of ticks waits for feed/0, which is behind the others" in _text(status, bench.clock.now())
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60, time=time.time)
+    with monkeypatch.context() as moved:
+        moved.setattr("hybrid.watch.stream.time", later)
+        status = bench.status()
     trouble = status["trouble"]["watermark of ticks"]
-    assert trouble.startswith("stalls at 2024-01-01 00:00:01 while events arrive: it waits for feed/0, which has sent")
-    assert "`idle` limits the wait" in trouble
-    assert "the watermark of ticks waits for feed/0, silent since" in _text(status, bench.clock.now())
+    assert trouble.startswith(f"{stalls} has sent nothing for 60.")
+    assert trouble.endswith("; `idle` limits the wait")
+    assert "the watermark of ticks waits for feed/0, which has sent nothing for 60." in _text(status, bench.clock.now())
     source.given.append(piece(7, first=60, source="feed/0"))
     assert "watermark of ticks" not in bench.status()["trouble"]
     assert bench.service.status()["streams"]["ticks"]["held_by"] == "feed/1"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hybrid.service.status import headline, read_status, rendered
+from hybrid.service.status import headline, lines, read_status, rendered
 from live.sources.base import Bad
 from query.errors import DataError
 from tests.hybrid.cli.test_cli import run
@@ -23,25 +23,30 @@ from tests.hybrid.services import APP, Bench, piece
 RENDERED = """\
 app.toml runs as process PID, since 12.0 s
 
- stream   events   per s             watermark   behind the clock   the newest   late   bad   again
- ──────────────────────────────────────────────────────────────────────────────────────────────────
- ticks         6     0.3   2024-01-01 00:00:03             60 min        2.0 s      1     1       2
+                                               behind     the
+stream  events  per s            watermark  the clock  newest  late  bad  again
+ticks        6    0.3  2024-01-01 00:00:03     60 min   2.0 s     1    1      2
 
+query    state  matches  rows  per s  unread
+falls  running        1     1    0.1       1
 
- query     state   matches   rows   per s   suppressed   runs   spilled   reads   waiting   unread
- ─────────────────────────────────────────────────────────────────────────────────────────────────
- falls   running         1      1     0.1            0      0         0       0         0        1
+                          read
+source    state  stream  ahead
+feed    reading   ticks      0
 
+sink    rows  per s  unread  oldest  failures
+alerts     0    0.0       1   9.0 s         4
 
- source     state   stream   read ahead
- ──────────────────────────────────────
- feed     reading    ticks            0
-
-
- sink     rows   per s   unread   oldest   failures
- ──────────────────────────────────────────────────
- alerts      0     0.0        1    9.0 s          4
-
+sink alerts: no route to host (failed 4 times since 2024-01-01 01:00:03 UTC,
+again in 8 s)
+"""
+LINES = """\
+app.toml runs as process PID, since 12.0 s
+stream ticks: events 6, per s 0.3, watermark 2024-01-01 00:00:03, behind the clock 60 min, \
+the newest 2.0 s, late 1, bad 1, again 2
+query falls: state running, matches 1, rows 1, per s 0.1, suppressed 0, runs 0, spilled 0, reads 0, waiting 0, unread 1
+source feed: state reading, stream ticks, read ahead 0
+sink alerts: rows 0, per s 0.0, unread 1, oldest 9.0 s, failures 4
 sink alerts: no route to host (failed 4 times since 2024-01-01 01:00:03 UTC, again in 8 s)
 """
 
@@ -63,29 +68,70 @@ def served(tmp_path: Path) -> Any:
     bench.stop()
 
 
-def text_of(status: dict[str, Any], now: float) -> str:
+def text_of(status: dict[str, Any], now: float, width: int = 80) -> str:
     out = io.StringIO()
-    Console(file=out, width=110).print(rendered(status, now))
+    Console(file=out, width=width).print(rendered(status, now, width))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def test_a_narrow_terminal_hides_no_figures() -> None:
-    """Before: in 80 columns 66,400 events were shown as 66,…"""
-    path = Path("status.json")
+def large(name: str) -> dict[str, Any]:
+    """A status with a stream and a query of this name and long figures."""
     figures = "matches rows rate suppressed runs spilled history_reads waiting_for_history unread"
     query = dict.fromkeys(figures.split(), 12345)
     stream = {
         "accepted": 66_400, "rate": 8_912.5, "ended": False, "watermark": "2026-11-25 01:43:45.500000", "lag_s": 1.0,
-        "behind_newest_s": 1.0, "late": 10_000, "bad": 23_456, "duplicates": 34_567, "held_by": None,
+        "behind_newest_s": 1.0, "late": 10_000, "bad": 23_456, "duplicates": 34_567_890, "held_by": None,
     }  # fmt: skip
-    status = {
-        "state": "running", "pid": 1, "app": str(path), "started": 0.0, "written": 0.0, "sources": {}, "sinks": {},
-        "streams": {"ticks": stream}, "queries": {"falls": {"state": "running", **query}}, "trouble": {},
+    return {
+        "state": "running", "pid": 1, "app": "app.toml", "started": 0.0, "written": 0.0, "sources": {}, "sinks": {},
+        "streams": {name: stream}, "queries": {name: {"state": "running", **query}}, "trouble": {},
     }  # fmt: skip
-    out = io.StringIO()
-    Console(file=out, width=80).print(rendered(status, 1.0))
-    assert "…" not in out.getvalue()
-    assert "66,4" in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("name", ["ticks", "a_query_with_a_name_of_forty_letters____"])
+def test_a_terminal_of_any_width_hides_no_figures(width: int, name: str) -> None:
+    """Before: in 80 columns 66,400 events were shown as 66,…; later a figure had two lines."""
+    text = text_of(large(name), 1.0, width)
+    assert max(map(len, text.splitlines())) <= width
+    for figure in (name, "66,400", "8,912.5", "2026-11-25 01:43:45", "10,000", "23,456", "34.6 M", "12,345"):
+        assert figure in text
+
+
+def test_pipes_get_a_line_for_each_thing_with_all_digits() -> None:
+    assert lines(large("ticks"), 1.0) == [
+        "app.toml runs as process 1, since 1.0 s",
+        "stream ticks: events 66,400, per s 8,912.5, watermark 2026-11-25 01:43:45, behind the clock 1.0 s, "
+        "the newest 1.0 s, late 10,000, bad 23,456, again 34,567,890",
+        "query ticks: state running, matches 12,345, rows 12,345, per s 12,345, suppressed 12,345, runs 12,345, "
+        "spilled 12,345, reads 12,345, waiting 12,345, unread 12,345",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "told"),
+    [
+        (0.0, "which is behind the others"), (None, "which is behind the others"), (9.9, "which is behind the others"),
+        (10.0, "which has sent nothing for 10.0 s"), (7200.0, "which has sent nothing for 2 h"),
+    ],
+)  # fmt: skip
+def test_only_a_source_that_sends_nothing_is_told_so(silent_s: float | None, told: str) -> None:
+    """Before: `silent since` of a source that had just delivered, and was behind."""
+    status = large("ticks")
+    status["streams"]["ticks"] |= {"held_by": "feed/0", "held_since": "2026-11-25 01:43:45", "held_s": silent_s}
+    said = f"the watermark of ticks waits for feed/0, {told}"
+    assert said in lines(status, 1.0)
+    assert said in text_of(status, 1.0)
+    assert "silent" not in text_of(status, 1.0)
+
+
+@pytest.mark.parametrize("value", ["99,999", "100 k", "123 k", "1.23 M", "45.7 M", "1.00 G", "-123 k", "8,912.5"])
+def test_large_figures_have_three_digits(value: str) -> None:
+    given = {"99,999": 99_999, "100 k": 100_000, "123 k": 123_456, "1.23 M": 1_234_567, "45.7 M": 45_678_901,
+             "1.00 G": 1_000_000_000, "-123 k": -123_456, "8,912.5": 8_912.5}[value]  # fmt: skip
+    status = large("ticks")
+    status["queries"]["ticks"]["runs"] = given
+    assert value in text_of(status, 1.0, 200)
 
 
 @pytest.mark.slow
@@ -93,6 +139,7 @@ def test_tables_for_people(served: Bench) -> None:
     now = served.clock.now()
     status = read_status(served.service.app.state, lambda: now)
     assert text_of(status, now).replace(str(os.getpid()), "PID") == RENDERED
+    assert "\n".join(lines(status, now)).replace(str(os.getpid()), "PID") + "\n" == LINES
 
 
 @pytest.mark.slow

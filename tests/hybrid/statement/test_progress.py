@@ -1,0 +1,154 @@
+"""People at a terminal see how far a statement is, once it takes long, and nothing of that when it has ended."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid.statement import compile_notice, progress
+from hybrid.statement.progress import Far, of_statement
+from query.stopping import Stop
+
+ROWS = 200_000
+TICKS = pa.table({"ts": range(ROWS), "price": [(i * 7919) % 101 for i in range(ROWS)]})
+FALLS = """SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(price) AS low
+    PATTERN (A B+) DEFINE B AS price < PREV(price))"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        """What was shown, without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue())
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.05) -> Terminal:
+    """Makes stderr a terminal; called in the test, whose stderr pytest replaces after the fixtures."""
+    found = Terminal()
+    monkeypatch.setattr(sys, "stderr", found)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(progress, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    return found
+
+
+def until(seen: Terminal, text: str) -> None:
+    """Waits until a terminal has shown a text."""
+    end = time.monotonic() + 20
+    while text not in seen.text():
+        assert time.monotonic() < end, seen.text()
+        time.sleep(0.01)
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "hybrid-progress"]
+
+
+def test_long_work_shows_how_far_it_is_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = terminal(monkeypatch)
+    done = 0
+    with progress.progress(lambda: Far(f"{done} of 4 parts", done, 4)):
+        for done in range(5):
+            until(seen, f"{done} of 4 parts")
+    assert seen.getvalue().endswith("\x1b[1A\x1b[2K"), "the line is erased"
+    assert threads() == []
+
+
+def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = terminal(monkeypatch, 30.0)
+    with progress.progress(lambda: Far("work")):
+        assert threads() == ["hybrid-progress"]
+    assert seen.getvalue() == ""
+    assert threads() == []
+
+
+def test_only_terminals_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.progress(lambda: Far("work")):
+        assert threads() == []
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress.progress(lambda: Far("work")):
+        assert threads() == []
+
+
+def test_work_inside_of_work_shows_only_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = terminal(monkeypatch)
+    with progress.progress(lambda: Far("outer")):
+        until(seen, "outer")
+        with progress.progress(lambda: Far("inner")):
+            assert threads() == ["hybrid-progress"]
+            time.sleep(0.2)
+        until(seen, "outer")
+    assert "inner" not in seen.text()
+
+
+def test_the_line_says_that_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the notice of that does not write into it."""
+    seen = terminal(monkeypatch)
+    monkeypatch.setattr(compile_notice, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(compile_notice, "COMPILED_S", 0.0)
+    with progress.progress(lambda: Far("work")):
+        until(seen, "work")
+        with compile_notice.noticed():
+            until(seen, compile_notice.TEXT[:40])
+        at = seen.text().rindex(compile_notice.TEXT[:40])
+        until(seen, "work")
+    assert " 0:00:0" in seen.text()[at:], "a line of progress"
+    assert not compile_notice.told_elsewhere
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError])
+def test_an_error_erases_the_line(end: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = terminal(monkeypatch)
+
+    def work() -> None:
+        with progress.progress(lambda: Far("work")):
+            until(seen, "work")
+            raise end
+
+    with pytest.raises(end):
+        work()
+    assert seen.getvalue().endswith("\x1b[1A\x1b[2K")
+    assert threads() == []
+
+
+def test_a_statement_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid.sql(FALLS, ticks=TICKS)  # compiles
+    seen = terminal(monkeypatch, 0.0)
+    for _ in range(20):
+        found = hybrid.sql(FALLS, ticks=TICKS).arrow()
+        if f" of {ROWS:,} rows matched" in seen.text():
+            break
+    assert f" of {ROWS:,} rows matched" in seen.text()
+    assert found.num_rows > 1000
+
+
+def test_a_backtest_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hybrid.connect() as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "BIGINT"}, time="ts")
+        db.push("ticks", TICKS.set_column(0, "ts", TICKS["ts"].cast(pa.timestamp("us"))))
+        seen = terminal(monkeypatch, 0.0)
+        for _ in range(20):
+            rows = db.backtest(FALLS, "1970-01-01").arrow().num_rows
+            if f" of {ROWS:,} rows matched" in seen.text():
+                break
+        assert f" of {ROWS:,} rows matched" in seen.text()
+        assert rows > 1000
+
+
+def test_what_a_statement_does() -> None:
+    assert of_statement(Stop())() == Far("reading")
+    assert of_statement(Stop(rows=5000))() == Far("5,000 rows matched", 5000, None)
+    assert of_statement(Stop(rows=5000, total=9000))() == Far("5,000 of 9,000 rows matched", 5000, 9000)
+    assert of_statement(Stop(rows=9000, total=9000))() == Far("9,000 rows matched, putting their matches together")
