@@ -211,6 +211,8 @@ def place_of(where: str | os.PathLike[str] | Place, options: Mapping[str, str] |
     if not isinstance(text, str):
         raise DataError(f"{where!r:.60} is no path", "give a text, a pathlib.Path or an s3:// address")
     if text.startswith(SCHEME):
+        if not text[len(SCHEME) :].strip("/"):
+            raise DataError(f"{text} names no bucket", "write s3://bucket/prefix")
         return Place(text.rstrip("/"), tuple(sorted((k.lower(), str(v)) for k, v in (options or {}).items())))
     if "://" in text:
         raise DataError(f"{text} is neither a directory nor an s3:// address", "archives are on disk or in S3")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,6 +72,19 @@ def write(
         format = otherwise if output is None else SUFFIXES.get(output.suffix.lower(), otherwise)
     if output is not None and not output.parent.is_dir():
         raise typer.BadParameter(f"--output: directory {output.parent} does not exist")
+    try:
+        _write(table, format, output)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from query.errors import DataError
+
+        where = "standard output" if output is None else output
+        hint = "it may have some of the rows: free disk space, or name another file with --output"
+        raise DataError(f"{where} cannot be written: {error.strerror or error}", hint) from error
+
+
+def _write(table: pa.Table, format: RowFormat, output: Path | None) -> None:
     if format is RowFormat.parquet:
         import pyarrow.parquet as pq
 
@@ -83,6 +97,7 @@ def write(
         output.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
+        sys.stdout.flush()  # an error at the end of the process would be said by nobody
 
 
 def in_text(table: pa.Table, format: RowFormat) -> str:
@@ -101,7 +116,16 @@ def in_text(table: pa.Table, format: RowFormat) -> str:
         return sink.getvalue().decode()
     import json
 
-    return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+    return "".join(json.dumps(_finite(row), default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with null for NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list) else value
 
 
 def _flat(table: pa.Table) -> pa.Table:

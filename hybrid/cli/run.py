@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -29,14 +30,21 @@ def run(
 ) -> None:
     """Runs the service of an app file until SIGTERM, or until all sources end. SIGHUP, or a change of the file, applies
     its changes."""
-    app = checked(file)
     if check:
+        checked(file)
         say(f"{file} is valid")
         return
-    from hybrid.service.service import Service
+    reload_asked: list[int] = []  # before the service is there: the signal would end the process
+    before = signal.signal(signal.SIGHUP, lambda number, _: reload_asked.append(number))
+    try:
+        app = checked(file)
+        from hybrid.service.service import Service
 
-    service = Service(app, _said)
-    code = service.run()
+        service = Service(app, _said)
+        service.reloads.asked = bool(reload_asked)
+        code = service.run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     if service.abandoned:  # a thread still waits for a store, and a normal exit would join it
         sys.stdout.flush()
         sys.stderr.flush()

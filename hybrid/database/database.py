@@ -54,7 +54,7 @@ from hybrid.watch.late import LateEvents
 from hybrid.watch.listener import Listener
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, finished
-from hybrid.watch.shedding import Shed
+from hybrid.watch.shedding import Shed, check_is_shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
@@ -367,17 +367,22 @@ class Database:
     def shed(self, alerts: Alerts, shed: Shed | None) -> None:
         """Sets the load shedding of a running query, see `watch`; None ends it and readmits all keys. Raises DataError
         if that needs events that are no longer kept, and QueryError."""
+        check_is_shed(shed)
         with self._lock, Deferred():
             self._queries.shed(alerts, shed)
             self._parts.wind()
 
     def late(self, stream: str) -> LateEvents:
-        """Returns the late events of a stream from now on (the same object at each call). Raises DataError."""
+        """Returns the late events of a stream from now on (the same object at each call); after a restart also those
+        that were not fetched before the last checkpoint. Raises DataError."""
+        with self._lock:
+            return self._opened.stream(stream).late_events()
+
+    def forget_late(self, stream: str) -> None:
+        """Ends what `late` began: none of the late events until now are handed out again. Raises DataError."""
         with self._lock:
             state = self._opened.stream(stream)
-            if state.late is None:
-                state.late = LateEvents(state.live.columns)
-            return state.late
+            state.late = state.late_since = None
 
     # ---- queries
 
@@ -417,8 +422,8 @@ class Database:
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
         of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
         thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
-        rows wait to be fetched. params: as in hybrid.sql, once for all rows. Raises QueryError; DataError
-        if the rows cannot be events of `into`, if a different query has this name, or if files cannot be read.
+        rows wait to be fetched. params: as in hybrid.sql, once for all rows. Raises QueryError; DataError if the rows
+        cannot be events of `into`, if a different query has this name, or if files cannot be read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
@@ -432,6 +437,9 @@ class Database:
         check_sharing(sharing, text)
         if callback is not None and not callable(callback):
             raise DataError(f"callback is {callback!r:.60}, no function", "it is called with an Arrow table of rows")
+        if unread_max is not None and not (isinstance(unread_max, int) and unread_max > 0):
+            raise DataError(f"unread_max is {unread_max!r}, not a number of rows", "give at least 1")
+        check_is_shed(shed)
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
         chosen = strategy_of(strategy, tolerance_us)
@@ -483,9 +491,17 @@ class Database:
     def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
         """Returns alerts, after a thread begins to hand them to a callback if there is one."""
         if callback is not None:
-            with self._lock:  # those that have ended are forgotten
-                self._listeners = [*(one for one in self._listeners if one.runs), Listener(alerts, callback, of)]
+            with self._lock:
+                there = next((one for one in self._listeners if one.runs and one.alerts is alerts), None)
+                if there is not None:  # two would share the rows
+                    there.callback = callback
+                else:
+                    self._listen(Listener(alerts, callback, of))
         return alerts
+
+    def _listen(self, listener: Listener) -> None:
+        """Keeps a listener, and forgets those that have ended."""
+        self._listeners = [*(one for one in self._listeners if one.runs), listener]
 
     def watching(self) -> dict[str, Alerts]:
         """Returns the alerts of all named queries by name, resumed ones included."""
@@ -562,6 +578,7 @@ class Database:
         evidence: bool = False,
         tables: Mapping[str, Any] | None = None,
         sharing: str | None = None,
+        params: Params = None,
     ) -> Alerts:
         """Replaces a running query, given by its alerts or its name, with a new version over the same streams, without
         losing matches in progress.
@@ -571,17 +588,20 @@ class Database:
         events since then are replayed, or only those of the last WITHIN if older ones cannot matter. If they are no
         longer kept, raises DataError, or with `fresh` warns and starts with an empty state, but for the patterns of
         boxes that did not change: their matches in progress go on. The alerts of the old version keep its rows and
-        receive those that wait for history. sharing: as in `watch`; None: as before. Raises QueryError, DataError; the
-        old version then goes on.
+        receive those that wait for history; a callback gets those of the new one after them. sharing: as in `watch`;
+        None: as before. params: as in hybrid.sql. Raises QueryError, DataError; the old version then goes on.
         """
         if sharing is not None:
             check_sharing(sharing, text)
+        text = text if params is None else filled(text, params)
         with self._lock, Deferred():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh, sharing)
             self._parts.wind()
             if query.asked is not None:
                 self._checkpoints.keep_names()
             self._queries.retire(old)
+            for heard in [one for one in self._listeners if one.runs and one.alerts is old.alerts]:
+                self._listen(heard.follow(query.alerts))
         for message in why_late(query):
             warn(message)
         if not whole:
@@ -742,14 +762,21 @@ class Database:
             return Held(rows, nbytes, kept.directory is not None, kept.written_since_s, kept.failure)
 
     def close(self, wait: bool | float = True, checkpoint: bool = True) -> None:
-        """Flushes, takes a last checkpoint if queries have names, and ends every iteration over alerts. Rows that are
-        ready can still be fetched.
+        """Hands callbacks their rows, flushes, takes a last checkpoint if queries have names, and ends every iteration
+        over alerts. Rows that are ready can still be fetched.
 
         wait: wait for pending history reads, at most this many seconds. Matches that still wait for history afterwards
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
-        self._parts.close(wait, checkpoint)
-        for listener in self._listeners if wait else ():
+        listeners = [] if not wait or any(one.is_here for one in self._listeners) else self._listeners
+        try:
+            until_s = None if wait is True else clock.monotonic() + wait
+            for _ in listeners:  # rows of one function may be made of what another one pushes
+                if sum(one.give(until_s) for one in listeners) == 0:  # all of them have been asked
+                    break
+        finally:  # an interrupt ends only the wait
+            self._parts.close(wait, checkpoint)
+        for listener in listeners:
             listener.join()
 
     def abandon(self) -> None:

@@ -25,7 +25,7 @@ from hybrid.watch.derived_stream import DerivedDeclaration
 from hybrid.watch.flow import Flow
 from hybrid.watch.live_query import LiveQuery
 from hybrid.watch.memory import Memory
-from query.errors import DataError, warn
+from query.errors import DataError, first_line, warn
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -131,8 +131,13 @@ class DatabaseParts:
         with self.opened.lock, Deferred():
             self.opened.check_writes("flush")
             for stream in self.flow.streams.values():
-                stream.kept.flush()
-                stream.save()
+                try:
+                    stream.kept.flush()
+                    stream.save()
+                except OSError as error:
+                    message = f"events of {stream.schema.name} cannot be written to the archive: {first_line(error)}"
+                    hint = "none is lost while the database is open: free disk space or grant write permission"
+                    raise DataError(message, hint) from error
 
     def close(self, wait: bool | float, checkpoint: bool) -> None:
         """See Database.close."""

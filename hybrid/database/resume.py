@@ -35,6 +35,7 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
     checkpoints.resumed(number, state["notes"])
     for name, saved in state["streams"].items():
         _stand_back(opened.streams.get(name), name, saved["live"])
+        opened.streams[name].late_since = saved.get("late")  # older states have none
     for name, saved in state["queries"].items():
         flow.named[name] = _begun(queries, saved)
     members: dict[str, Member | Unread] = {}

@@ -20,6 +20,8 @@ def declare_all(context: Context) -> None:
                 context.say(f"stream {name}: {said}")
         if stream.late is not None:
             context.db.late(name)  # from now on late events are buffered for `ServiceQueries.fetch`
+        else:  # a sink named later gets those from then on
+            context.db.forget_late(name)
 
 
 def declare_patterns(context: Context) -> None:

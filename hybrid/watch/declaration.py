@@ -254,7 +254,20 @@ def stream_names(database: Place) -> list[str]:
         raise DataError(f"{database} is an unfinished snapshot", "run hybrid archive snapshot again")
     gone = set((database / DROPPED).names()) if DROPPED in names else set()
     places = ((name, database / name) for name in names if name not in gone)
-    return [name for name, at in places if (at / STREAM_FILE).exists() or (at / TABLE / "_delta_log").exists()]
+    return [name for name, at in places if _is_stream(at)]
+
+
+def _is_stream(at: Place) -> bool:
+    """Returns True if the directory holds a stream. A new one that a full disk or a crash cut short before its first
+    commit is none: only an empty log is left of it."""
+    if (at / STREAM_FILE).exists():
+        return True
+    table = at / TABLE
+    log = table / "_delta_log"
+    if not log.exists():
+        return False
+    begun = table.on_disk and set(table.names()) == {log.name} and not any(n.endswith(".json") for n in log.names())
+    return not begun
 
 
 def begin_drop(database: Place, name: str) -> None:

@@ -54,7 +54,8 @@ def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
 
 
 class LateEvents:
-    """Late events since the first request for them, in order of arrival.
+    """Late events since the first request for them, in order of arrival. After a restart those come again that were not
+    fetched before the last checkpoint.
 
     May be read from another thread than the pushing one. dropped: number of events dropped because nobody fetched them;
     they are archived all the same."""
@@ -63,7 +64,7 @@ class LateEvents:
         self.schema = late_schema(columns)
         self.dropped = 0
         self._lock = threading.Lock()
-        self._held: list[pa.Table] = []
+        self._held: list[tuple[int, pa.Table]] = []  # with the ingest sequence of the first event
         self._count = 0
 
     def add(self, batch: EventBatch, late: BoolArray) -> None:
@@ -71,10 +72,10 @@ class LateEvents:
         events = late_table(batch, late)
         self.schema = events.schema  # the stream may have got columns
         with self._lock:
-            self._held.append(events)
+            self._held.append((int(batch.seq[np.argmax(late)]), events))
             self._count += events.num_rows
             while self._count > HELD_MAX and len(self._held) > 1:
-                gone = self._held.pop(0).num_rows
+                gone = self._held.pop(0)[1].num_rows
                 self._count -= gone
                 self.dropped += gone
 
@@ -82,4 +83,10 @@ class LateEvents:
         """Returns the events since the last fetch: the declared columns, `_source` and `_offset`."""
         with self._lock:
             held, self._held, self._count = self._held, [], 0
-        return pa.concat_tables(held, promote_options="default") if held else self.schema.empty_table()
+        tables = [events for _, events in held]
+        return pa.concat_tables(tables, promote_options="default") if held else self.schema.empty_table()
+
+    def since(self, next_seq: int) -> int:
+        """Returns the ingest sequence from which late events are not fetched yet. next_seq: of the next event."""
+        with self._lock:
+            return self._held[0][0] if self._held else next_seq

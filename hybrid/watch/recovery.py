@@ -44,7 +44,9 @@ def _query(query: LiveQuery) -> dict[str, Any]:
 def _stream(stream: Stream, named: Mapping[str, LiveQuery]) -> dict[str, Any]:
     """Returns the state of a stream. members: the names of the queries in its feed's state, in that order."""
     members = {id(m): (name, m) for name, query in named.items() if (m := query.events.member) is not None}
-    saved: dict[str, Any] = {"live": stream.live.to_dict(), "feed": None, "members": []}
+    saved: dict[str, Any] = {
+        "live": stream.live.to_dict(), "feed": None, "members": [], "late": stream.late_mark(),
+    }  # fmt: skip
     if stream.feed is not None:
         state, kept = stream.feed.snapshot([m for _, m in members.values()])
         saved |= {"feed": state, "members": [members[id(m)][0] for m in kept]}

@@ -60,6 +60,12 @@ class Shed:
         return duration_us(self.lag, "lag"), duration_us(self.after, "after"), self.least
 
 
+def check_is_shed(shed: object) -> None:
+    """Raises DataError for anything but a Shed or None."""
+    if shed is not None and not isinstance(shed, Shed):
+        raise DataError(f"shed is of type {type(shed).__name__}", 'pass hybrid.Shed(lag="10s"), or None for all keys')
+
+
 def restored(saved: tuple[int, int, float] | None) -> Shed | None:
     """Returns the inverse of Shed.save."""
     if saved is None:

@@ -41,6 +41,8 @@ class Stream:
     pace: Pace = UNPACED
     heard_s: dict[str, float] = field(default_factory=dict)
     late: LateEvents | None = None
+    #: The ingest sequence from which the last checkpoint had late events that nobody had fetched.
+    late_since: int | None = None
     lately: LateShare = field(default_factory=LateShare)
     #: news: True if an event has arrived since the last look at the clock. anchor_us: time of the event that was
     #: furthest ahead of the clock at a look, and time of that clock.
@@ -119,6 +121,22 @@ class Stream:
         """Records an arrival from a source. now_s: of a monotonic clock."""
         self.heard_s[source] = now_s
         self.news = True
+
+    def late_events(self) -> LateEvents:
+        """Returns the late events from now on, or after a restart from those on that were not fetched before the last
+        checkpoint. Raises DataError if these cannot be read."""
+        if self.late is None:
+            found = LateEvents(self.live.columns)
+            if self.late_since is not None:
+                for batch, late in self.kept.snapshot().since(self.late_since):
+                    if late.any():
+                        found.add(batch, late)
+            self.late = found
+        return self.late
+
+    def late_mark(self) -> int | None:
+        """Returns the ingest sequence from which late events come again after a restart; None if nobody wants them."""
+        return self.late_since if self.late is None else self.late.since(self.live.next_seq)
 
     def held_by(self) -> dict[str, Any] | None:
         """Returns the source that holds the watermark back, the time of its last event and the seconds since; None if

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,42 @@ def test_other_arguments_that_are_none(db: hybrid.Database) -> None:
     for path in (5, b"market"):
         with pytest.raises(DataError, match=f"{path!r} is no path"):
             hybrid.connect(path)  # type: ignore[arg-type]
+
+
+def test_arguments_of_a_watch_that_are_none_of_theirs(db: hybrid.Database) -> None:
+    # Before: a push that failed later, an AttributeError from inside, and a hint that no call could follow.
+    alerts, wrong = db.watch(TEXT), "10s"
+    for rows in (0, -1, wrong):
+        with pytest.raises(DataError, match=r"unread_max is .*, not a number of rows"):
+            db.watch(TEXT, unread_max=rows)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="shed is of type str"):
+        db.watch(TEXT, shed=wrong)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="shed is of type str"):
+        db.shed(alerts, wrong)  # type: ignore[arg-type]
+    alerts.close()
+    with pytest.raises(DataError, match="s3:// names no bucket"):
+        hybrid.connect("s3://")
+
+
+def test_parameters_of_live_queries(tmp_path: Path) -> None:
+    # Before: "a parameter without a value", with a hint to params=, which watch did not take.
+    text = TEXT.replace("v > 1", "v > $least AND v < $most")
+    rows = [{"ts": datetime(2024, 1, 1, second=i), "v": i} for i in range(6)]
+    for given in ({"least": 3, "most": 5}, {"least": 3, "most": 5}):
+        with hybrid.connect(tmp_path) as db:
+            db.create_stream("seen", COLUMNS, time="ts")
+            alerts = db.watch(text, name="some", params=given)
+            db.push("seen", rows, "x", 0)
+    with hybrid.connect(tmp_path) as db:
+        alerts = db.watch(text, name="some", params={"least": 3, "most": 5})
+        assert alerts.fetch().num_rows == 1
+        with pytest.raises(DataError, match="some"):
+            db.watch(text, name="some", params={"least": 2, "most": 5})
+        alerts = db.replace(alerts, text, params={"least": 4, "most": 7})
+        db.push("seen", [{"ts": datetime(2024, 1, 1, second=6), "v": v} for v in (4, 6)], "x", 6)
+        db.advance("seen", None)
+        assert alerts.fetch().num_rows == 1
+        assert db.backtest(text, "2024-01-01", params={"least": 1, "most": 4}).arrow().num_rows == 2
 
 
 def test_connections_that_cannot_be_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -78,6 +79,34 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"ts": pa.array([1, 2, 3], pa.timestamp("us")), "v": [3, 1, 2]}), path)
     return path
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    # Before: NaN and Infinity, which are no JSON; `-t t=rows.ndjson` refused them.
+    text = "SELECT 'nan'::DOUBLE AS a, '-inf'::FLOAT AS b, [1.5, 'inf'::DOUBLE] AS c, {'x': 'nan'::DOUBLE} AS d"
+    done = run("sql", text, "-f", "json")
+    assert (done.returncode, done.stdout) == (0, '{"a": null, "b": null, "c": [1.5, null], "d": {"x": null}}\n')
+
+
+def test_rows_that_cannot_be_written_are_an_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: a traceback.
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    done = run("sql", QUERY, "-t", f"t={table}", "-o", "/dev/null/x.csv")
+    assert done.returncode != 0
+    done = run("sql", QUERY, "-t", f"t={table}", "-o", str(table.parent))
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1, f"error: {table.parent} cannot be written: Is a directory"
+    )  # fmt: skip
+    with redirect_stdout(Full()):
+        monkeypatch.setattr(sys, "argv", ["hybrid", "sql", QUERY, "-t", f"t={table}", "-f", "csv"])
+        err = io.StringIO()
+        with redirect_stderr(err), pytest.raises(SystemExit) as left:
+            main()
+    assert left.value.code == 1
+    assert err.getvalue().startswith("error: standard output cannot be written: No space left on device")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import datetime as dt
+import errno
 import json
 import re
 import threading
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
+from hybrid import DataError
 from hybrid.database.database import Database
 from tests.hybrid.inside import flow_of
 
@@ -281,6 +283,41 @@ def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_pat
         assert again.streams()["e"]["watermark"] == "1970-01-01 00:00:02"
         again.push("e", rows_of((3, "a", 3)), source="slow")
         assert again.streams()["e"]["late"] == 0
+
+
+@pytest.mark.parametrize("left", [(), ("00000000000000000000.json#1",)])
+def test_a_stream_whose_creation_was_cut_short_is_none(tmp_path: Path, left: tuple[str, ...]) -> None:
+    """Before: a full disk, or a crash, in the middle of create_stream left a database that could not be opened."""
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k")
+        db.push("t", [{"ts": dt.datetime(2024, 3, 1), "k": "a", "v": 1}])
+    log = tmp_path / "u" / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    for name in left:
+        (log / name).write_text("{")
+    with hybrid.connect(tmp_path) as db:
+        assert list(db.streams()) == ["t"]
+        db.create_stream("u", COLUMNS, time="ts", key="k")
+        db.push("u", [{"ts": dt.datetime(2024, 3, 1), "k": "a", "v": 1}])
+    with hybrid.connect(tmp_path) as db:
+        assert [db.sql(f"SELECT count(*) FROM {name}").fetchall() for name in db.streams()] == [[(1,)], [(1,)]]
+
+
+def test_a_flush_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a bare OSError."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with hybrid.connect(tmp_path, maintenance=False) as db:
+        db.create_stream("t", COLUMNS, time="ts", key="k")
+        db.push("t", [{"ts": dt.datetime(2024, 3, 1), "k": "a", "v": 1}])
+        with monkeypatch.context() as broken:
+            broken.setattr("archive.history.History.flush", full)
+            with pytest.raises(DataError, match=r"of t cannot be written(.|\n)*No space left(.|\n)*free disk space"):
+                db.flush()
+        db.flush()
+        assert db.sql("SELECT count(*) FROM t").fetchall() == [(1,)]
 
 
 def test_a_database_file_that_is_not_ours(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,11 +11,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 import hybrid
+from hybrid.cli import run as command
 from hybrid.service.status import read_status
 from tests.hybrid.processes import environment, start, start_anew, status, until
 
@@ -238,3 +242,27 @@ def test_top(tmp_path: Path) -> None:
     assert "large" in shown
     child.terminate()
     child.communicate(timeout=60)
+
+
+def test_sighup_before_the_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: it ended the process without a word."""
+    asked: list[bool] = []
+
+    class Running:
+        abandoned = False
+
+        def __init__(self, *_: object) -> None:
+            self.reloads = SimpleNamespace(asked=False)
+
+        def run(self) -> int:
+            asked.append(self.reloads.asked)
+            return 0
+
+    monkeypatch.setattr("hybrid.service.service.Service", Running)
+    before = signal.getsignal(signal.SIGHUP)
+    for number in (None, signal.SIGHUP):
+        monkeypatch.setattr("hybrid.cli.run.checked", lambda _, n=number: n is not None and os.kill(os.getpid(), n))
+        with pytest.raises(typer.Exit):
+            command.run(tmp_path / "app.toml")
+    assert asked == [False, True]
+    assert signal.getsignal(signal.SIGHUP) == before

@@ -17,16 +17,18 @@ import hybrid
 RISES = """SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(v) AS hi, LAST(ts) AS at
     PATTERN (A B) DEFINE B AS v > PREV(v)) AS m"""
 
+LARGEST = "SELECT max(v) AS v FROM highs"
+START = dt.datetime(2024, 1, 1)
 
-def opened() -> hybrid.Database:
-    db = hybrid.connect()
+
+def opened(path: Path | None = None) -> hybrid.Database:
+    db = hybrid.connect(path)
     db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts", key=None, order=None)
     return db
 
 
 def push(db: hybrid.Database, *values: int, at: int = 0) -> None:
-    start = dt.datetime(2024, 1, 1)
-    db.push("ticks", [{"ts": start + dt.timedelta(seconds=at + i), "v": v} for i, v in enumerate(values)])
+    db.push("ticks", [{"ts": START + dt.timedelta(seconds=at + i), "v": v} for i, v in enumerate(values)])
 
 
 def until(holds: object) -> None:
@@ -77,6 +79,85 @@ def test_rows_of_a_function_that_raises_can_be_fetched() -> None:
         push(db, 0, 4, at=9)
         db.advance("ticks", None)
         assert alerts.fetch()["hi"].to_pylist() == [1, 2, 4]
+
+
+def test_functions_may_use_the_database_until_they_have_all_rows() -> None:
+    """Before: where the block ended, rows that were not handed on yet found a closed database, and were lost."""
+    found: list[int] = []
+
+    def slow(rows: pa.Table) -> None:
+        time.sleep(0.1)
+        db.push("highs", [{"ts": row["at"], "v": row["hi"]} for row in rows.to_pylist()])
+
+    with opened() as db:
+        db.create_stream("highs", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts", key=None, order=None)
+        over = RISES.replace("ticks", "highs")
+        db.watch(over, callback=lambda _: found.extend(db.sql(LARGEST).arrow()["v"].to_pylist()))
+        db.watch(RISES, callback=slow)
+        for i in range(5):
+            push(db, 0, i + 1, 0, at=3 * i)
+    assert found[-1] >= 4
+
+
+def test_close_does_not_wait_for_pushes_without_end() -> None:
+    ended = threading.Event()
+    db = opened()
+
+    def more(rows: pa.Table) -> None:
+        if not ended.is_set():
+            push(db, 0, 1, 0, at=1 + int(rows["at"][-1].as_py().timestamp() - START.timestamp()))
+
+    def push_on() -> None:
+        try:
+            while not ended.is_set():
+                push(db, 0, 1, 0, at=1)
+        except hybrid.DataError:
+            ended.set()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        db.watch(RISES, callback=more)
+        pushing = threading.Thread(target=push_on)
+        pushing.start()
+        until(lambda: db.streams()["ticks"]["events"] > 100)
+        db.close()
+        assert ended.wait(20)
+        pushing.join()
+
+
+def test_the_function_goes_on_with_a_new_version_of_its_query() -> None:
+    """Before: it had no rows of the new version, and nobody was told."""
+    found: list[int] = []
+
+    def slow(rows: pa.Table) -> None:
+        time.sleep(0.1)
+        found.extend(rows["hi"].to_pylist())
+
+    with opened() as db:
+        alerts = db.watch(RISES, callback=slow)
+        push(db, 0, 1, 0, 2, 0)
+        alerts = db.replace(alerts, RISES.replace("v > PREV(v)", "v > PREV(v) + 1"))
+        push(db, 1, 3, 4, 0, at=5)
+        alerts = db.replace(alerts, RISES)
+        push(db, 1, 2, 5, 7, 0, at=9)
+    assert found == [1, 2, 3, 1, 5]
+
+
+def test_the_last_function_of_a_named_query_has_its_rows(tmp_path: Path) -> None:
+    """Before: a second one shared them with the first, at random."""
+    first: list[int] = []
+    second: list[int] = []
+    with opened(tmp_path) as db:
+        db.watch(RISES, name="rises", callback=lambda rows: first.extend(rows["hi"].to_pylist()))
+        db.watch(RISES, name="rises", callback=lambda rows: second.extend(rows["hi"].to_pylist()))
+        push(db, 0, 1, 0, 2, 0)
+    assert (first, second) == ([], [1, 2])
+
+
+def test_a_callback_that_is_no_function_is_refused() -> None:
+    # Before: the first rows said so, in a warning.
+    with opened() as db, pytest.raises(hybrid.DataError, match="callback is 'print', no function"):
+        db.watch(RISES, callback="print")  # type: ignore[arg-type]
 
 
 def test_a_function_may_close_the_database() -> None:

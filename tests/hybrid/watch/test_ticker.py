@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,52 @@ def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert db.sql("SELECT count(*) AS n FROM t").arrow().column("n").to_pylist() == [7]
         with pytest.raises(DataError, match="there is no stream u"):
             db.late("u")
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_late_events_come_again_that_nobody_had_before_the_last_checkpoint(tmp_path: Path, flushed: bool) -> None:
+    """Before: those of the log and of the archive were handed to nobody after the process was killed."""
+    db = opened(tmp_path)
+    late = db.late("t")
+    push(db, "x", 10)
+    for i in range(3):
+        push(db, "x", i, i)
+        if i == 0:
+            assert late.fetch().num_rows == 1
+    db.checkpoint()
+    assert late.fetch().column("v").to_pylist() == [1, 2]
+    push(db, "x", 4, 4)
+    push(db, "x", 11)
+    push(db, "x", 5, 5)
+    assert late.fetch().column("v").to_pylist() == [4, 5]
+    if flushed:
+        db.flush()
+    db = opened(tmp_path)
+    assert db.late("t").fetch().select(["v", "_offset"]).to_pylist() == [
+        {"v": 1, "_offset": 2}, {"v": 2, "_offset": 3}, {"v": 4, "_offset": 4}, {"v": 5, "_offset": 6}
+    ]  # fmt: skip
+    push(db, "x", 6, 6)
+    db.checkpoint()
+    with opened(tmp_path) as db:
+        assert db.late("t").fetch().column("v").to_pylist() == [6]
+        db.checkpoint()
+        push(db, "x", 12)
+    with opened(tmp_path) as db:
+        db.checkpoint()  # before anybody asks
+    with opened(tmp_path) as db:
+        assert db.late("t").fetch().num_rows == 0
+        push(db, "x", 7, 7)
+        assert db.late("t").fetch().column("v").to_pylist() == [7]
+        push(db, "x", 8, 8)
+        db.forget_late("t")
+        assert db.late("t").fetch().num_rows == 0
+        push(db, "x", 9, 9)
+        db.checkpoint()
+    with opened(tmp_path) as db:
+        db.forget_late("t")
+        db.checkpoint()
+    with opened(tmp_path) as db:
+        assert db.late("t").fetch().num_rows == 0
 
 
 def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
