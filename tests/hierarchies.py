@@ -356,6 +356,14 @@ def hierarchies_of_all_matches(draw: st.DrawFn) -> Hierarchy:
     return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
 
 
+#: Conditions on one event: by functions that cannot fail, and by ones that do for events of the type x.
+_OF_ONE_EVENT = (
+    " AND upper(s) <> 'X'", " AND s LIKE '_' AND strlen(s) + i < 11",
+    " AND CAST(CASE s WHEN 'x' THEN 'no' ELSE '4' END AS INT) + i > 5",
+)  # fmt: skip
+_BESIDE = ("i - PREV(i) < 3", "PREV(s) <> 'x'", "coalesce(PREV(LAST(A.i), 2), 0) < 6")
+
+
 @st.composite
 def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost: bool = False) -> str:
     names = ["A", "B", "C"][: draw(st.sampled_from([1, 2, 2, 2, 3]))]
@@ -367,7 +375,7 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
             conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", f" ON {stay} <= INTERVAL 4 MICROSECOND"]
             defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
         else:
-            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0"]))
+            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0", *_OF_ONE_EVENT]))
             defines[name] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'{more}"
     boxed = {name for name, text in defines.items() if text.startswith("PATTERN")}
     last = names[-1]
@@ -375,6 +383,8 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
         own = f"{last}.n" if last in boxed else "i"
         word = " ON " if last in boxed and " ON " not in defines[last] else " AND "
         defines[last] += f"{word}{own} > LAST(A.{'n' if 'A' in boxed else 'i'}) - 3"
+    if not boxed and draw(st.sampled_from([False, False, True])):  # rows beside the match
+        defines[last] += f" AND {draw(st.sampled_from(_BESIDE))}"
     parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "", "{2}", "+"])) for name in names]
     if len(names) > 1 and not draw(st.integers(0, 5)):
         defines["N"] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'"

@@ -46,7 +46,7 @@ def falling_back(plan: Plan, one: Hierarchy, at: int) -> list[Matches]:
     matcher, batch, out = make_matcher(plan), batch_of(one.events), []
     for i, (start, stop) in enumerate(pairwise([0, *one.cuts, len(one.events)])):
         assert isinstance(matcher, FlattenedMatcher)
-        if i == at:
+        if i == at and matcher.why_layers is None:
             matcher.to_layers("a test")
         out.append(matcher.push(batch.slice(start, stop)))
         if one.watermarks and stop < len(one.events):
@@ -56,6 +56,10 @@ def falling_back(plan: Plan, one: Hierarchy, at: int) -> list[Matches]:
         assert matcher.fits(state)
         matcher.restore(state)
     return [*out, matcher.advance(None)]
+
+
+def _fails(one: Hierarchy) -> bool:
+    return "CAST" in one.text and any(e.type == "x" for e in one.events)
 
 
 @settings(max_examples=200)
@@ -69,6 +73,8 @@ def test_one_pattern_gives_the_rows_of_composition(one: Hierarchy, data: st.Data
         if not isinstance(make_matcher(plan), FlattenedMatcher):
             event("layers")
             return
+        event(f"beside: {'PREV' in one.text}, functions: {'upper' in one.text or 'LIKE' in one.text}")
+        event(f"computed beforehand: {'CAST' in one.text}, after events of which it fails: {_fails(one)}")
         expected = composed(plan, one.events)
         event("matches" if expected else "no match")
         ends = [match.last for match in expected]

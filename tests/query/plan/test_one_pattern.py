@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from query.plan.expression import show
 from query.plan.one_pattern import OnePattern, one_pattern
 from tests.hierarchies import over, plan_of, statement
 
@@ -71,15 +72,36 @@ def test_a_measure_of_a_box_must_be_possible_too() -> None:
         ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
         ("matches differ in their variables", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
          statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")),
-        ("rows beside the match are read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X Y", "ANY", f"{X}, {Y} AND i > PREV(i)", measures="X.i AS n")),
+        ("NEXT is read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
+         statement("X Y", "ANY", f"{X}, {Y} AND i > NEXT(i)", measures="X.i AS n")),
         ("a negation at an edge", statement("A V ~B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), VISIT),
         ("the condition of Y may fail", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X Y", "ANY", f"{X}, Y AS strlen(s) > 1", measures="X.i AS n")),
+         statement("X Y", "ANY", f"{X}, {Y} AND levenshtein(s, X.k) < 3", measures="X.i AS n")),
+        ("the condition of V may fail", statement("A V", "ANY", f"{A}, V AS PATTERN visit ON m::INT > 3", 9),
+         statement("X Y", "ANY", f"{X}, {Y}", measures="X.k AS m")),
     ],
 )  # fmt: skip
 def test_why_layers_run(why: str, outer: str, visit: str) -> None:
     assert str(found(outer, visit=visit)).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("define", "computed", "integers"),
+    [
+        ("lower(s) = lower(X.s)", [], ()), ("strlen(s) > 1", [], ()), ("s LIKE 'y%'", [], ()),
+        ("k::INT > 3", ["((s = 'y') AND (CAST(k AS INTEGER) > 3))"], ()),
+        ("k::INT > X.i", ["CAST(k AS INTEGER)"], ()),
+        ("k::BIGINT - X.k::BIGINT > 3", ["CAST(k AS BIGINT)"], ("#computed 0",)),
+        ("sqrt(PREV(i)) > 3", ["((sqrt(i)) > 3)"], ()), ("PREV(i) < 3 AND i < PREV(X.i, 2)", [], ()),
+        ("i - PREV(i) < 3", [], ("i",)), ("sum(X.k::INT) > 3", ["CAST(k AS INTEGER)"], ("#computed 0",)),
+    ],
+)  # fmt: skip
+def test_what_may_fail_of_one_event_is_computed_beforehand(
+    define: str, computed: list[str], integers: tuple[str, ...]
+) -> None:
+    visit = statement("X Y", "ANY", f"{X}, {Y} AND {define}", measures="X.i AS n")
+    way = one(statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9), visit=visit)
+    assert ([show(c.value) for c in way.computed], way.integers) == (computed, integers)
 
 
 def test_events_inside_and_around_a_box_are_compared_at_once() -> None:
