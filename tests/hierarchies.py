@@ -385,7 +385,9 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
         defines[last] += f"{word}{own} > LAST(A.{'n' if 'A' in boxed else 'i'}) - 3"
     if not boxed and draw(st.sampled_from([False, False, True])):  # rows beside the match
         defines[last] += f" AND {draw(st.sampled_from(_BESIDE))}"
-    parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "", "{2}", "+"])) for name in names]
+    parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "{2}", "+", "{1,2}", "?"])) for name in names]
+    if all("?" in part for part in parts):
+        parts[-1] = last
     if len(names) > 1 and not draw(st.integers(0, 5)):
         defines["N"] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'"
         parts.insert(1, "~N")

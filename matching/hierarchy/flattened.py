@@ -14,6 +14,7 @@ from matching.drive import parts
 from matching.engines.engine import EnginePlan
 from matching.features import leaf_sql, project
 from matching.hierarchy.choice import AsOne
+from matching.hierarchy.ragged import RaggedOrder
 from matching.hierarchy.sieve import Sieve
 from matching.ipc import from_ipc, to_ipc
 from matching.state import as_array, pack, unpack, unpack_head
@@ -194,6 +195,7 @@ class _Order:
     """Puts the matches of a plain pattern in the order of the layers, under the paths of their events."""
 
     def __init__(self, way: AsOne) -> None:
+        self._ragged = RaggedOrder(way.one) if way.one.steps else None
         self._order, self._count = way.one.order, len(way.one.paths)
         self._names = tuple(dict.fromkeys(way.one.paths))
         self._variable = np.array([self._names.index(path) for path in way.one.paths], np.int16)
@@ -202,6 +204,9 @@ class _Order:
     def ordered(self, found: Matches, sequences: _Sequences) -> Matches:
         """Returns matches as the layers give them. Those with evidence have positions in the place of ingest
         sequences, the others as their last columns."""
+        if self._ragged is not None:
+            found = self._ragged.ordered(found)
+            return replace(found, event_seq=sequences.of(found.event_seq)) if len(found) else found
         n, count, rows = len(found), self._count, found.rows
         own = rows.select(range(rows.num_columns - count)) if self._bare else rows
         if not n:

@@ -28,8 +28,8 @@ from query.schema import Field
 
 #: Conditions that compute with integers are known to be possible as long as those of the events are within this bound.
 INTEGER_MAX = 2**31
-#: Most events of a match whose values are added up.
-EVENTS_MAX = 64
+#: More events than any match has.
+ANY_NUMBER = 2**40
 #: By integer type, the largest value of both signs.
 _LARGEST = {
     "TINYINT": 2**7 - 1, "SMALLINT": 2**15 - 1, "INTEGER": 2**31 - 1, "BIGINT": 2**63 - 1, "HUGEINT": 2**127 - 1,
@@ -61,10 +61,11 @@ class ComputedFirst:
     integers: tuple[str, ...]
 
 
-def computed_first(plan: Plan) -> ComputedFirst | str:
-    """Returns a hierarchy with columns for what may fail; a string says what may fail between events."""
+def computed_first(plan: Plan, events_max: int | None) -> ComputedFirst | str:
+    """Returns a hierarchy with columns for what may fail; a string says what may fail between events. events_max: most
+    events of a match, None: any number."""
     bounds = {f.name: min(INTEGER_MAX, _LARGEST[f.type]) for f in plan.schema.fields if f.type in _LOOKED_AT}
-    search = _Search(plan.settings, plan.order_by[0].column)
+    search = _Search(plan.settings, plan.order_by[0].column, events_max or ANY_NUMBER)
     try:
         found, _ = search.layer(plan, bounds, outermost=True)
     except _MayFail as what:
@@ -82,11 +83,12 @@ class _MayFail(Exception):
 
 @dataclass(slots=True)
 class _Search:
-    """settings: of DuckDB. time: of the events. columns: what is computed beforehand. read: columns that are computed
-    with."""
+    """settings: of DuckDB. time: of the events. events_max: of a match. columns: what is computed beforehand. read:
+    columns that are computed with."""
 
     settings: Settings
     time: Column
+    events_max: int
     columns: dict[Expression, Column] = field(default_factory=dict)
     read: dict[str, None] = field(default_factory=dict)
 
@@ -115,7 +117,7 @@ class _Search:
                 Measure(m.name, self._safe(m.expression, f"the measure {m.name}", bounds, at_last)) for m in measures
             ]
         known = bounds | self._bounds()
-        found = {m.name: _largest(m.expression, known) for m in measures}
+        found = {m.name: _largest(m.expression, known, self.events_max) for m in measures}
         layer = replace(plan, boxes=tuple(boxes), defines=tuple(defines), measures=tuple(measures))
         return layer, {name: most for name, most in found.items() if most is not None}
 
@@ -174,7 +176,7 @@ class _Search:
 
     def _is_possible(self, e: Expression, bounds: Mapping[str, int]) -> bool:
         """True if an expression can be computed on every row whose integers keep to the bounds."""
-        if _largest(e, bounds) is not None or never_fails(e, self.time):
+        if _largest(e, bounds, self.events_max) is not None or never_fails(e, self.time):
             return True
         match e:
             case Call("-", arguments, "INTERVAL"):
@@ -217,14 +219,15 @@ def _all_of(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts), "BOOLEAN")
 
 
-def _largest(e: Expression, bounds: Mapping[str, int]) -> int | None:
-    """Returns the largest absolute value of an expression that is an integer and can be computed, else None."""
+def _largest(e: Expression, bounds: Mapping[str, int], events_max: int) -> int | None:
+    """Returns the largest absolute value of an expression that is an integer and can be computed, else None. bounds: of
+    columns. events_max: of a match."""
     if e.type not in _LARGEST:
         return None
     most = _LARGEST[e.type]
 
     def of(*parts: Expression) -> list[int] | None:
-        found = [_largest(part, bounds) for part in parts]
+        found = [_largest(part, bounds, events_max) for part in parts]
         return None if None in found else [n for n in found if n is not None]
 
     found: int | None
@@ -238,7 +241,7 @@ def _largest(e: Expression, bounds: Mapping[str, int]) -> int | None:
         case Aggregate("count"):
             found = INTEGER_MAX if e.plain and not e.inputs else None
         case Aggregate("sum", Column() as argument) if e.plain and (inner := of(argument)):
-            found = EVENTS_MAX * inner[0]
+            found = events_max * inner[0]
         case Call("+" | "-", (a, b)) if inner := of(a, b):
             found = sum(inner)
         case Call("*", (a, b)) if inner := of(a, b):

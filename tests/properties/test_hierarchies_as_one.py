@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
@@ -73,6 +74,7 @@ def test_one_pattern_gives_the_rows_of_composition(one: Hierarchy, data: st.Data
         if not isinstance(make_matcher(plan), FlattenedMatcher):
             event("layers")
             return
+        event(f"matches have different variables: {bool(re.search(r'[+?]|1,2', one.text))}")
         event(f"beside: {'PREV' in one.text}, functions: {'upper' in one.text or 'LIKE' in one.text}")
         event(f"computed beforehand: {'CAST' in one.text}, after events of which it fails: {_fails(one)}")
         expected = composed(plan, one.events)
