@@ -185,6 +185,7 @@ def shell_command(table: Tables = None, directory: Directory = None) -> None:
     """Answers statements as they are typed, with history and completion; also those of a pipe."""
     import hybrid
     from hybrid.cli.shell import shell
+    from hybrid.rows.inputs import named_table
     from query.language.named import pattern_statement
 
     given = open_tables(table)
@@ -196,7 +197,7 @@ def shell_command(table: Tables = None, directory: Directory = None) -> None:
             return db.sql(text, **given)
 
     def tables() -> dict[str, list[str]]:
-        found = {name: list(rows.column_names) for name, rows in given.items()}
+        found = {name: named_table(rows, name).empty.column_names for name, rows in given.items()}
         if directory is not None:
             with existing(directory) as db:
                 found |= {name: list(db.schema(name).names) for name in db.streams()}

@@ -47,7 +47,8 @@ def existing(directory: str, writes: bool = False) -> Any:
 
 
 def open_tables(tables: list[str] | None) -> dict[str, Any]:
-    """Reads NAME=FILE options as Arrow tables. FILE may be a pattern of file names, or `-` for stdin."""
+    """Returns the tables of NAME=FILE options, whose rows are read by each statement that needs them. FILE may be a
+    pattern of file names, or `-` for stdin, which is read at once."""
     import duckdb
 
     from hybrid.rows import duck
@@ -74,7 +75,7 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         quoted = "'" + str(path).replace("'", "''") + "'"
         try:
             given = f"SELECT * FROM {readers[suffix]}({quoted})"
-            found[name] = duck.cursor(access=duck.ANYTHING).sql(given).to_arrow_table()
+            found[name] = duck.cursor(access=duck.ANYTHING).sql(given)
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found

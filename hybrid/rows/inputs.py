@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from query.plan.plan import Order
 from query.plan.statement import NO_ACCESS
 from query.plan.trends import BIGNUM
 from query.schema import Field
+from query.stopping import heed
 
 BATCH_ROWS = 65_536
 #: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
@@ -66,6 +67,17 @@ class NamedTable:
             if hasattr(self.source, "to_table"):
                 return conform(self.source.to_table(columns=names), self.name)
             return conform(pa.table(self.source.select(names).collect()), self.name)
+
+    def tables(self, columns: Collection[str]) -> Generator[pa.Table] | None:
+        """Yields the rows with these columns as they are read, in tables of about BATCH_ROWS rows. Raises DataError.
+        None: they are read at once, or are there already."""
+        names = some_columns(self.empty, columns).column_names
+        with _faults_of(self.name):
+            if isinstance(self.source, duckdb.DuckDBPyRelation):
+                return tables_of(self.source.project(", ".join(map(quote, names))), self.name)
+            if not isinstance(self.source, pa.Table) and hasattr(self.source, "scanner"):
+                return _conformed(self.source.scanner(columns=names, batch_size=BATCH_ROWS).to_reader(), self.name)
+        return None
 
 
 def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> NamedTable:
@@ -108,6 +120,8 @@ def _faults_of(name: str) -> Iterator[None]:
     except duckdb.PermissionException as error:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except duckdb.Error as error:
+        raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
+    except OSError as error:  # of DuckDB, while Arrow reads from it
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"table {name}: {error}", "give each column one type") from None
@@ -162,6 +176,34 @@ _UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEO
 
 def table_of(relation: Any, name: str) -> pa.Table:
     """Returns all rows of a DuckDB relation, conformed. Raises DataError for types that Arrow cannot hold exactly."""
+    _refuse_unfaithful(relation, name)
+    return conform(arrow_of(relation), name)
+
+
+def tables_of(relation: Any, name: str) -> Generator[pa.Table]:
+    """Yields the rows of a DuckDB relation as they are read, conformed, in tables of about BATCH_ROWS rows. Nothing
+    else may run on its connection meanwhile. Raises DataError as `table_of` does."""
+    _refuse_unfaithful(relation, name)
+    return _conformed(relation.to_arrow_reader(BATCH_ROWS), name)
+
+
+def _conformed(reader: pa.RecordBatchReader, name: str) -> Generator[pa.Table]:
+    """Yields the batches of a reader as tables. Closed early, it closes the reader: DuckDB refuses other statements on
+    a connection with an open result."""
+    with reader:
+        while True:
+            heed()
+            with _faults_of(name):
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                table = conform(pa.Table.from_batches([batch]), name)
+            yield table
+
+
+def _refuse_unfaithful(relation: Any, name: str) -> None:
+    """Raises DataError for a relation with types that Arrow cannot hold exactly."""
     for column, type in zip(relation.columns, relation.types):
         own = quote(column)
         if str(type) == BIGNUM:
@@ -170,7 +212,6 @@ def table_of(relation: Any, name: str) -> pa.Table:
         if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
             raise DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
-    return conform(arrow_of(relation), name)
 
 
 def _refuse_twins(columns: Sequence[str], name: str) -> None:

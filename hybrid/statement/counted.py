@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
 from hybrid.rows.outer import Outer, factor_name, select_tree
+from hybrid.statement.flowing import OutOfOrder
 from matching.drive import run
 from query.errors import DataError, QueryError
 from query.language.ast import RowsPerMatch, StatementKind
@@ -460,12 +462,19 @@ def _counted_by_state(factor: FactorPlan, relations: Relations) -> pa.Table:
     stream = relations.searched_by_spark(factor)
     if stream is not None and relations.spark is not None:
         return relations.spark.counts(plan, stream).rename_columns(names)
-    matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
-    batches, _, _ = relations.factor(factor, by_key=True, again=False)
-    for _ in run(matcher, batches):
-        pass  # it has numbers instead of matches
-    keys, totals = matcher.counts()
-    return pa.table([*keys, pa.array(totals)], names=names)
+
+    def counted(batches: Iterable[EventBatch]) -> pa.Table:
+        matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
+        for _ in run(matcher, batches):
+            pass  # it has numbers instead of matches
+        keys, totals = matcher.counts()
+        return pa.table([*keys, pa.array(totals)], names=names)
+
+    flowing = relations.flowing(factor)
+    if flowing is not None:
+        with suppress(OutOfOrder), closing(flowing.batches()) as rows:
+            return counted(rows)
+    return counted(relations.factor(factor, by_key=True, again=False)[0])
 
 
 def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relations: Relations) -> pa.Table | None:

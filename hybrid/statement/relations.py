@@ -1,9 +1,11 @@
-"""Resolves the names of one statement to tables, streams and DuckDB relations, and reads them."""
+"""Resolves the names of one statement to tables, streams and DuckDB relations, and reads them.
+
+Long: one class registers what the statement names, and each way to read it depends on what is registered."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -30,12 +32,14 @@ from hybrid.rows.inputs import (
     plain_type,
     some_columns,
     table_of,
+    tables_of,
     time_of,
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
 from hybrid.rows.session import collated, comparable, is_enum, register, session_of, settings_of, texts_of, unregister
 from hybrid.statement.by_key import ByKey
+from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.resorted import Resorted, resorted
 from hybrid.statement.stream_input import StreamInput
@@ -48,7 +52,7 @@ from query.language.duck import describe_on
 from query.language.session import NO_SESSION, Session, collation_of
 from query.plan.bind import bind, shortened
 from query.plan.expression import Call, Classifier, Column, Expression, Opaque, quote, walk
-from query.plan.plan import FactorPlan, HistoryPlan, Order, QueryPlan
+from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
 from query.schema import Field, Schema
 
@@ -513,6 +517,39 @@ class Relations:
             return ordered.batches(plan.columns), ordered, False
         batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))
         return resorted(batches, factor.plan.order_by), stream.snapshot, stream.late
+
+    def flowing(self, factor: FactorPlan) -> Flowing | None:
+        """Returns the input of a pattern factor, to be matched while it is read, without evidence. None for an input
+        whose rows must be there before they are matched, for a small one, and for streams."""
+        text, plan, name = factor.input_sql, factor.plan, factor.plan.schema.name
+        collated = any(self._collated.get(text, {}).values())
+        if factor.members or collated or self.stream(text) is not None or not self.has_positions(text):
+            return None
+        key = _bare(text)
+        given = key if key is not None and key in self._given else None
+        if (text if given is None else given) in self._read:
+            return None
+        tables = self._source(given).tables(plan.columns) if given is not None else self._tables(text, plan)
+        if tables is None:
+            return None
+        found = Flowing.of(name, tables, plan, time_of(plan.order_by))
+        if isinstance(found, Flowing):
+            return found
+        self._read[text if given is None else given] = found
+        return None
+
+    def _tables(self, text: str, plan: Plan) -> Generator[pa.Table] | None:
+        """Yields the rows of an input of the connection as they are read; None if it reads named tables."""
+        select = text if _bare(text) is None else f"SELECT * FROM {text}"
+        read = self._selected(select)
+        if VARYING & {w.lower() for w in re.findall(r"\w+", select)} or read & {*self._given, *self._streams}:
+            return None
+        try:
+            relation = self.connection.sql(select)
+            kept = [c for c in relation.columns if c in plan.columns] or relation.columns[:1]
+            return tables_of(relation.project(", ".join(map(quote, kept))), plan.schema.name)
+        except duckdb.Error as error:
+            raise duck.query_error(error, self._text, plan.schema.name) from None
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
         """Returns the stream of a pattern factor if it is large enough to be searched in parts, else None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
-from hybrid.rows.inputs import OrderedInput
+from hybrid.rows.inputs import OrderedInput, alike
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
@@ -28,6 +28,7 @@ from hybrid.statement.by_key import ByKey, dates, run_by_key, run_gathered
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
+from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
 from matching.batch import EventBatch, Matcher, Matches
@@ -163,7 +164,11 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                 nothing = empty_answer(plan.factors[0])
                 return evidence_table(plan, [nothing], None, [(lookup_in(reader, late), ())])
             if counts_only or bare:  # reads the input once more
+                before = [a.live for a, _ in found]
                 find(make)
+                if any(not alike(rows, a.live) for rows, (a, _) in zip(before, found)):
+                    what = "these are not the rows that the matches were found in: they have changed since"
+                    raise DataError(what, "run the statement again")
                 bare = False
             answers, lookups = [a for a, _ in found], [of for _, of in found]
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups, rows)
@@ -191,6 +196,13 @@ def answer_factor(
         make = partial(joining_matcher, histories=sources, late=seen_late)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
     again = make is not rows_matcher
+    flowing = relations.flowing(factor) if alone and not again else None
+    if flowing is not None:
+        with suppress(OutOfOrder, Overflows):  # then all rows are read before they are matched
+            with closing(flowing.batches()) as rows:
+                matches = list(run(make(factor.plan), rows))
+            nothing = OrderedInput.of(flowing.name, flowing.first.slice(0, 0), (), None)
+            return rows_of(factor.plan, matches), (lookup_in(nothing, False), ())
     batches, reader, late = relations.factor(factor, by_key=alone, again=again)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
