@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from query.plan.expression import show
-from query.plan.one_pattern import OnePattern, one_pattern
+from query.plan.one_pattern import OnePattern, Step, one_pattern
 from tests.hierarchies import over, plan_of, statement
 
 X, Y, A, B = "X AS s = 'x'", "Y AS s = 'y'", "A AS s = 'a'", "B AS s = 'b'"
@@ -44,6 +44,17 @@ def test_boxes_in_boxes_and_repeated_ones_have_their_paths() -> None:
     assert [way.paths[i] for i in way.order] == ["B", "T.V.Y", "T.A", "T.V.X", "T[2].V.Y", "T[2].A", "T[2].V.X"]
 
 
+def test_matches_of_different_variables_have_the_steps_to_each() -> None:
+    visits = statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")
+    way = one(statement("A V{1,2} B?", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), visit=VISIT)
+    assert (str(way.plan.pattern), way.paths, way.order) == ("A (V_X V_Y){1,2} B?", ("A", "V.X", "V.Y", "B"), ())
+    first, later = Step("V", 1, "visit", repeated=True, begins=True), Step("V", 1, "visit", repeated=True)
+    assert way.steps == ((Step("A", 0),), (first, Step("X", 0)), (later, Step("Y", 1)), (Step("B", 2),))
+    way = one(statement("V B", "ANY", f"V AS PATTERN visit, {B}", 9), visit=visits)
+    box = Step("V", 0, "visit")
+    assert way.steps == ((box, Step("X", 0)), (box, Step("Y", 1)), (Step("B", 1),))
+
+
 @pytest.mark.parametrize(
     ("define", "integers"),
     [("i > X.i", ()), ("i - X.i > 3", ("i",)), ("(i + 2 * X.i) % 7 < 3 AND i IS NOT NULL", ("i",)),
@@ -69,9 +80,10 @@ def test_a_measure_of_a_box_must_be_possible_too() -> None:
     [
         ("the pattern has no WITHIN", statement("A V", "ANY", f"{A}, V AS PATTERN visit"), VISIT),
         ("the pattern is SELECTION SKIP TILL NEXT", statement("A V", "NEXT", f"{A}, V AS PATTERN visit", 9), VISIT),
-        ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
-        ("matches differ in their variables", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")),
+        ("matches differ in their variables", statement("A+? V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
+        ("matches differ in their variables", statement("(A | B) V", "ANY", f"{A}, {B}, V AS PATTERN visit", 9), VISIT),
+        ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9),
+         statement("X (Y | B)", "ANY", f"{X}, {Y}, {B}", measures="count(*) AS n")),
         ("NEXT is read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
          statement("X Y", "ANY", f"{X}, {Y} AND i > NEXT(i)", measures="X.i AS n")),
         ("a negation at an edge", statement("A V ~B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), VISIT),
