@@ -319,6 +319,11 @@ def patterns_over(
     last = names[-1]
     if boxes and len(names) > 1 and last not in boxes and draw(st.booleans()):  # a condition on the match so far
         defines[last] += f" AND i > FIRST(A.{'n' if 'A' in boxes else 'i'}) - 3"
+    if boxes and not draw(st.integers(0, 3)):  # a condition on the event or match before
+        name = draw(st.sampled_from([*names, *negated]))
+        word = " ON " if name in boxes and " ON " not in defines[name] else " AND "
+        before = f"PREV({name}.{'n' if name in boxes else 'i'}, {draw(st.sampled_from([1, 1, 2]))})"
+        defines[name] += f"{word}({before} IS {draw(st.sampled_from(['', 'NOT ']))}NULL OR {before} < 5)"
     signs = st.sampled_from(["", "", "", "", "+", "?", "*"])
     parts = [name + draw(signs) for name in names]
     if all(part[-1] in "?*" for part in parts):
