@@ -377,7 +377,8 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
     for i, name in enumerate(names):
         if below and (i == box_at or draw(st.booleans())):
             stay = f"{name}.t1 - {name}.t0"
-            conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", f" ON {stay} <= INTERVAL 4 MICROSECOND"]
+            conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", " ON b < 6"]
+            conditions.append(f" ON {stay} <= INTERVAL 4 MICROSECOND")
             defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
         else:
             more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0", *_OF_ONE_EVENT]))
@@ -397,6 +398,7 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
         defines["N"] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'"
         parts.insert(1, "~N")
     within = draw(st.sampled_from([6, 12, 20, 20] if outermost or "N" in defines else [None, 3, 6, 12]))
-    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxed else 'ts'}) AS m"
+    before = "LAST(A.b)" if "A" in boxed else "LAST(A.i)" if boxed else "coalesce(PREV(LAST(A.i), 2), 0)"
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxed else 'ts'}) AS m, {before} AS b"
     definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     return statement(" ".join(parts), "ANY", definitions, within, key=key, measures=measures)

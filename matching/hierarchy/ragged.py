@@ -18,7 +18,7 @@ import pyarrow as pa
 from matching.batch import Int64Array, Matches
 from matching.kernels.ragged import BITS, put_in_order, tokens_of
 from query.errors import DataError
-from query.plan.one_pattern import OnePattern, Step
+from query.plan.one_pattern import ElementStep, OnePattern
 
 #: Most bits of the place of an event among those that are looked at together.
 WIDTH_MAX = (61 - BITS) // 2
@@ -91,7 +91,7 @@ class _Levels:
     step: number of the element, -1 if there is none. anew: each of its events begins one. repeated: the element may
     occur several times. rank: of its variable. box: number of its pattern in the order of names; 0: it is an event."""
 
-    def __init__(self, steps: Sequence[Sequence[Step]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[ElementStep]]) -> None:
         self.count = max(map(len, steps))
         shape = self.count, len(steps)
         self.step, self.rank, self.box = np.full(shape, -1), np.zeros(shape, np.int64), np.zeros(shape, np.int64)

@@ -41,7 +41,7 @@ _COMPUTED = (*_LOOKED_AT, "BOOLEAN", "DOUBLE", "VARCHAR", "TIMESTAMP", "DATE")
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedColumn:
     """A column that is computed for every event of a batch beforehand. If that fails for one, layers decide whether it
     is read."""
 
@@ -57,7 +57,7 @@ class ComputedFirst:
     INTEGER_MAX could make a condition fail."""
 
     plan: Plan
-    columns: tuple[Computed, ...]
+    columns: tuple[ComputedColumn, ...]
     integers: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ def computed_first(plan: Plan, events_max: int | None) -> ComputedFirst | str:
         found, _ = search.layer(plan, bounds, outermost=True)
     except _MayFail as what:
         return str(what)
-    columns = tuple(Computed(Field(column.name, column.type), e) for e, column in search.columns.items())
+    columns = tuple(ComputedColumn(Field(column.name, column.type), e) for e, column in search.columns.items())
     schema = replace(plan.schema, fields=(*plan.schema.fields, *(c.field for c in columns)))
     looked_at = {f.name for f in schema.fields if f.type in _LOOKED_AT}
     integers = tuple(name for name in search.read if name in looked_at)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from query.plan.computed_first import Computed, computed_first
+from query.plan.computed_first import ComputedColumn, computed_first
 from query.plan.expression import Aggregate, Call, Column, Expression, Logical, Navigation, conjuncts, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.flatten import flattened
@@ -32,7 +32,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ElementStep:
     """An element on the way to an event. variable: of it in its layer. rank: its place in the pattern. box: the name of
     its pattern; "" of an event. repeated: it may occur several times in a row; then `begins` if the event is the first
     one of each."""
@@ -58,11 +58,11 @@ class OnePattern:
     plan: Plan
     names: tuple[str, ...]
     paths: tuple[str, ...]
-    steps: tuple[tuple[Step, ...], ...]
+    steps: tuple[tuple[ElementStep, ...], ...]
     layers: int
     order: tuple[int, ...]
     integers: tuple[str, ...]
-    computed: tuple[Computed, ...]
+    computed: tuple[ComputedColumn, ...]
     rows_before: int
     crossing: Crossing | None
 
@@ -177,12 +177,12 @@ def _fixed(pattern: RowPattern, rounds: int | None = None) -> tuple[str, ...] | 
             return None
 
 
-def _steps_to_events(plan: Plan) -> tuple[tuple[Step, ...], ...] | None:
+def _steps_to_events(plan: Plan) -> tuple[tuple[ElementStep, ...], ...] | None:
     """Returns the steps to each variable of the plain pattern, in its order. None if the order of matches is not known:
     in each layer rows have the variables in their order, each for itself, and another round before the next one; inner
     layers end with an event."""
     boxes = {box.variable: box for box in plan.boxes}
-    found: list[tuple[Step, ...]] = []
+    found: list[tuple[ElementStep, ...]] = []
     seen: set[str] = set()
     for rank, part in enumerate(plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)):
         if isinstance(part, Negation | Empty):
@@ -193,14 +193,14 @@ def _steps_to_events(plan: Plan) -> tuple[tuple[Step, ...], ...] | None:
             return None
         seen.add(body.name)
         if body.name not in boxes:
-            found.append((Step(body.name, rank),))
+            found.append((ElementStep(body.name, rank),))
             continue
         inner = boxes[body.name].plan
         below = _steps_to_events(inner)
         if below is None or below[-1][0].box or not min_rows(_last_part(inner.pattern)):
             return None
         for i, of in enumerate(below):
-            found.append((Step(body.name, rank, boxes[body.name].name, repeated, repeated and not i), *of))
+            found.append((ElementStep(body.name, rank, boxes[body.name].name, repeated, repeated and not i), *of))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from query.plan.expression import show
-from query.plan.one_pattern import OnePattern, Step, one_pattern
+from query.plan.one_pattern import ElementStep, OnePattern, one_pattern
 from tests.hierarchies import over, plan_of, statement
 
 X, Y, A, B = "X AS s = 'x'", "Y AS s = 'y'", "A AS s = 'a'", "B AS s = 'b'"
@@ -48,11 +48,12 @@ def test_matches_of_different_variables_have_the_steps_to_each() -> None:
     visits = statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")
     way = one(statement("A V{1,2} B?", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), visit=VISIT)
     assert (str(way.plan.pattern), way.paths, way.order) == ("A (V_X V_Y){1,2} B?", ("A", "V.X", "V.Y", "B"), ())
-    first, later = Step("V", 1, "visit", repeated=True, begins=True), Step("V", 1, "visit", repeated=True)
-    assert way.steps == ((Step("A", 0),), (first, Step("X", 0)), (later, Step("Y", 1)), (Step("B", 2),))
+    first, later = (ElementStep("V", 1, "visit", repeated=True, begins=begins) for begins in (True, False))
+    of_visits = (first, ElementStep("X", 0)), (later, ElementStep("Y", 1))
+    assert way.steps == ((ElementStep("A", 0),), *of_visits, (ElementStep("B", 2),))
     way = one(statement("V B", "ANY", f"V AS PATTERN visit, {B}", 9), visit=visits)
-    box = Step("V", 0, "visit")
-    assert way.steps == ((box, Step("X", 0)), (box, Step("Y", 1)), (Step("B", 1),))
+    box = ElementStep("V", 0, "visit")
+    assert way.steps == ((box, ElementStep("X", 0)), (box, ElementStep("Y", 1)), (ElementStep("B", 1),))
 
 
 @pytest.mark.parametrize(
