@@ -11,8 +11,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
-# Tests wait for brokers, Java and disks for a third of their time: three workers keep two cores busy. Quick ones do not.
-WORKERS ?= 3
+# Tests wait for brokers, Java and disks for a third of their time: four workers keep two cores busy. Quick ones do not.
+WORKERS ?= 4
 QUICK_WORKERS ?= 2
 ROWS ?= 10_000_000
 SEED ?= 1
@@ -23,7 +23,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test quick check lint types imports docs nightly bench soak performance sase peers flink pycer differential golden-verify clean
+.PHONY: help setup demo test quick check lint types imports docs site nightly bench soak performance sase peers flink pycer differential golden-verify clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -41,7 +41,12 @@ help:  ## list the targets
 .venv/.dev: pyproject.toml | .venv/bin/python
 	@echo "installing into .venv, about a minute" >&2
 	@$(PIP) -e '.[plot,dev]' </dev/null
-	@touch $@ .venv/.demo
+	@touch $@ .venv/.demo .venv/.site
+
+.venv/.site: pyproject.toml | .venv/bin/python
+	@echo "installing into .venv, about a minute" >&2
+	@$(PIP) -e '.[docs]' </dev/null
+	@touch $@
 
 # The whole suite starts Java a dozen times: half of each start is loading classes that are kept here.
 .venv/.spark: .venv/.dev tests/spark_classes.py
@@ -134,6 +139,9 @@ differential: .venv/.dev .peers/.ready .flink/.ready  ## 300 random statements o
 
 golden-verify: .venv/.dev .peers/.ready .flink/.ready  ## the golden cases of other engines, on those engines
 	$(BIN)/python -m tests.differential verify </dev/null
+
+site: .venv/.site  ## the documents and the reference of the Python interface as pages: build/site/html
+	$(BIN)/python -m tests.docs.site </dev/null
 
 clean:  ## remove environments and caches
 	rm -rf .venv .peers .flink .pycer build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info

@@ -190,6 +190,8 @@ def in_turns(contenders: dict[str, Callable[[], object]], repeat: int) -> tuple[
     """Returns the median processor seconds of each, and what each has returned."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     found: dict[str, object] = {}
+    gc.collect()
+    gc.freeze()  # what importing has left is looked through before no run
     for turn in range(repeat + 1):
         for name, run in contenders.items():
             found.pop(name, None)

@@ -249,8 +249,11 @@ class Error(Exception):
 
 
 class QueryError(Error):
-    """Raised for a query that cannot be answered as written. diagnostics: all errors found. text: the query. code: of
-    the first of them."""
+    """Raised for a query that cannot be answered as written. code: of the first error. diagnostics: all errors found.
+    text: the query."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    text: str
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic], text: str = "") -> None:
         if isinstance(text, ExpandedText):
@@ -278,8 +281,11 @@ def _place(diagnostic: Diagnostic) -> tuple[Span, str]:
 
 
 class DataError(Error):
-    """Raised for data that does not fit its stream, and for invalid arguments. message: the error and its position.
-    hint: a way to fix it, or empty. No row of the batch was taken."""
+    """Raised for data that does not fit its stream, and for invalid arguments. No row of the batch was taken. message:
+    the error and its position. hint: a way to fix it, or empty."""
+
+    message: str
+    hint: str
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = message

@@ -56,6 +56,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Returns the names of the columns, in order."""
         return tuple(f.name for f in self.fields)
 
     def to_dict(self) -> dict[str, Any]:

@@ -93,8 +93,8 @@ def sizes_said(results: list[Result]) -> str:
     if len(places["longer"]) == len(ratios):
         return f"{text} So it is in the paper."
     return (
-        f"{text} That differs from the paper. Here ALAA keeps what it has found, matches only what is new, and does so "
-        "for all symbols in one read, where LLAA has a read for each live match."
+        f"{text} That differs from the paper. Here ALAA keeps its matches, matches only new events, and does so for "
+        "all symbols in one read, whereas LLAA has a read for each live match."
     )
 
 
@@ -339,15 +339,15 @@ def render(measured: Result) -> str:
 
 The experiments 1 to 4 of *Live-archive complex event detection*, the paper that ALAA, LLAA, OLLAA and SLLAA are from,
 on this engine, and all of them beside `auto`. Written by `python -m benchmarks.hybrid.strategies --write`
-([benchmarks/hybrid/](../benchmarks/hybrid)) from [measured.json](../benchmarks/hybrid/measured.json); what strategies
-are is in [hybrid.md](hybrid.md#strategies). Every strategy gives the same rows: the run compares a count and a hash.
+([benchmarks/hybrid/](../benchmarks/hybrid)) from [measured.json](../benchmarks/hybrid/measured.json).
+[hybrid.md](hybrid.md#strategies) describes the strategies. All give the same rows: the run compares a count and a hash.
 
 The paper's prototype was C++ over MySQL on a Pentium with 2.5 GHz, its archives had 10,000 to 50,000 events, and its
-figures are in plots only. So what is compared is who is dearer, where and why, not seconds.
+figures are in plots only. So this page compares which strategy costs more, where and why, not seconds.
 
-PL is one marked trade, PA a cheap trade of the symbol with a dear one right behind it; live events go on where the
-archive ends and are pushed 1,000 at a time. Seconds are by the clock, from the first push to the last row. A live
-match asks for the 24 hours of its symbol before it, where nothing else is said.
+PL is one marked trade, PA a cheap trade of the symbol followed directly by an expensive one; live events continue where
+the archive ends and are pushed 1,000 at a time. Seconds are by the clock, from the first push to the last row. The
+history range of a live match is the 24 hours of its symbol before it, unless stated otherwise.
 
 {machines(measured)}
 

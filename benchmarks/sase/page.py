@@ -77,7 +77,7 @@ is measured: [benchmarks/sase](../benchmarks/README.md#sase).
 
 {machine["cpu"]}, one core, {machine["system"]}, Python {machine["python"]}, {versions}; seed {measured["seed"]}, least
 processor time of {measured["best_of"]} rounds. The paper: Java on a Pentium 4 with 2.8 GHz. So absolute figures are not
-to be compared, and the paper's are mostly in plots that its text does not repeat: "plot only" below.
+comparable, and those of the paper are mostly in plots that its text does not repeat: "plot only" below.
 
 **Query.** All matches of this, here for {paper.name} and W = {paper.window}:
 
@@ -90,8 +90,8 @@ above. A starred query has a third event, `Stock c` with `c.price > a[1].price a
 
 **Events.** {measured["windows_per_symbol"]} windows of W events for each of two symbols. A price in [0, 999] goes up
 by 1 to 3 with probability 0.7, else down or stays with equal probability; volume is uniform in [1, 1000]. (The paper's
-prices are in [1, 1000]; what comes after 1000 it does not say. Where it is 1, half of all runs begin at a price that
-nothing exceeds, and the matches of p2 are half as long as the paper's.)
+prices are in [1, 1000], and it does not define the price after 1000. If that is 1, half of all runs begin at a price
+that no other exceeds, and the matches of p2 are half as long as the paper's.)
 
 **Contenders.** They take the same rows with the same conditions through the same code for conditions, and find the same
 matches (count and hash; the run fails otherwise).
@@ -144,10 +144,10 @@ Ratios of throughput.
 
 {table(["", "the paper", "here"], rows)}
 
-What is other than in the paper has reasons that are shown below. Matches are long (hundreds of rows), and writing them
-costs more here than finding them, so what merging saves in matching is a small part of the whole
-([experiment 5](#experiment-5-merging-with-construction)). And backtracking, written with the same care, has no more to
-do than the basic algorithm when all matches are wanted ([experiment 3](#experiment-3-backtracking-all-matches)).
+The sections below explain the differences from the paper. Matches are long (hundreds of rows), and writing them
+costs more here than finding them, so merging saves a small part of the total
+([experiment 5](#experiment-5-merging-with-construction)). And backtracking, written with the same care, has no more
+work than the basic algorithm when all matches are wanted ([experiment 3](#experiment-3-backtracking-all-matches)).
 
 ![Throughput of the contenders, throughput and cost by window, gain by merging](sase_experiments.svg)"""
 
@@ -164,8 +164,8 @@ def first(results: list[Result]) -> str:
     head = ["", *CONTENDERS, "matches", "rows of a match", "runs at a time", "matching"]
     return f"""## Experiment 1: iterator predicates and strategies
 
-{window_of(results)} Million events a second with construction; runs at a time, over both symbols; how much
-of the time of `basic` is matching.
+{window_of(results)} Million events a second with construction; concurrent runs, over both symbols; the share
+of matching in the time of `basic`.
 
 {table(head, rows)}
 
@@ -216,19 +216,19 @@ def third(results: list[Result]) -> str:
     return f"""## Experiment 3: backtracking, all matches
 
 {window_of(results)} Million events a second with construction, and the ratio of basic to backtracking;
-runs that `basic` looks at for an event; how often backtracking reads an event again; and how many events of the
-partition it has read behind a match when it finds it. The starred queries are not part of the paper's experiment.
+runs that `basic` visits for an event; how often backtracking reads an event again; and how many events of the
+partition after a match it has read when it finds the match. The starred queries are not part of the paper's experiment.
 
 {table(head, rows)}
 
 The paper: basic has 200 to 300 times the throughput of backtracking in all queries but p2 s2, where they are
 comparable; an event is read again 0.6 times on average by queries under s3.
 
-That factor is not to be had against this baseline. When all matches are wanted every run has to be followed to its end,
-whichever goes first: an event costs the basic algorithm one test as a start and one for each run, and backtracking the
+That factor cannot be reached against this baseline. When all matches are wanted every run has to be followed to its
+end, in any order: an event costs the basic algorithm one test as a start and one for each run, and backtracking the
 same tests, only later ("runs an event" and "read again" are the same number). Reading an event again takes no more time
-than reading it at once, as long as a run that waits keeps its values, which is what the paper says of its own
-implementation; a factor of hundreds does not follow from 0.6 events read again. What backtracking does cost is delay,
+than reading it at once, as long as a waiting run keeps its values, as in the paper's own
+implementation; a factor of hundreds does not follow from 0.6 events read again. Backtracking costs delay,
 which the last column shows, while the basic algorithm finds a match with its last event; and it has to keep the events
 of the window."""
 
@@ -245,14 +245,14 @@ def fourth(results: list[Result]) -> str:
     head = ["", "basic", "unshared", "backtracking", "ratio", "runs an event", "read again", "matches"]
     return f"""## Experiment 4: backtracking, matches that do not overlap
 
-{window_of(results)} Of each partition the match that is complete first, then the next one behind it. Columns as
+{window_of(results)} Of each partition the match that completes first, then the next one after it. Columns as
 above.
 
 {table(head, rows)}
 
-The paper: with p3 the two are similar, for a run soon has its match; with p3* s3 the basic algorithm has an order of
-magnitude more throughput. Figures: plot only. Backtracking here reads no event behind the best match it knows; the
-match it comes upon first need not be the one that is complete first."""
+The paper: with p3 the two are similar, since a run soon finds its match; with p3* s3 the basic algorithm has an order
+of magnitude more throughput. Figures: plot only. Backtracking here reads no event after the best match so far; the
+match that it finds first need not complete first."""
 
 
 def fifth(results: list[Result]) -> str:
@@ -269,9 +269,9 @@ def fifth(results: list[Result]) -> str:
 {table(head, rows)}
 
 Construction writes every row of every match, merged or not. The paper gives 60 to 100 % of the time to matching; here
-it is what the last column says, so that no gain in matching can do much for the whole: if matching took no time at all,
+the last column has the share, so that a gain in matching changes the total little: if matching took no time at all,
 p1 s3 would gain a factor of {1 / (1 - matching_part(results, "p1 s3")):.2f}. And it costs the graph more to construct
-a match, as it walks lists of cells where a run has one pointer a row: that puts a gain below 1. Merging
+a match, as it walks lists of cells, whereas a run has one pointer per row: so a gain may be below 1. Merging
 pays where many runs lead to few matches, as in the starred queries, which are not part of the paper's experiment. Under
 s2 nothing is merged."""
 
@@ -313,8 +313,8 @@ def compressed(results: list[Result]) -> str:
     head = ["", "matches", "rows, verbose", "nodes of the buffer", "cells of the graph"]
     return f"""## Output complexity: verbose and compressed
 
-Verbose output has all rows of all matches; compressed output is what the runs share, to be decoded on demand (section
-4.2).
+Verbose output has all rows of all matches; compressed output is the graph that the runs share, decoded on demand
+(section 4.2).
 
 {table(head, rows)}"""
 

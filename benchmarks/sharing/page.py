@@ -135,7 +135,7 @@ def render(measured: Result) -> str:
     short = table(["", "the paper", "here"], [row for row in rows if row[2]])
     names = {
         "queries": ("SEQ queries", "queries"), "length": ("types in a Kleene pattern, 100 queries", "types"),
-        "depth": ("Kleene patterns around each other, 100 queries", "depth"),
+        "depth": ("nested Kleene patterns, 100 queries", "depth"),
         "kleene": ("share of Kleene queries of 100", "share"),
     }  # fmt: skip
     parts = "\n\n".join(
@@ -179,17 +179,17 @@ reasons:
 
 - **Without sharing, queries are type-grained here, too.** The paper's baseline adds up the earlier events of a type
   for each new one (its equation 1: |E| x |Ep|). Here each query has one running record for each type, so an event costs
-  one addition for each of its edges, and next to nothing where no trend has begun. What is left to be shared is one
+  one addition for each of its edges, and next to nothing where no trend has begun. What remains to be shared is one
   addition of some 25 ns for each query. A snapshot costs some 240 ns, and 60 and more for each query that reads it.
 - **Queries differ in what they add up.** A set has a record with the numbers of all its queries; these workloads draw
   one to three aggregates of up to 25 for each query.
 - **A window of a partition has few events of a type**, five or six here, and types come evenly mixed, so that most
   events that could be shared open a new gate.
 
-What is gained over *each alone* has other reasons: rows, keys and conditions are taken once for all queries. That is
-what the engine is for, and what a user has, by default, in mode dynamic.
+The gain over *each alone* has other reasons: rows, keys and conditions are processed once for all queries. A user has
+that by default, in mode dynamic.
 
-Sharing pays for queries that begin alike and for long loops behind rare starts, in the kernels: of 24 queries with
+Sharing pays for queries that begin alike and for long loops after rare starts, in the kernels: of 24 queries with
 starts of their own (1 % of all events) and a loop in common, those of 20,000 events take 3.3 ms without sharing and
 2.5 ms with it (`python -m benchmarks.sharing.fit`). Around them, conditions, rows and results take ten times as long.
 
@@ -223,7 +223,7 @@ MiB by which a process grows while it counts; rows are thrown away.
 
 {memories}
 
-A plan has no influence on it: most is rows and numbers that all modes keep.
+A plan does not change it: most of it is rows and numbers that all modes keep.
 """
 
 

@@ -59,7 +59,7 @@ def kept_goals(measured: Result) -> str:
         policies = " ".join(f"{p.upper()} {slower(largest, p):.2f}," for p in POLICIES).rstrip(",")
         lines.append(
             f"- With {measured['pressure']:g} times more partial matches than fit, {largest['events']:,} events take "
-            f"so many times the processor seconds of unlimited memory: {policies}."
+            f"these multiples of the processor seconds with unlimited memory: {policies}."
         )
     return "\n".join(lines)
 
@@ -74,11 +74,11 @@ The experiments 5 and 6 of *Live-archive complex event detection*, by `python -m
 settings find the same matches: the run compares a count and a hash of them.
 
 An event of kind 1 begins a partial match with a key of its own. With the chance of the match ratio an event of kind 2
-follows soon, and one of kind 3 up to {1 / SHORT:g} times as long behind that; otherwise nothing follows, and the
-partial match is kept until WITHIN is over. What fits in memory is {measured["fits"]:,} partial matches,
+follows soon, and one of kind 3 after up to {1 / SHORT:g} times that interval; otherwise nothing follows, and the
+partial match is kept until WITHIN is over. {measured["fits"]:,} partial matches fit in memory,
 {measured["limit_bytes"]:,} bytes; the last event of a match comes within the time in which
 {2 / ROOM * measured["fits"]:,.0f} others begin. WITHIN is so long that {pressure} times as many as fit are in
-progress where the ratio is 0.5.
+progress at a ratio of 0.5.
 
 {kept_goals(measured)}
 
@@ -90,13 +90,13 @@ progress where the ratio is 0.5.
 
 {misses_table(measured["by_ratio"])}
 
-TPM and LRU send away what is old, and at low ratios much of what is old will be asked for. STPM and DUE have learnt
-that a partial match with two events is always completed, and that one with a single event, and older than the next one
-ever took, is not. Where the ratio is 1, all partial matches in progress fit, and who leaves first does not matter.
+TPM and LRU evict old partial matches, of which many are needed again at low ratios. STPM and DUE have learnt
+that a partial match with two events always completes, and that one with a single event does not if it is older than the
+next event ever took. At a ratio of 1 all partial matches fit, and the order of eviction does not matter.
 
 ## Time over the match ratio
 
-Processor seconds of unlimited memory, and how many times that each policy took.
+Processor seconds with unlimited memory, and the ratio of each policy to them.
 
 {time_table(measured["by_ratio"], "match ratio")}
 
@@ -106,7 +106,7 @@ At a match ratio of 0.5, with {pressure} times more partial matches than fit onc
 
 {time_table(measured["by_size"], "events")}
 
-{measured["machine"]["cpu"]}, one process; other work ran on the machine, therefore processor seconds, not seconds by
+{measured["machine"]["cpu"]}, one process; other work ran on the machine, so these are processor seconds, not seconds by
 the clock. Median of {measured["repeat"]}. {software}.
 """
 

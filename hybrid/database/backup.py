@@ -39,7 +39,8 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """streams: number of streams. files, bytes: data files that were copied. known: data files the copy already had."""
+    """The size of a copy of a database. streams: number of streams. files, bytes: data files that were copied. known:
+    number of data files that the copy already had."""
 
     streams: int
     files: int

@@ -153,6 +153,7 @@ class Database:
         heartbeat plus lateness; for streams whose event times are clock times. max_ahead: an event further ahead of the
         clock is refused, since one wrong time would make all later events late ("1 hour"; None: any time is accepted,
         for tests, simulations and replays).
+
         Declaring a stream again unchanged does nothing. New trailing columns are added; older events have nulls there.
         A changed lateness, retention, idle, heartbeat or max_ahead applies from now on, with a warning (see
         alter_stream). Raises DataError.
@@ -246,9 +247,16 @@ class Database:
         """Archives CSV, NDJSON and Parquet files in a stream: files, directories, globs; paths or URLs.
 
         One commit for all. Files already in the archive are skipped, so a call may be repeated. History joins, sql and
-        backtest see the rows, live queries do not. Invalid rows are quarantined; with more than `max_bad` of them
-        nothing is archived. Memory is bounded for any size. spark: address of a Spark master, or a session, to run on.
-        Raises DataError.
+        backtest see the rows, live queries do not. Invalid rows are quarantined. Memory is bounded for any size.
+
+        format: csv, ndjson or parquet (None: by suffix). delimiter: of CSV (None: that of comma, semicolon, tab and `|`
+        by which the first line has most declared names). header: whether the first line of CSV has the names; without,
+        the fields are the declared columns in order. nulls: unquoted texts of CSV that are null. timestamp_format: of
+        times in text, as for strptime, or the unit (s, ms, us, ns) of numbers since 1970. extra: columns that are not
+        declared are left out or an error. missing: declared columns that a file lacks are an error or null. changed: a
+        file whose path was archived with other contents is an error or added as another file. max_bad: with more
+        invalid rows nothing is archived (None: any number). spark: address of a Spark master, or a session, to run on.
+        progress: called with each step. Raises DataError.
         """
         from archive.checks import Options
         from archive.ingest import Job, format_of, ingest
@@ -586,10 +594,12 @@ class Database:
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
         late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
-        streams on Spark, which reads files only: events in memory are written first. spark: a master's address
-        (local[*], spark://host:7077, sc://host:15002), a session, or None for the running session or local[*].
-        The rows are the same; without ORDER BY in the outer SELECT their order is undefined. params, timeout: as in
-        hybrid.sql. CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
+        streams on Spark, which reads files only: events in memory are written first; the rows are the same, in no order
+        without ORDER BY in the outer SELECT. spark: a master's address (local[*], spark://host:7077,
+        sc://host:15002), a session, or None for the running session or local[*]. params, timeout: as in hybrid.sql.
+        tables: as in hybrid.sql.
+
+        CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         text = text if params is None else filled(text, params)
@@ -644,7 +654,10 @@ class Database:
         return difference(was.arrow(), now.arrow())
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
-        """Returns the stages of planning of a statement over streams and named tables. Reads no events."""
+        """Returns the stages of planning of a statement over streams and named tables as text. Reads no events.
+
+        stage: ast, plan, nfab, automaton, program or all. tables: named tables, as in hybrid.sql. Raises QueryError,
+        DataError."""
         with self._lock:
             self._opened.check()
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -52,7 +53,10 @@ def of_select(
     if not run(_KEEPS_ORDER)[0][0]:
         return False
     views = {(str(schema), str(name)): str(text) for schema, name, text in run(_VIEWS)}
-    macros = {str(name) for (name,) in run(_MACROS)} | _DYNAMIC
+
+    @cache
+    def macros() -> set[str]:  # DuckDB takes 10 ms to list its functions
+        return {str(name) for (name,) in run(_MACROS)} | _DYNAMIC
 
     def of_table(schema: str, name: str) -> bool:
         known = None if schema else named(name)
@@ -82,7 +86,9 @@ def _body(view: str) -> str | None:
     return next((view[at:] for at in places if _tree(view[at:]) is not None), None)
 
 
-def _of_node(node: Any, of_table: Callable[[str, str], bool], macros: set[str], ctes: frozenset[str]) -> bool:
+def _of_node(
+    node: Any, of_table: Callable[[str, str], bool], macros: Callable[[], set[str]], ctes: frozenset[str]
+) -> bool:
     """True if the rows of a query node have positions. ctes: names of WITH entries, all with positions."""
     limits = ("LIMIT_MODIFIER",)
     if any(m["type"] not in limits or m["limit_type"] != "ROW_COUNT" for m in node["modifiers"]):
@@ -107,7 +113,9 @@ def _of_node(node: Any, of_table: Callable[[str, str], bool], macros: set[str], 
     return _of_source(node["from_table"], of_table, macros, ctes)
 
 
-def _of_source(source: Any, of_table: Callable[[str, str], bool], macros: set[str], ctes: frozenset[str]) -> bool:
+def _of_source(
+    source: Any, of_table: Callable[[str, str], bool], macros: Callable[[], set[str]], ctes: frozenset[str]
+) -> bool:
     if source.get("sample"):
         return False
     match source["type"]:
@@ -115,7 +123,7 @@ def _of_source(source: Any, of_table: Callable[[str, str], bool], macros: set[st
             schema, name = source["schema_name"].lower(), source["table_name"].lower()
             return (not schema and name in ctes) or of_table(schema, name)
         case "TABLE_FUNCTION":
-            return source["function"]["function_name"].lower() not in macros
+            return source["function"]["function_name"].lower() not in macros()
         case "SUBQUERY":
             return _of_node(source["subquery"]["node"], of_table, macros, ctes)
         case "EMPTY" | "EXPRESSION_LIST":

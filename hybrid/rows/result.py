@@ -203,10 +203,10 @@ def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | N
 
 
 class Result:
-    """The rows of a statement. Evidence is read on first use and kept.
+    """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
 
-    evidence: returns `evidence_table` of the first n output rows, or of all (None). around: returns `series` of events.
-    given: what pandas and polars frames of the rows take over from those of the statement.
+    Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
+    Evidence is read from the input on first use, and kept. plan: the plan of the statement.
     """
 
     __slots__ = ("_around", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "plan")
@@ -221,6 +221,8 @@ class Result:
         suppressed: pa.Table | None = None,
         given: Given = NOTHING_GIVEN,
     ) -> None:
+        """evidence: returns `evidence_table` of the first n output rows, or of all (None). around: returns `series` of
+        events. given: what pandas and polars frames of the rows take over from those of the statement."""
         self._table = table
         self._given = given
         self._suppressed = suppressed
@@ -235,13 +237,15 @@ class Result:
         return self._table
 
     def df(self) -> pandas.DataFrame:
-        """Returns the rows as a pandas frame; see `pandas_frame`. Needs pandas."""
+        """Returns the rows as a pandas frame. A HUGEINT is a float, as DuckDB has it, a BIGNUM an int of Python, an
+        INTERVAL without months a duration; time zones and categories are those of the frames given. Needs pandas."""
         return pandas_frame(self._table, self._given)
 
     to_pandas = df
 
     def pl(self) -> polars.DataFrame:
-        """Returns the rows as a polars frame; see `polars_frame`. Needs polars."""
+        """Returns the rows as a polars frame. An INTERVAL without months is a duration; time zones and enumerations are
+        those of the frames given. Raises DataError for intervals with months. Needs polars."""
         return polars_frame(self._table, self._given)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
@@ -267,14 +271,18 @@ class Result:
         return self._explain(stage)
 
     def suppressed(self) -> pa.Table:
-        """Returns the rows of a backtest that ALERT ONCE suppressed, as hybrid.watch.alerts.Alerts.suppressed does.
+        """Returns the rows of a backtest that ALERT ONCE suppressed, as Alerts.suppressed does.
         Raises DataError if the statement has no ALERT ONCE."""
         if self._suppressed is None:
             raise DataError("the statement has no ALERT ONCE", "add it at the end of a live query")
         return self._suppressed
 
     def evidence(self) -> pa.Table:
-        """Returns the events of all rows; see `evidence_table`."""
+        """Returns the events of all rows, a line for each, in the order of the rows, live events before history.
+
+        Columns: row (its number; -1 where rows have no single origin), match_id, join_id (null without a history join),
+        side (pl for live, pa for history), variable, event_time, source, offset, history_complete, then the columns of
+        the event. Raises QueryError for ONE ROW PER WINDOW, DataError if the input has changed since."""
         if self._whole is None:
             self._whole = self._evidence(None)
         return self._whole
@@ -288,8 +296,8 @@ class Result:
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Plots the match of one output row, or all matches (None), a panel for each partition: the series around them,
-        and their events coloured by variable. value: the column to draw; path: the file to save. Returns the matplotlib
-        figure; see hybrid.rows.plot. Needs the extra `plot`."""
+        and their events coloured by variable. value: the column to draw (None: a well-known name, such as price, else a
+        number). path: the file to save. Returns the matplotlib figure. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
         evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)

@@ -64,9 +64,9 @@ def session_of(connection: duckdb.DuckDBPyConnection, settings: Settings, words:
     lowered = "system.main.lower({})".format
     rows = connection.execute(
         f"SELECT DISTINCT {lowered('function_name')}, internal, macro_definition FROM duckdb_functions() "
-        "WHERE NOT internal OR database_name = 'system' AND function_type = 'scalar' "
-        f"AND NOT system.main.list_contains(?, {lowered('function_name')})", [list(function_names())],
-    ).fetchall()  # fmt: skip
+        "WHERE NOT internal OR database_name = 'system' AND function_type = 'scalar'"
+    ).fetchall()
+    rows = [row for row in rows if not row[1] or row[0] not in function_names()]
     own = frozenset(name for name, internal, _ in rows if not internal)
     called = {*words, *(w for _, _, body in rows if body for w in re.findall(r"\w+", body.lower()))}
     functions = frozenset(name for name, internal, _ in rows if internal and name in called)

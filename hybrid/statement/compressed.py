@@ -24,7 +24,10 @@ HINT = "use hybrid.sql"
 
 
 class Compressed:
-    """All matches of one pattern as a graph, and their rows on demand."""
+    """All matches of one pattern as a graph, and their rows on demand.
+
+    The graph has a node for each variable that a row may be taken by: its memory depends on the rows, not on the
+    matches."""
 
     __slots__ = ("_factor", "_graph", "_outer")
 
@@ -48,12 +51,17 @@ class Compressed:
         return (self._rows([found]) for found in self._graph.decode())
 
     def nodes(self) -> pa.Table:
-        """Returns the nodes of the graph, numbered from 0: variable, event_time, source, offset, child, next, start;
-        see matching.match_graph.MatchGraph.nodes."""
+        """Returns the nodes of the graph, a row each, numbered from 0.
+
+        Columns: variable, event_time, source, offset; child (the first node of the list of possible previous events;
+        null: this event is the first of its matches), next (the rest of the list that begins with this node; null:
+        none), start (the latest first event of the matches through the node: its time, for WITHIN n ROWS its
+        position)."""
         return self._graph.nodes()
 
     def ends(self) -> pa.Table:
-        """Returns the ends of matches: node, since; see matching.match_graph.MatchGraph.ends."""
+        """Returns the nodes that end matches, in their order: node, and since (the matches count whose start is not
+        earlier; null: all)."""
         return self._graph.ends()
 
     def __repr__(self) -> str:

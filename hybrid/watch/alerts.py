@@ -58,7 +58,8 @@ class Alerts:
     `fetch()` returns the rows that are ready. Iteration blocks until there are more, and ends with the stream (or the
     database); in the thread that pushes, or without any other thread, it ends after the rows that are ready. If the
     query fails, earlier rows come first, then the error is raised; the stream and other queries continue. May be read
-    from another thread than the one that pushes.
+    from another thread than the one that pushes. plan: the plan of the query. schema: the Arrow schema of its rows.
+    patterns: the named patterns that it uses, with the texts that it began with, by name in lower case.
     """
 
     def __init__(
@@ -70,8 +71,7 @@ class Alerts:
         patterns: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """rows_from: returns the least time of a last event of a later row, or None. catch_up: waits until requests for
-        history are answered, at most so many seconds. whole: returns matches with their events, see LiveQuery.whole.
-        patterns: the named patterns that the query uses, with the texts that it began with, by name in lower case."""
+        history are answered, at most so many seconds. whole: returns matches with their events, see LiveQuery.whole."""
         self.plan = plan
         self.patterns = patterns
         self._factor = plan.factors[0]
@@ -371,6 +371,7 @@ class Alerts:
                 self.suppressor.take_back()
 
     def __iter__(self) -> Iterator[pa.Table]:
+        """Yields tables of the rows as they come, none of them empty. Raises the error of the query as `fetch` does."""
         while True:
             self._catch_up(None)
             with self._changed:
@@ -396,7 +397,7 @@ class Alerts:
         return table
 
     def evidence(self) -> pa.Table:
-        """Returns the events of the rows of the last fetch that found some, see hybrid.rows.result.evidence_table.
+        """Returns the events of the rows of the last fetch that found some, in the columns of Result.evidence.
 
         Reads them from the archive. Raises DataError if they are no longer kept."""
         return self.evidence_batches().read_all()
@@ -459,7 +460,8 @@ class Alerts:
         return self.suppressor.suppressed()
 
     def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
-        """Returns a picture of the match of one row of the last fetch; see hybrid.rows.plot. Needs the extra `plot`."""
+        """Returns a matplotlib figure of the match of one row of the last fetch. value, path: as in Result.plot. Needs
+        the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
         keys = [c.name for c in self._factor.plan.partition_by]

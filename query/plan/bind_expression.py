@@ -37,6 +37,7 @@ from query.plan.expression import (
 from query.plan.macros import in_place
 from query.plan.plan import Box
 from query.plan.tree import (
+    INSTEAD,
     NAVIGATION,
     UNSUPPORTED,
     Word,
@@ -199,6 +200,11 @@ def _of_windows(name: str) -> str:
     if name.lower() in (f.name for f in WINDOW_COLUMNS):
         return f"{name} is a column of the rows of ONE ROW PER WINDOW: read it in the SELECT around them"
     return ""
+
+
+def _without_parentheses(name: str) -> str:
+    """Returns a hint for functions of the match without parentheses, as Snowflake allows, else an empty text."""
+    return f"write {name.upper()}()" if name.lower() in ("classifier", "match_number") else ""
 
 
 @dataclass(slots=True)
@@ -430,7 +436,7 @@ class _Binder:
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
         return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column",
-                          _of_windows(names[0]) or nearest(names[0], schema.names))
+                          _of_windows(names[0]) or _without_parentheses(names[0]) or nearest(names[0], schema.names))
 
     def of_variable(self, variable: str, value: Expression, span: Span, inside: _Inside | None) -> Expression:
         """Returns `A.x`: its value at the last row of A so far; inside a navigation or aggregate, the column of A's
@@ -719,9 +725,8 @@ class _Binder:
             return value
         kind = value.get("class")
         if kind in UNSUPPORTED:
-            hint = 'give it a value: params={"name": 5} for $name, [5] for ?' if kind == "PARAMETER" else ""
             self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value),
-                       hint=hint)
+                       hint=INSTEAD.get(kind, ""))
             return value
         if kind == "COLUMN_REF" and value["column_names"][0].lower() in parameters:
             return value

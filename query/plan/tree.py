@@ -24,6 +24,12 @@ UNSUPPORTED = {
     "COLLATE": "COLLATE",
     "DEFAULT": "DEFAULT",
 }
+#: What to write instead of some of them.
+INSTEAD = {
+    "PARAMETER": 'give it a value: params={"name": 5} for $name, [5] for ?',
+    "SUBQUERY": "compute it in the input: FROM (SELECT *, (SELECT ...) AS x FROM t) MATCH_RECOGNIZE (...)",
+    "WINDOW": "compute it in the input: FROM (SELECT *, avg(x) OVER (...) AS mean FROM t) MATCH_RECOGNIZE (...)",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from tests.cases.golden import read_cases
 from tests.differential import draw
@@ -48,3 +49,14 @@ def test_engine_cases_name_their_engine() -> None:
     assert len(cases) >= 160
     engines = re.compile(r"engine: (flink-sql|pandas_match_recognize) [\d.]+")
     assert [c.name for c in cases if not engines.fullmatch(c.source)] == []
+
+
+def test_published_cases_name_their_page() -> None:
+    published = [case for case in read_cases() if case.file.startswith("published/")]
+    page = re.compile(r"published: (Apache Flink|Snowflake|Oracle|Trino), .+")
+    assert [case.name for case in published if not page.fullmatch(case.source)] == []
+    counted = Counter(case.file.removeprefix("published/") for case in published)
+    said = TEXT.split("- **As published.**")[1].split("- **At random.**")[0]
+    assert {name.lower(): int(n) for name, n in re.findall(r"(\w+) \((\d+)\)", said)} == counted
+    coming = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    assert f"{len(published)} examples from the documents of" in coming

@@ -24,7 +24,7 @@ from tests.hierarchies import (
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=max(60, settings().max_examples // 3))
 @given(hierarchies())
 def test_layers_equal_composition(one: Hierarchy) -> None:
     """The same matches in the same order, with the same evidence and rows, however events are cut into batches, with
@@ -43,7 +43,7 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
         assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
 
 
-@settings(max_examples=100)
+@settings(max_examples=max(40, settings().max_examples // 5))
 @given(hierarchies(sources=("events", "others", "MERGE(events, others)")))
 def test_layers_of_several_streams_equal_composition(one: Hierarchy) -> None:
     """The same where layers read other streams than FROM, with columns of other types."""
@@ -115,7 +115,7 @@ def statements(draw: st.DrawFn) -> tuple[str, str]:
     return over(named, sase) if named else sase, over(named, sql) if named else sql
 
 
-@settings(max_examples=100)
+@settings(max_examples=max(40, settings().max_examples // 5))
 @given(statements())
 def test_a_sase_statement_is_its_sql(texts: tuple[str, str]) -> None:
     """The same plan, so that all that is said of the one is said of the other."""

@@ -129,7 +129,7 @@ def test_joined_boxes_are_composed(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(40, settings().max_examples // 3))
+    @settings(max_examples=max(40, settings().max_examples // 6))
     @given(case=cases())
     def check(case: Case) -> None:
         with warnings.catch_warnings():

@@ -192,7 +192,7 @@ def test_joined_rows_are_events(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(40, settings().max_examples // 3))
+    @settings(max_examples=max(40, settings().max_examples // 6))
     @given(case=cases(), outer=st.sampled_from(OUTER), run=runs)
     def check(case: Case, outer: str, run: Run) -> None:
         expected = in_two_steps(case, outer)

@@ -55,6 +55,7 @@ def merged_of(plan: Plan) -> Callable[..., KernelMatcher]:
 def test_merged_runs_equal_the_reference() -> None:
     examples: Counter[str] = Counter()
 
+    @FEWER
     @given(rows=events(min_size=4), plan=reading(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
         make = merged_of(plan)

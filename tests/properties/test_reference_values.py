@@ -135,7 +135,7 @@ def same(a: object, b: object) -> bool:
 
 @pytest.mark.slow
 @given(text=scalars, row=rows())
-@settings(max_examples=500)
+@settings(max_examples=settings().max_examples)
 def test_scalar_expressions_are_duckdbs(text: str, row: dict[str, object]) -> None:
     plan = plan_of(text)
     assume(plan is not None)

@@ -88,7 +88,7 @@ class Tally:
 def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
-    @settings(max_examples=max(60, 2 * settings().max_examples))
+    @settings(max_examples=max(60, settings().max_examples))
     @given(rows=events(min_size=8, max_size=14, keys=KEYS), plan=staying(), spill=spills(), data=st.data())
     def check(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
         matcher, expected = spilling(plan, spill), reference_of(plan, rows)

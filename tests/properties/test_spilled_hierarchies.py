@@ -42,7 +42,7 @@ def test_layers_that_leave_memory_change_nothing(record_property: Callable[[str,
     tally: Counter[str] = Counter()
 
     @drawn_alike
-    @settings(max_examples=2 * settings().max_examples)
+    @settings(max_examples=settings().max_examples)
     @given(data=st.data(), limit=st.sampled_from(LIMITS), policy=st.sampled_from(Policy))
     def check(data: st.DataObject, limit: int, policy: Policy) -> None:
         patterns = data.draw(named_patterns(True, SELECTIONS))
@@ -89,7 +89,7 @@ def test_layers_of_several_streams_that_leave_memory_change_nothing(
     tally: Counter[str] = Counter()
     sources = ("events", "others", "MERGE(events, others)")
 
-    @settings(max_examples=settings().max_examples)
+    @settings(max_examples=settings().max_examples // 2)
     @given(data=st.data(), limit=st.sampled_from(LIMITS), policy=st.sampled_from(Policy))
     def check(data: st.DataObject, limit: int, policy: Policy) -> None:
         patterns = data.draw(named_patterns(True, SELECTIONS, sources))

@@ -81,7 +81,7 @@ def restarted(plan: Plan) -> Callable[[Matcher], Matcher]:
 def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 2))
+    @settings(max_examples=max(20, settings().max_examples // 4))
     @given(
         pattern=PATTERNS, events=rows(), within=st.sampled_from((3, 5, 10)), slide=st.sampled_from((1, 2, 3, 10)),
         keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"), ("h, g", "g, h"))),

@@ -37,7 +37,7 @@ from tests.strategies import X as X_
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 
-FEWER = settings(max_examples=max(20, settings().max_examples // 5))
+FEWER = settings(max_examples=max(20, settings().max_examples // 10))
 
 
 def kept(root: str, rows: Sequence[Row], data: st.DataObject) -> HistorySnapshot:

@@ -47,7 +47,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-SECONDS = float(os.environ.get("CALLS_SECONDS", "5"))
+SECONDS = float(os.environ.get("CALLS_SECONDS", "2"))
 SEED = int(os.environ.get("SEED", "7"))
 #: Events of each of two parts: the second one comes after a new start.
 COUNT = 12
