@@ -364,7 +364,7 @@ def hierarchies_of_all_matches(draw: st.DrawFn) -> Hierarchy:
 #: Conditions on one event: by functions that cannot fail, and by ones that do for events of the type x.
 _OF_ONE_EVENT = (
     " AND upper(s) <> 'X'", " AND s LIKE '_' AND strlen(s) + i < 11",
-    " AND CAST(CASE s WHEN 'x' THEN 'no' ELSE '4' END AS INT) + i > 5",
+    " AND CAST(CASE s WHEN 'x' THEN 'no' ELSE '4' END AS INT) + i > 4",
 )  # fmt: skip
 _BESIDE = ("i - PREV(i) < 3", "PREV(s) <> 'x'", "coalesce(PREV(LAST(A.i), 2), 0) < 6")
 
@@ -381,7 +381,7 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
             conditions.append(f" ON {stay} <= INTERVAL 4 MICROSECOND")
             defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
         else:
-            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0", *_OF_ONE_EVENT]))
+            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0", *_OF_ONE_EVENT, _OF_ONE_EVENT[-1]]))
             defines[name] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'{more}"
     boxed = {name for name, text in defines.items() if text.startswith("PATTERN")}
     last = names[-1]
@@ -391,7 +391,7 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
         defines[last] += f"{word}{own} > LAST(A.{'n' if 'A' in boxed else 'i'}) - 3"
     if not boxed and draw(st.sampled_from([False, False, True])):  # rows beside the match
         defines[last] += f" AND {draw(st.sampled_from(_BESIDE))}"
-    parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "{2}", "+", "{1,2}", "?"])) for name in names]
+    parts = [name + draw(st.sampled_from([*[""] * 8, "{2}", "+", "{1,2}", "?"])) for name in names]
     if all("?" in part for part in parts):
         parts[-1] = last
     if len(names) > 1 and not draw(st.integers(0, 5)):
