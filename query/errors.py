@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,6 +122,11 @@ class Diagnostic:
         if self.hint:
             parts.append(f"hint: {self.hint}")
         return "\n".join(parts)
+
+
+def width(text: str) -> int:
+    """Returns the width of a text in terminal columns."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def _columns(character: str) -> int:
@@ -317,12 +324,34 @@ class HybridWarning(UserWarning):
 _OURS = frozenset({"hybrid", "live", "archive", "matching", "query", "simulator", "contextlib", "functools"})
 
 
-def warn(message: str) -> None:
-    """Warns by a HybridWarning at the line of the user that has called, the innermost one outside of these packages."""
+def warn(message: str, at: tuple[str, int] | None = None) -> None:
+    """Warns by a HybridWarning at the line of the user that has called, the innermost one outside of these packages.
+    at: its file and number, in a thread that no line of the user has called."""
+    if at is not None:
+        warnings.warn_explicit(message, HybridWarning, *at)
+        return
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS:
+    while frame.f_back is not None and _is_ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, HybridWarning, stacklevel=level)
+
+
+def called_at() -> tuple[str, int]:
+    """Returns file and number of the line of the user that has called."""
+    frame = sys._getframe()
+    while frame.f_back is not None and _is_ours(frame):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def raised_at(error: BaseException) -> tuple[str, int] | None:
+    """Returns file and number of the first line of the user that led to an error, None if there is none."""
+    frames = (found for found in traceback.walk_tb(error.__traceback__) if not _is_ours(found[0]))
+    return next(((frame.f_code.co_filename, line) for frame, line in frames), None)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS
 
 
 def check_text(text: object, what: str = "a query") -> None:
@@ -348,7 +377,10 @@ _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 def first_line(error: object) -> str:
     """Returns the first line of a library's error. If the last line has a cause after an arrow, as in deltalake (503
-    Service Unavailable), appends that cause."""
+    Service Unavailable), appends that cause; after DuckDB's `CSV Error on Line: 3`, the line that says why."""
     lines = str(error).strip().split("\n")
+    if "CSV Error on Line" in lines[0]:
+        said = (line.strip() for line in lines[1:] if not line.startswith("Original Line"))
+        return ": ".join([lines[0], *[line for line in said if line][:1]])
     cause = lines[-1].partition(_CAUSE)[2]
     return f"{lines[0]}: {_COLOURS.sub('', cause).strip()}" if cause else lines[0]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hybrid.cli import archive, pattern, run
-from hybrid.cli.given import existing, open_tables, query_text
+from hybrid.cli.given import existing, open_tables, query_text, with_file_hints
 from hybrid.cli.output import FileFormats, RowFormat, say, write
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except QueryError as error:
-        say(error.render())
+        say(with_file_hints(error).render())
         sys.exit(1)
     except DataError as error:
         say(f"error: {error}")

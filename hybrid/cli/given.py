@@ -7,9 +7,12 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from query.errors import QueryError
 
 
 def query_text(text: str) -> str:
@@ -63,11 +66,13 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         name, sign, file = item.partition("=")
         if not sign or not name.isidentifier():
             raise typer.BadParameter(f"--table {item}: write NAME=FILE")
+        if name.lower() in map(str.lower, found):
+            raise typer.BadParameter(f"--table {item}: {name} is given twice")
         if file == "-":
             found[name] = _of_stdin()
             continue
         path = Path(file)
-        suffix = path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
+        suffix = (path.suffix if path.suffix != ".gz" else Path(path.stem).suffix).lower()
         if suffix not in readers:
             raise typer.BadParameter(f"--table {item}: the file must end in {', '.join(readers)}")
         if not path.is_file() and not glob.glob(file, recursive=True):
@@ -79,6 +84,21 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
         except duckdb.Error as error:
             raise DataError(f"{file} cannot be read: {first_line(error)}") from None
     return found
+
+
+def with_file_hints(error: QueryError) -> QueryError:
+    """Returns an error with the hint to name a file for each unknown table, if it has no other hint."""
+    from dataclasses import replace
+
+    from query.errors import QueryError
+
+    shown = [
+        replace(fault, hint=f"-t {name[1]}=FILE names its file")
+        if not fault.hint and (name := re.fullmatch(r"unknown table (?:or stream )?(\w+)", fault.message))
+        else fault
+        for fault in error.diagnostics
+    ]
+    return QueryError(shown, error.text)
 
 
 def _of_stdin() -> Any:

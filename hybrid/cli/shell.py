@@ -6,9 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid.cli.given import with_file_hints
 from hybrid.cli.output import say
 from query.errors import Error, QueryError
 
@@ -27,6 +29,11 @@ HELP = """A statement ends with a semicolon. EXPLAIN before one shows its plan.
 .tables        tables and streams, with their columns
 .help          this text
 .quit          ends, as Ctrl-D does; Ctrl-C leaves the statement"""
+#: What people of other shells type, alone on a line, and the command that it is here.
+_OTHERS = {
+    "exit": ".quit", "quit": ".quit", ".exit": ".quit", "\\q": ".quit", "help": ".help", "?": ".help", "\\?": ".help",
+    "\\d": ".tables", ".schema": ".tables", "show tables": ".tables",
+}  # fmt: skip
 #: Stands among the lines where the statement that was begun is dropped.
 DROPPED = "\x03"
 FIRST, MORE = "hybrid> ", "   ...> "
@@ -54,7 +61,7 @@ def shell(run: Callable[[str], Result], tables: Callable[[], dict[str, list[str]
                 print(result.explain("plan") if explained else result)
         except QueryError as error:
             failed = True
-            say(error.render("statement"))
+            say(with_file_hints(error).render("statement"))
         except Error as error:
             failed = True
             say(f"error: {error}")
@@ -75,8 +82,8 @@ def statements(lines: Iterator[str]) -> Iterator[str]:
         if line == DROPPED:
             text = ""
             continue
-        if not text and line.startswith("."):
-            yield line.strip()
+        if not text and (command := _command(line)):
+            yield command
             continue
         text += line if line.endswith("\n") else line + "\n"
         if not text.strip():
@@ -87,11 +94,22 @@ def statements(lines: Iterator[str]) -> Iterator[str]:
             except QueryError:  # an open string or bracket may go on
                 items = ()
             ended = bool(items) and items[-1].word == ";"
-            if ended or not _open(text):
-                yield text[: items[-1].start].strip() if ended else text.strip()
+            if ended:
+                ends = [0, *(item.start for item in items if item.word == ";")]
+                pieces = [text[a:b].removeprefix(";").strip() for a, b in pairwise(ends)]
+                yield from [piece for piece in pieces if piece] or [""]
+                text = ""
+            elif not _open(text):
+                yield text.strip()
                 text = ""
     if text.strip():
         yield text.strip()
+
+
+def _command(line: str) -> str:
+    """Returns the command that a line is, empty if it is none."""
+    plain = line.strip()
+    return _OTHERS.get(plain.rstrip(";").rstrip().lower(), plain if line.startswith(".") else "")
 
 
 def _open(text: str) -> bool:
@@ -123,7 +141,8 @@ def _typed() -> Iterator[str]:
             begun = False
             yield DROPPED
             continue
-        begun = not line.rstrip().endswith(";") and not line.startswith(".") and (begun or bool(line.strip()))
+        ended = line.rstrip().endswith(";") or (not begun and bool(_command(line)))
+        begun = not ended and (begun or bool(line.strip()))
         yield line
 
 

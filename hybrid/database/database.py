@@ -80,6 +80,12 @@ class Held:
     failure: str | None
 
 
+#: Methods that a service needs beside a database.
+_OF_SERVICES = frozenset({
+    "abandon", "begin_checkpoint", "held", "names_kept", "notes", "one_checkpoint", "patterns_in", "reached", "rows_of",
+})  # fmt: skip
+
+
 class Database:
     """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
 
@@ -109,6 +115,17 @@ class Database:
         self._memory, self._clocks = self._parts.memory, self._parts.clocks
         self._checkpoints, self._queries = self._parts.checkpoints, self._parts.queries
         self._listeners: list[Listener] = []
+
+    def __repr__(self) -> str:
+        opened = self._opened
+        place = "in memory" if opened.path is None else repr(str(opened.path))
+        state = ", closed" if opened.closed else ", read-only" if opened.read_only else ""
+        names = ", ".join(stream.schema.name for stream in list(opened.streams.values())[:12])
+        return f"Database({place}{state}; streams: {names or 'none'})"
+
+    def __dir__(self) -> list[str]:
+        """Returns what completion shows: the methods for people, not those for a service."""
+        return [name for name in super().__dir__() if name not in _OF_SERVICES]
 
     @property
     def _lock(self) -> threading.RLock:
@@ -410,6 +427,8 @@ class Database:
             message = f"the strategy {strategy} takes no tolerance: it never delays a match for others"
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
         check_sharing(sharing, text)
+        if callback is not None and not callable(callback):
+            raise DataError(f"callback is {callback!r:.60}, no function", "it is called with an Arrow table of rows")
         tolerance_us = None if tolerance is None else duration_us(tolerance, "the tolerance")
         from_us = None if start is None else instant_us(start, "the start of a watch")
         chosen = strategy_of(strategy, tolerance_us)

@@ -16,7 +16,7 @@ from types import FrameType
 
 import duckdb
 
-from query.errors import DataError, Diagnostic, QueryError, Span
+from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
 from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
@@ -191,7 +191,7 @@ def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ
     lines = [line for line in str(error).splitlines() if line.strip()]
     if isinstance(error, duckdb.OutOfMemoryException):
         return out_of_memory(lines[0] if lines else "")
-    message = re.sub(r"^\w+ Error: ", "", lines[0]) if lines else "DuckDB rejects the statement"
+    message = re.sub(r"^\w+ Error: ", "", first_line(error)) if lines else "DuckDB rejects the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
     lowered = message.lower()
@@ -225,7 +225,13 @@ def _quoted(message: str) -> list[str]:
 def settings(connection: duckdb.DuckDBPyConnection, **wanted: bool) -> Iterator[None]:
     """Changes settings of a connection temporarily; but not inside a transaction of the user, where an error would
     prevent changing them back."""
-    numbers = [connection.execute("SELECT txid_current()").fetchall() for _ in range(2)]
+    try:
+        numbers = [connection.execute("SELECT txid_current()").fetchall() for _ in range(2)]
+    except duckdb.ConnectionException:
+        raise DataError("the connection is closed", "pass one that is open") from None
+    except duckdb.TransactionException:
+        hint = "an error has ended it: connection.rollback()"
+        raise DataError("the open transaction of the connection is aborted", hint) from None
     if numbers[0] == numbers[1]:
         yield
         return

@@ -90,9 +90,14 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
     return _match(f"row {row}", lines, 0, {*FIXED, "path", time})
 
 
+def counts(value: object) -> bool:
+    """True for a whole number that is not negative."""
+    return not isinstance(value, bool) and isinstance(value, SupportsIndex) and value.__index__() >= 0
+
+
 def check_row(row: object) -> None:
     """Raises DataError for what is no number of a row."""
-    if isinstance(row, bool) or not isinstance(row, SupportsIndex) or row.__index__() < 0:
+    if not counts(row):
         raise DataError(f"{row!r} is no number of a row", "rows count from 0: tree(0) is the evidence of the first one")
 
 

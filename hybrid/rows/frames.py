@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,18 @@ class Given:
     categories: Mapping[str, Category] = field(default_factory=dict)
 
 
+def in_zone(table: pa.Table, given: Given) -> pa.Table:
+    """Returns rows with their times in the time zone of the frames given."""
+    zone = _arrow_zone(given.zone)
+    if zone is None:
+        return table
+    for i, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            zoned = pa.timestamp(column.type.unit, zone)
+            table = table.set_column(i, column.with_type(zoned), table.column(i).cast(zoned))
+    return table
+
+
 def given_by(tables: Mapping[str, Any]) -> Given:
     """Returns the time zone and the categories of the pandas, polars and Arrow tables of a statement."""
     zones: set[str] = set()
@@ -55,6 +68,18 @@ def given_by(tables: Mapping[str, Any]) -> Given:
             categories[key] = category if categories.get(key, category) == category else None
     zone = zones.pop() if len(zones) == 1 else None
     return Given(zone, {name: category for name, category in categories.items() if category is not None})
+
+
+def _arrow_zone(zone: str | None) -> str | None:
+    """Returns a time zone as Arrow names it, None for one that it does not know; pandas has others."""
+    if zone is None:
+        return None
+    zone = re.sub(r"^UTC(?=[+-]\d\d:\d\d$)", "", zone)
+    try:
+        pa.scalar(0, pa.timestamp("us", zone)).as_py()
+    except (ValueError, LookupError, pa.ArrowException):
+        return None
+    return zone
 
 
 def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
@@ -79,13 +104,33 @@ def _columns(table: Any) -> Iterator[tuple[str, str | None, Category | None]]:
                 yield arrow.name, arrow.type.tz, None
 
 
+def ordered_texts(table: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the text columns of a table that have an order of their own, with their values in that order: ordered
+    categories of pandas, and Enums of polars."""
+    for name, _, category in _columns(table):
+        if category is not None and category.ordered and category.values:
+            yield name, category.values
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Returns the names of columns, in which the second x is x_1, as in DuckDB's frames."""
+    found: dict[str, None] = {}
+    for i, name in enumerate(names):
+        before = names[:i].count(name)
+        name = f"{name}_{before}" if before else name
+        while name in found:
+            name += "_1"
+        found[name] = None
+    return list(found)
+
+
 def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
     """Returns rows as a pandas frame: HUGEINTs as floats, as DuckDB has them; BIGNUMs as Python's ints; intervals
     without months as durations; time zones and categories as given."""
     import pandas
 
     digits = [i for i, column in enumerate(table.schema) if holds_digits(column)]
-    frame = _plain(table).to_pandas()
+    frame = _plain(table).rename_columns(distinct_names(table.column_names)).to_pandas()
     for i in digits:
         numbers = [None if v is None else int(Decimal(v)) for v in table.column(i).to_pylist()]
         frame.isetitem(i, pandas.Series(numbers, dtype=object))
@@ -108,10 +153,11 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
         if column.type == pa.month_day_nano_interval():
             message = f"column {column.name} has intervals of months, which polars has no type for"
             raise DataError(message, f"cast it: CAST({column.name} AS VARCHAR), or take the rows by arrow() or df()")
-    frame = polars.from_arrow(plain)
+    names = distinct_names(table.column_names)
+    frame = polars.from_arrow(plain.rename_columns(names))
     assert isinstance(frame, polars.DataFrame)
     for i, column in enumerate(table.schema):
-        own = polars.col(column.name)
+        own = polars.col(names[i])
         if pa.types.is_timestamp(column.type) and column.type.tz is not None and given.zone is not None:
             frame = frame.with_columns(own.dt.convert_time_zone(given.zone))
         elif (category := _category(table, i, given)) is not None:
@@ -133,7 +179,8 @@ def _category(table: pa.Table, i: int, given: Given) -> Category | None:
     """Returns the category of an output column that has the name and values of a column given."""
     column = table.schema.field(i)
     category = given.categories.get(column.name.lower())
-    if category is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if category is None or not (pa.types.is_string(type) or pa.types.is_large_string(type)):
         return None
     return category if set(table.column(i).unique().to_pylist()) <= {None, *category.values} else None
 

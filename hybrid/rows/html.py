@@ -29,7 +29,8 @@ def cell(value: object) -> str:
         if len(value) > ITEMS_MAX:
             items += [f"... {len(value) - ITEMS_MAX:,} more", cell(value[-1])]
         return f"[{', '.join(items)}]"
-    return str(value)
+    text = str(value)
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t") if isinstance(value, str) else text
 
 
 def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:

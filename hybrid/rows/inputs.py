@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
-from hybrid.rows.session import arrow_of, is_enum
+from hybrid.rows.frames import ordered_texts
+from hybrid.rows.session import arrow_of, enum_type, is_enum
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
@@ -40,16 +41,18 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 @dataclass(frozen=True, slots=True)
 class NamedTable:
     """A named table, whose columns are read when they are asked for. empty: its columns without rows. rereads: its rows
-    are read from their source each time, and may be others by then."""
+    are read from their source each time, and may be others by then. enums: the ENUM types of text columns with an
+    order of their own."""
 
     name: str
     source: Any
     empty: pa.Table
+    enums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """Returns the column names with their DuckDB types."""
-        return fields_of(self.empty)
+        return tuple(Field(f.name, self.enums.get(f.name, f.type)) for f in fields_of(self.empty))
 
     @property
     def rereads(self) -> bool:
@@ -90,13 +93,15 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
                 "pass a pandas or polars frame, an Arrow table, a DuckDB relation, a list of dicts or the path of a "
                 "file",
             )
+        enums = {column: enum_type(values) for column, values in ordered_texts(data)}
         if isinstance(source, pa.Table):
-            return NamedTable(name, source, conform(source.slice(0, 0), name))
+            return NamedTable(name, source, conform(source.slice(0, 0), name), enums)
         if isinstance(source, duckdb.DuckDBPyRelation):
-            return NamedTable(name, source, table_of(source.limit(0), name))
+            enums = {c: str(type) for c, type in zip(source.columns, source.types) if is_enum(str(type))}
+            return NamedTable(name, source, table_of(source.limit(0), name), enums)
         if hasattr(source, "to_table"):
             return NamedTable(name, source, conform(source.schema.empty_table(), name))
-        return NamedTable(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name))
+        return NamedTable(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name), enums)
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
@@ -108,6 +113,10 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
     missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
     return named_table(data, name, access).table()
+
+
+#: How Arrow names the column of a pandas frame that it cannot convert.
+_OF_COLUMN = re.compile(r"Conversion failed for column (.+) with type \w+$")
 
 
 @contextmanager
@@ -123,8 +132,13 @@ def _faults_of(name: str) -> Iterator[None]:
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
     except OSError as error:  # of DuckDB, while Arrow reads from it
         raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"table {name}: {error}", "give each column one type") from None
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError,
+            OverflowError) as error:  # fmt: skip
+        where = _OF_COLUMN.search(str(error.args[-1])) if len(error.args) > 1 else None
+        if where is None:
+            raise DataError(f"table {name}: {error}", "give each column one type") from None
+        hint = f"give the column one type: {name}['{where[1]}'].astype(str), pd.to_numeric(...) or pd.to_datetime(...)"
+        raise DataError(f"table {name}, column {where[1]}: {error.args[0]}", hint) from None
 
 
 def _source(data: Any, name: str, access: duck.Access) -> Any:
@@ -188,17 +202,21 @@ def tables_of(relation: Any, name: str) -> Generator[pa.Table]:
 
 
 def _conformed(reader: pa.RecordBatchReader, name: str) -> Generator[pa.Table]:
-    """Yields the batches of a reader as tables. Closed early, it closes the reader: DuckDB refuses other statements on
-    a connection with an open result."""
+    """Yields the batches of a reader as tables, one without rows if there is none. Closed early, it closes the reader:
+    DuckDB refuses other statements on a connection with an open result."""
+    came = False
     with reader:
         while True:
             heed()
             with _faults_of(name):
                 try:
-                    batch = reader.read_next_batch()
+                    table = pa.Table.from_batches([reader.read_next_batch()])
                 except StopIteration:
-                    return
-                table = conform(pa.Table.from_batches([batch]), name)
+                    if came:
+                        return
+                    table = reader.schema.empty_table()
+                table = conform(table, name)
+            came = True
             yield table
 
 
@@ -227,10 +245,10 @@ def conform(table: pa.Table, name: str) -> pa.Table:
         raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
     _refuse_twins(table.column_names, name)
     columns: list[pa.ChunkedArray] = []
-    for field, column in zip(table.schema, table.columns):
-        what = f"{name}.{field.name}"
-        target = _plain(field.type, what)
-        if target != field.type:
+    for own, column in zip(table.schema, table.columns):
+        what = f"{name}.{own.name}"
+        target = _plain(own.type, what)
+        if target != own.type:
             try:
                 column = _cast(column, target)
             except pa.ArrowInvalid as error:

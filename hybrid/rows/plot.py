@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid.rows.evidence import FIXED
-from query.errors import DataError
+from query.errors import DataError, first_line
 
 LIKELY = ("close", "price", "value", "km", "speed")
 #: Panels of one figure.
@@ -79,8 +79,12 @@ def plot_evidence(
         figure.supxlabel(f"and {more:,} partitions more", fontsize="small", x=0.99, ha="right")
     if path is not None:
         svg = str(path).endswith(".svg")  # the same bytes for the same plot
-        with matplotlib.rc_context({"svg.hashsalt": "hybrid", "svg.fonttype": "none"}):
-            figure.savefig(path, dpi=120, metadata={"Date": None} if svg else None)
+        try:
+            with matplotlib.rc_context({"svg.hashsalt": "hybrid", "svg.fonttype": "none"}):
+                figure.savefig(path, dpi=120, metadata={"Date": None} if svg else None)
+        except (OSError, ValueError) as error:
+            hint = "check the directory, and that the name ends in .png, .svg or .pdf"
+            raise DataError(f"{path} cannot be written: {first_line(error)}", hint) from None
     return figure
 
 
@@ -102,11 +106,14 @@ def _title(rows: pa.Table, keys: Sequence[str], timed: bool) -> str:
     live = rows.filter(pc.equal(rows.column("side"), "pl"))
     live = live if live.num_rows else rows
     matches = len(pc.unique(live.column("match_id")))
-    parts = [str(live.column(k)[0].as_py()) for k in keys if len(pc.unique(live.column(k))) == 1]
+    of_one = [k for k in keys if len(pc.unique(live.column(k))) == 1]
+    parts = [f"{'' if _is_text(live, k) else f'{k} '}{live.column(k)[0].as_py()}" for k in of_one]
     if matches > 1:
         parts.append(f"{matches:,} matches")
     if timed:
-        low, high = (str(at.as_py()).removesuffix(" 00:00:00") for at in pc.min_max(live.column("event_time")).values())
+        low, high = (str(at.as_py()) for at in pc.min_max(live.column("event_time")).values())
+        if low.endswith(" 00:00:00") and high.endswith(" 00:00:00"):
+            low, high = low.removesuffix(" 00:00:00"), high.removesuffix(" 00:00:00")
         parts.append(low if low == high else f"{low} to {high}")
     return ", ".join(parts) or f"match {live['match_id'][0]}"
 
@@ -135,9 +142,12 @@ def _draw(
     line = rows if context is None else context
     when = line.column((time or axis) if context is not None else axis)
     when = (when.cast(pa.timestamp("us")) if timed else when).to_numpy()
-    order = np.argsort(when, kind="stable")
-    values = np.array(line.column(value).to_pylist())
-    axes.plot(when[order], values[order], color="0.75", linewidth=1.2, zorder=1)
+    values = _drawn(line, value)
+    known = np.flatnonzero(values == values)  # the line goes on over nulls
+    order = known[np.argsort(when[known], kind="stable")]
+    # no line between texts: what would be halfway between two pages?
+    style = {"linestyle": "none", "marker": "."} if values.dtype == object else {"linewidth": 1.2}
+    axes.plot(when[order], values[order], color="0.75", zorder=1, **style)
     joined = "pa" in rows.column("side").to_pylist()
     for side, marker in (("pl", "o"), ("pa", "s")):
         part = rows.filter(pc.equal(rows.column("side"), side))
@@ -145,7 +155,7 @@ def _draw(
         for name in dict.fromkeys(names):
             at = np.flatnonzero([n == name for n in names])
             x = part.column(axis).to_numpy()[at]
-            y = np.array(part.column(value).to_pylist(), dtype=None)[at]
+            y = _drawn(part, value)[at]
             label = f"{'live' if side == 'pl' else 'history'}: {name}" if joined else name
             axes.scatter(x, y, s=42, marker=marker, color=colours.of(side, name), label=label, zorder=3)
     shades = {"pl": "tab:blue", "pa": "tab:green"}
@@ -159,9 +169,21 @@ def _draw(
     axes.grid(alpha=0.2)
 
 
+def _drawn(table: pa.Table, column: str) -> np.ndarray:
+    """Returns the values of a column as matplotlib draws them: numbers, null as NaN, or texts."""
+    values = table.column(column).to_pylist()
+    if _numeric(table, column):
+        return np.array([np.nan if v is None else v for v in values], np.float64)
+    return np.array(["NULL" if v is None else str(v) for v in values], object)
+
+
+def _is_text(table: pa.Table, column: str) -> bool:
+    return bool(pa.types.is_string(table.schema.field(column).type))
+
+
 def _numeric(table: pa.Table, column: str) -> bool:
     type = table.schema.field(column).type
-    return pa.types.is_integer(type) or pa.types.is_floating(type)
+    return pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
 
 
 def _likely(rows: pa.Table, keys: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import pyarrow.compute as pc
 
 from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
-from hybrid.rows.evidence_tree import EvidenceTree, check_row, tree_of
+from hybrid.rows.evidence_tree import EvidenceTree, check_row, counts, tree_of
 from hybrid.rows.faults import fault
-from hybrid.rows.frames import Given, pandas_frame, polars_frame, python_columns
+from hybrid.rows.frames import Given, distinct_names, in_zone, pandas_frame, polars_frame, python_columns
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
-from query.errors import DataError
+from query.errors import DataError, width
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import Outcome
 from query.plan.plan import FactorPlan, Plan, QueryPlan
@@ -254,7 +255,7 @@ class Result:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows as dicts of Python values."""
-        names = self._table.column_names
+        names = distinct_names(self._table.column_names)
         for batch in self._table.to_batches():
             for row in zip(*python_columns(pa.Table.from_batches([batch]))):
                 yield dict(zip(names, row))
@@ -263,7 +264,9 @@ class Result:
         """Prints the first rows as a table, and the number of all rows."""
         import sys
 
-        sys.stdout.write(self.__repr__() if rows == SHOWN_ROWS else text_table(self._table, rows))
+        if not counts(rows):
+            raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
+        sys.stdout.write(text_table(in_zone(self._table, self._given), rows))
         sys.stdout.write("\n")
 
     def explain(self, stage: str = "all") -> str:
@@ -300,6 +303,11 @@ class Result:
         number). path: the file to save. Returns the matplotlib figure. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
+        if row is not None and not counts(row):
+            hint = "rows count from 0, None plots all matches"
+            if isinstance(row, str | PurePath):
+                hint = f"name the file: plot(path={str(row)!r})"
+            raise DataError(f"{row!r:.60} is no number of a row", hint)
         evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
         keys = [c.name for c in self.plan.factors[0].plan.partition_by] if len(self.plan.factors) == 1 else []
         return plot_evidence(evidence, row, value, path, self._around, keys=keys)
@@ -311,11 +319,12 @@ class Result:
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
-        return text_table(self._table, SHOWN_ROWS)
+        return text_table(in_zone(self._table, self._given), SHOWN_ROWS)
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
-        return html_table(self._table, None if windows else self._evidence(SHOWN_ROWS), SHOWN_ROWS)
+        rows = in_zone(self._table, self._given)
+        return html_table(rows, None if windows else self._evidence(SHOWN_ROWS), SHOWN_ROWS)
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
@@ -324,10 +333,11 @@ def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     cells = [[cell(v) for v in column] for column in python_columns(shown)]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
-    widths = [max([len(name), *map(len, column)]) for name, column in zip(shown.column_names, cells)]
+    widths = [max([width(name), *map(width, column)]) for name, column in zip(shown.column_names, cells)]
 
     def line(values: Sequence[str]) -> str:
-        return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(values, widths, right)).rstrip()
+        pads = [" " * (w - width(v)) for v, w in zip(values, widths)]
+        return "  ".join(p + v if r else v + p for v, p, r in zip(values, pads, right)).rstrip()
 
     lines = [line(shown.column_names), "  ".join("-" * w for w in widths)]
     lines += [line(row) for row in zip(*cells)]

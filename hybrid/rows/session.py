@@ -103,11 +103,10 @@ def _overloads(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...]) -> 
     """Returns the bodies of the macro that a path of names calls: (catalog, schema, name), or the end of it. Empty if
     DuckDB finds none, or where several schemas have one and the path does not tell which."""
     *prefix, name = path
-    try:
-        connection.execute(f"SELECT {'.'.join(map(quote, path))}({_NO_PARAMETER} := NULL)")
-        return ()
-    except duckdb.Error as error:
-        message = str(json.loads(str(error)).get("exception_message")) if str(error).startswith("{") else str(error)
+    # as a plan: a statement that fails would end a transaction of the user
+    call = f"SELECT {'.'.join(map(quote, path))}({_NO_PARAMETER} := NULL)"
+    ((plan,),) = connection.execute("SELECT system.main.json_serialize_plan(?)", [call]).fetchall()
+    message = str(json.loads(plan).get("error_message", ""))
     lines = message.partition("Candidate macros:")[2].partition("\n\n")[0].splitlines()
     signatures = [line.strip() for line in lines if line.strip()]
     rows = connection.execute(
@@ -157,6 +156,11 @@ def _overload(
 
 def is_enum(type: str) -> bool:
     return type.startswith("ENUM(")
+
+
+def enum_type(values: Sequence[str]) -> str:
+    """Returns the ENUM type of values in their order."""
+    return f"ENUM({', '.join(chr(39) + value.replace(chr(39), chr(39) * 2) + chr(39) for value in values)})"
 
 
 def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:

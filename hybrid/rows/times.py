@@ -49,7 +49,7 @@ def duration_us(value: Any, what: str) -> int:
         if exact is None or exact != int(exact):
             raise _bad_duration(value, what)
         us = int(exact)
-    elif value == 0 or (isinstance(value, str) and value.strip() == "0"):
+    elif (isinstance(value, int | float) and value == 0) or (isinstance(value, str) and value.strip() == "0"):
         us = 0
     else:
         raise _bad_duration(value, what)

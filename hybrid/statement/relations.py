@@ -161,7 +161,7 @@ class Relations:
                 for key, (name, _) in self._given.items():
                     if key in self._words:
                         # Columns only, until a SELECT reads its rows: patterns read those they need.
-                        self.register(name, self._source(key).empty)
+                        self.register(name, self._source(key).empty, self._source(key).fields)
                 for key, stream in self._streams.items():
                     if key in self._words and key not in self._given:
                         # Columns only: many streams are histories, which are read by range and never whole.
@@ -187,8 +187,8 @@ class Relations:
 
     @property
     def has_enums(self) -> bool:
-        """True if ENUMs stay ENUMs, as on a user's connection; otherwise they are text."""
-        return not self._own
+        """True if ENUMs stay ENUMs, as on a user's connection and of tables that are given; otherwise they are text."""
+        return not self._own or any(self._source(key).enums for key in self._given if key in self._words)
 
     def load(self, plan: QueryPlan) -> None:
         """Registers the events of streams that DuckDB itself selects from: a table in the total order up to
@@ -221,7 +221,7 @@ class Relations:
         """Registers the rows of those named tables that DuckDB itself selects from."""
         for key in self._given:
             if key in words and key in self._words and key not in self._filled:
-                self.register(self._given[key][0], self.table(key))
+                self.register(self._given[key][0], self.table(key), self._source(key).fields)
                 self._filled.add(key)
 
     def _source(self, key: str) -> NamedTable:

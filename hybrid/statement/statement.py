@@ -89,7 +89,12 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
     """Runs one statement over named tables; see hybrid.sql."""
     if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         message = f"{type(connection).__module__}.{type(connection).__name__} is not a DuckDB connection"
-        raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
+        hint = "tables are passed by name: hybrid.sql(text, ticks=df)"
+        if isinstance(connection, str):
+            hint = "duckdb.connect opens a database"
+        elif connection is duckdb:
+            hint = "pass duckdb.default_connection()"
+        raise DataError(message, hint)
     with (
         duck.interruptible(connection),
         limited(text, timeout, connection) as stop,

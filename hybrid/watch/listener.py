@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from hybrid.watch.alerts import Alerts
-from query.errors import Error, first_line, warn
+from query.errors import Error, called_at, first_line, raised_at, warn
 
 
 class Listener:
@@ -23,6 +23,7 @@ class Listener:
         self._alerts = alerts
         self._callback = callback
         self._of = of
+        self._watched_at = called_at()  # the thread has no line of the user
         self._thread = threading.Thread(target=self._run, name=f"hybrid callback of {of}", daemon=True)
         self._thread.start()
 
@@ -31,7 +32,7 @@ class Listener:
             try:
                 rows = self._alerts.fetch()
             except Error as error:
-                warn(f"{self._of} has ended: {first_line(error)}")
+                warn(f"{self._of} has ended: {first_line(error)}", self._watched_at)
                 return
             if rows.num_rows:
                 try:
@@ -39,7 +40,8 @@ class Listener:
                 except Exception as error:  # noqa: BLE001 (whatever the user's function raises)
                     self._alerts.put_back()
                     said = f"{type(error).__name__}: {first_line(error)}"
-                    warn(f"the callback of {self._of} is not called any more ({said}); its rows wait to be fetched")
+                    message = f"the callback of {self._of} is not called any more ({said}); its rows wait to be fetched"
+                    warn(message, raised_at(error) or self._watched_at)
                     return
 
     @property

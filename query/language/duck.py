@@ -527,8 +527,8 @@ def lambda_names() -> frozenset[str]:
 
 @cache
 def reserved_words() -> frozenset[str]:
-    """Returns the words that cannot name a table without quotes, lower case."""
-    rows = _rows("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
+    """Returns the words that cannot name a table or column without quotes, lower case."""
+    rows = _rows("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')")
     return frozenset(row[0].lower() for row in rows) | {"match_recognize"}
 
 

@@ -28,10 +28,15 @@ def filled(text: str, values: Mapping[str, Any] | Sequence[Any]) -> str:
     named = dict(values) if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
     inserts: list[Insert] = []
     used: set[str] = set()
-    for name, span in _parameters(tokenize(text)):
+    lowered = {str(name).lower(): name for name in named}  # as in DuckDB, names are compared without case
+    for asked, span in _parameters(tokenize(text)):
+        name = asked if asked in named else lowered.get(asked.lower(), asked)
         if name not in named:
             known = ", ".join(f"${k}" for k in named)
-            raise DataError(f"{text[span.start : span.end]} has no value", f"params has {known}" if known else "")
+            hint = f"params has {known}" if known else ""
+            if f"${name}" in named:
+                hint = f'names in params have no $: {{"{name}": ...}}'
+            raise DataError(f"{text[span.start : span.end]} has no value", hint)
         used.add(name)
         # the parameter becomes a comment: places in the text stay the author's
         inserts.append(Insert(span.start, f"{literal(named[name], f'${name}')}/*", "", "", "", span))
@@ -61,8 +66,11 @@ def _parameters(tokens: Tokens) -> Iterator[tuple[str, Span]]:
 
 def literal(value: Any, name: str) -> str:
     """Returns DuckDB's literal of a Python value. name: for the DataError if there is none."""
-    if hasattr(value, "item") and type(value).__module__ == "numpy":
-        value = value.item()
+    kind = type(value)
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):  # of an array, a list
+        value = value.tolist()
+    if kind.__name__ in ("NaTType", "NAType") and kind.__module__.startswith("pandas."):
+        return "NULL"
     match value:
         case None:
             return "NULL"

@@ -39,6 +39,7 @@ from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
+from query.language.names import quoting_hint
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -75,7 +76,7 @@ def _parse(
     if inside:
         text = expanded(text, (), named, inside)
     tokens = tokenize(text)
-    if not tokens.items:
+    if all(token.word == ";" for token in tokens.items):
         raise QueryError([Diagnostic("HQ100", "there is no query in the text", Span(0, len(text)))], text)
     modules, unread = _modules(tokens, inputs, patterns, named, inside)
     modules = (*modules, *_histories(tokens, inputs, named, {m.name for m in modules}, inside))
@@ -585,4 +586,7 @@ def _check_around(
             span = next(t.span for t in items if t.start >= inside.start)
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
-    raise error_at(text, "HQ100", message, span)
+    hint = quoting_hint(text, span.start)
+    if re.fullmatch(r"\S+\.\w+", text.strip()):
+        hint = "a query is the statement itself: read the file, Path(...).read_text()"
+    raise error_at(text, "HQ100", message, span, hint=hint)

@@ -445,11 +445,13 @@ class _Reader:
             if close:
                 meant = words[close[0]]
                 fail(f"expected {meant}, found {found}", hint=f"did you mean {meant}?")
+        instead = self._instead(i)
         if in_pattern:
             fail(
                 f"expected a row pattern, found {found}"
                 if "RPAR" not in accepted
-                else f"unexpected {found} in a row pattern"
+                else f"unexpected {found} in a row pattern",
+                hint=instead,
             )
         if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
             fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
@@ -465,9 +467,33 @@ class _Reader:
             hint = "every SEQ has a strategy: WHERE skip_till_next_match(a, b) { ... }" if needs_strategy else ""
             if token.word == "SLIDE" and "WITHIN" in accepted:
                 hint = "SLIDE comes right after WITHIN"
+            hint = hint or instead
             listed = ", ".join(shown[:-1]) + (" or " if len(shown) > 1 else "") + shown[-1]
             fail(f"expected {listed}, found {found}", hint=hint)
         fail(f"unexpected {found}")
+
+    def _instead(self, i: int) -> str:
+        """Returns a hint what to write instead of the words from token i on, which other languages have, or that are
+        nearly right; empty if there is none."""
+        tokens, items = self.tokens, self.tokens.items
+        if i >= len(items):
+            return ""
+        if tokens.words(i - 1, "SKIP", "NEXT", "ROW") or tokens.words(i - 1, "SKIP", "LAST", "ROW"):
+            return f"write AFTER MATCH SKIP {'TO NEXT' if items[i].word == 'NEXT' else 'PAST LAST'} ROW"
+        if tokens.words(i, "SKIP", "TILL"):
+            return "write SELECTION SKIP TILL NEXT MATCH, or SKIP TILL ANY MATCH"
+        if tokens.words(i - 2, "SKIP", "TILL") or tokens.words(i - 3, "SKIP", "TILL"):
+            return "write SELECTION SKIP TILL NEXT MATCH, or SKIP TILL ANY MATCH"
+        within = i if tokens.words(i - 1, "WITHIN") else i - 1
+        if tokens.words(within - 1, "WITHIN") and tokens.text[items[within].end :].startswith(("/*$", "/*?")):
+            return "pass a timedelta"
+        if tokens.words(i - 1, "WITHIN") and items[i].kind is TokenKind.STRING:
+            return f"write WITHIN INTERVAL {items[i].text}"
+        if tokens.words(i - 1, "PATTERN") and self.start == "clauses":
+            return "parentheses are around the pattern: PATTERN (A B+)"
+        if tokens.words(i, "-", ">") or tokens.words(i, "->"):
+            return "A B are rows side by side; SELECTION SKIP TILL NEXT MATCH allows others between them"
+        return "write NOT before a row that must not occur: NOT B" if items[i].word == "!" else ""
 
     def _unnamed(self, i: int) -> tuple[str, Span | None, str]:
         """Returns message, span and hint for a measure that ends before token i without AS: those of other languages,

@@ -864,7 +864,8 @@ def shortened(text: str) -> str:
 
 
 def _alias_sql(name: str) -> str:
-    return name if re.fullmatch(r"[a-z_]\w*", name, re.IGNORECASE | re.ASCII) else quote(name)
+    plain = re.fullmatch(r"[a-z_]\w*", name, re.IGNORECASE | re.ASCII) and name.lower() not in duck.reserved_words()
+    return name if plain else quote(name)
 
 
 def _shift(text: ast.ExpressionText, columns: Mapping[str, Field]) -> Shift | None:

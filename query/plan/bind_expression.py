@@ -193,6 +193,10 @@ def bind_over_trends(
     return expression if len(faults) == before else None
 
 
+#: Quotes that word processors make of straight ones.
+_CURLY = "\u2018\u2019\u201c\u201d"
+
+
 def _of_windows(name: str) -> str:
     """Returns a hint for names that only rows of windows know, else an empty text."""
     if name.lower() == "matches":
@@ -435,8 +439,13 @@ class _Binder:
             counts = inside is not None and inside.name == "count"
             return self.fault("HQ201", f"{names[0]} is a row pattern variable, not a column", span,
                               hint=f"write {names[0]}.{'*' if counts else '<column>'}")
-        return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column",
-                          _of_windows(names[0]) or _without_parentheses(names[0]) or nearest(names[0], schema.names))
+        told = _of_windows(names[0]) or _without_parentheses(names[0])
+        hint = told or nearest(names[0], schema.names)
+        if names[0][0] in _CURLY:
+            hint = f"a text has straight quotes: '{names[0].strip(_CURLY)}'"
+        elif quoted[0] and not told:
+            hint = f"{hint}; a text has single quotes: '{names[0]}'"
+        return self.fault("HQ201", f"{schema.name} has no column {names[0]}", span, "no such column", hint)
 
     def of_variable(self, variable: str, value: Expression, span: Span, inside: _Inside | None) -> Expression:
         """Returns `A.x`: its value at the last row of A so far; inside a navigation or aggregate, the column of A's
@@ -615,7 +624,7 @@ class _Binder:
         known = (*self.scope.primary, *self.scope.subsets)
         hint = nearest(name, known)
         if column and not hint.startswith("did you mean"):
-            hint += f"; a column of the input is written alone: {column}"
+            hint += f"{'; ' if hint else ''}a column of the input is written alone: {column}"
         return self.fault("HQ202", f"{written} is not a row pattern variable", span, "not in PATTERN", hint)
 
     def aggregate(self, name: str, arguments: list[Node], node: Node, inside: _Inside | None) -> Expression:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from query.errors import Diagnostic, Span
 from query.language.ast import ExpressionText
 from query.language.duck import DuckFault
+from query.language.names import quoting_hint
 
 
 def syntax_diagnostic(fault: DuckFault, text: ExpressionText) -> Diagnostic:
     """Returns HQ102 with its position inside the expression."""
     message = "expected an expression" if fault.message.startswith("SELECT clause") else fault.message
+    hint = "" if fault.start is None else quoting_hint(text.text, fault.start)
     if fault.start is None or fault.end is None or fault.kind == "parser":
-        return Diagnostic("HQ102", message, text.span)
+        return Diagnostic("HQ102", message, text.span, hint=hint)
     start = min(fault.start, max(0, len(text.text) - 1))
-    return Diagnostic("HQ102", message, text.place(start, max(start + 1, min(fault.end, len(text.text)))))
+    return Diagnostic("HQ102", message, text.place(start, max(start + 1, min(fault.end, len(text.text)))), hint=hint)
 
 
 def volatile_diagnostic(name: str, span: Span) -> Diagnostic:

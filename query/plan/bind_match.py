@@ -88,6 +88,7 @@ class MatchBinder:
             defines = self.defines(match, pattern, scope)
             measures = self.measures(match, replace(scope, qualified=match.sase is not None and match.sase.returned))
         self.output_names(match, partition, rows, schema)
+        self.hint_at_measures(match, schema)
         for expression in (*(d.condition for d in defines), *(m.expression for m in measures)) if boxes else ():
             self.faults += physical_steps(expression)
         plan = Plan(
@@ -465,6 +466,15 @@ class MatchBinder:
             if column.name in columns:
                 self.fault("HQ206", f"the output has two columns {column.name}", column.span, "partitioned by twice")
             columns.add(column.name)
+
+
+    def hint_at_measures(self, match: ast.MatchRecognize, schema: Schema) -> None:
+        """Changes the hints of faults about columns that have the names of measures."""
+        missing = {f"{schema.name} has no column {m.name.written}".lower(): m.name.written for m in match.measures}
+        for i, fault in enumerate(self.faults):
+            if fault.code == "HQ201" and (name := missing.get(fault.message.lower())):
+                hint = f"{name} is a measure, which only the SELECT reads: write its expression here"
+                self.faults[i] = replace(fault, hint=hint)
 
 
 # ---- patterns ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from query.errors import Diagnostic, Span, nearest
+from query.errors import Diagnostic, Span, first_line, nearest
 from query.language import duck
 from query.language.ast import HistoryKind, PatternFactor
 from query.language.cut import with_lists
@@ -326,10 +326,10 @@ def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Name
     message = fault.message
     for table, alias in aliases.items():
         message = message.replace(table, alias)
-    first_line = message.splitlines()[0] if message else "DuckDB refuses the statement"
-    column = re.search(r'Referenced column "(.+?)" (?:was )?not found', first_line)
-    of_table = re.search(r'(?:Table|Values list) "(.+?)" does not have a column named "(.+?)"', first_line)
-    table_missing = re.search(r'Referenced table "(.+?)" not found', first_line)
+    said = first_line(message) if message else "DuckDB refuses the statement"
+    column = re.search(r'Referenced column "(.+?)" (?:was )?not found', said)
+    of_table = re.search(r'(?:Table|Values list) "(.+?)" does not have a column named "(.+?)"', said)
+    table_missing = re.search(r'Referenced table "(.+?)" not found', said)
 
     def place(name: str) -> Span:
         """Returns the span of the name: at DuckDB's position if that is in the user's text, else searched for."""
@@ -345,11 +345,16 @@ def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Name
 
     if column or of_table:
         name = column[1] if column else of_table[2] if of_table else ""
-        known = [f.name for fields in tables.values() for f in fields]
+        read = _tables_read(statement.sql)
+        known = [f.name for t, fields in tables.items() if t.lower() in read for f in fields]
         if of_table:
             known = next((_names(tables, t) for t, a in aliases.items() if a.lower() == of_table[1].lower()), known)
+        hint = nearest(name, list(dict.fromkeys(known)))
+        of_input = any(f.name.lower() == name.lower() for fields in tables.values() for f in fields)
+        if of_input and known:
+            hint = f"the pattern returns {', '.join(list(dict.fromkeys(known))[:12])}: add {name} to MEASURES"
         where = f"{of_table[1]} has no column {name}" if of_table else f"unknown column {name}"
-        return Diagnostic("HQ201", where, place(name), "no such column", nearest(name, list(dict.fromkeys(known))))
+        return Diagnostic("HQ201", where, place(name), "no such column", hint)
     if table_missing:
         name = table_missing[1]
         hint = nearest(name, list(aliases.values()))
@@ -361,21 +366,30 @@ def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Name
         hint = nearest(fault.name, known_tables) if known_tables else ""
         return Diagnostic("HQ200", f"unknown table {fault.name}", place(fault.name), "no such table", hint)
     if fault.kind == "MISSING_ENTRY" and fault.name:
-        return type_diagnostic(fault, place(fault.name))
+        return type_diagnostic(fault, place(fault.name), outside=True)
     span = Span(0, len(text))
     if fault.start is not None and fault.end is not None:
         span = statement.origin(fault.start, fault.end)
-    if first_line.startswith("Ambiguous reference to column"):
-        return Diagnostic("HQ201", first_line, span, "in more than one table")
+    if said.startswith("Ambiguous reference to column"):
+        return Diagnostic("HQ201", said, span, "in more than one table")
     if fault.kind in ("SYNTAX_ERROR", "parser", "Parser"):
-        return Diagnostic("HQ100", first_line, span)
+        return Diagnostic("HQ100", said, span)
     if fault.kind == "Permission":
-        return Diagnostic("HQ100", first_line, span, "", NO_ACCESS)
+        return Diagnostic("HQ100", said, span, "", NO_ACCESS)
     if fault.kind == "IO":
-        return Diagnostic("HQ200", first_line, span)
+        return Diagnostic("HQ200", said, span)
     if fault.kind in ("NO_MATCHING_FUNCTION", "Binder", "Conversion"):
         return type_diagnostic(DuckFault(message, fault.kind, fault.name, fault.what, None, None), span)
-    return Diagnostic("HQ100", first_line, span)
+    return Diagnostic("HQ100", said, span)
+
+
+def _tables_read(sql: str) -> frozenset[str]:
+    """Returns the names, lower case, of the tables that FROM of a SELECT reads, itself or in its parts."""
+    try:
+        tree = duck.parse_statement(sql)
+    except DuckFault:
+        return frozenset()
+    return frozenset(str(n["table_name"]).lower() for n in _nodes(tree) if n.get("type") == "BASE_TABLE")
 
 
 def _names(tables: Mapping[str, Sequence[Field]], table: str) -> list[str]:

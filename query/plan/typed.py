@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -85,14 +86,25 @@ def _untypable(sql: dict[Expression, str], schema: Schema, settings: Settings) -
     return found
 
 
-def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
-    """Returns HQ102 for an unknown function, HQ205 for types that do not fit."""
+#: Functions of patterns alone, with their calls.
+_OF_PATTERNS = {
+    "PREV": "PREV(x)", "NEXT": "NEXT(x)", "MATCH_NUMBER": "MATCH_NUMBER()", "CLASSIFIER": "CLASSIFIER()",
+}  # fmt: skip
+
+
+def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diagnostic:
+    """Returns HQ102 for an unknown function, HQ205 for types that do not fit. outside: of the clauses of a pattern."""
     lines = [line.strip() for line in fault.message.splitlines() if line.strip()]
     hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
     if fault.kind == "MISSING_ENTRY" and fault.name:
         hint = hint[:1].lower() + hint[1:]
-        if fault.name.lower() in ("match_number", "classifier"):
-            hint = f"name it in MEASURES, {fault.name.upper()}() AS n, and write n here"
+        close = difflib.get_close_matches(fault.name.upper(), _OF_PATTERNS, n=1, cutoff=0.75)
+        if close and outside:
+            hint = f"name it in MEASURES, {_OF_PATTERNS[close[0]]} AS n, and write n here"
+        elif close:
+            hint = f"did you mean {close[0]}?"
+        elif hint.lower().endswith(f'.{fault.name.lower()}"?'):  # other transactions do not see what one creates
+            hint = "if the transaction that created it is open, COMMIT it"
         return Diagnostic("HQ102", f"unknown function {fault.name}", span, "no such function", hint)
     message = lines[0] if lines else "the types do not fit"
     if message.startswith("Macro ") and len(lines) > 1:
@@ -102,11 +114,15 @@ def type_diagnostic(fault: DuckFault, span: Span) -> Diagnostic:
     if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
         candidates = [line for line in lines[1:] if "->" in line]
         hint = "cast one of them"
+        if call[1] == "-" and call[2] == "(VARCHAR, VARCHAR)":
+            hint = "cast both: CAST(x AS TIMESTAMP), or AS DOUBLE"
         if call[1].isidentifier() and candidates:
             hint = "available: " + "; ".join(candidates[:3])
         message = f"{call[1]} does not take {call[2]}"
     elif message.startswith("Cannot compare"):
         hint = "cast one of them"
+        if "INTERVAL" in message and re.search(r"INTEGER|BIGINT|DOUBLE|DECIMAL", message):
+            hint = "compare it with an INTERVAL, such as INTERVAL 1 DAY, or the seconds epoch(...) with a number"
     elif message.startswith("Window functions"):
         hint = "use PREV(x) and NEXT(x) for neighbouring rows, FIRST(A.x) and LAST(A.x) for rows of the match"
     return Diagnostic("HQ205", message, span, hint=hint)

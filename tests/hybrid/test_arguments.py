@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
+import pandas as pd
 import pytest
 
 import hybrid
@@ -50,3 +54,57 @@ def test_other_arguments_that_are_none(db: hybrid.Database) -> None:
     for path in (5, b"market"):
         with pytest.raises(DataError, match=f"{path!r} is no path"):
             hybrid.connect(path)  # type: ignore[arg-type]
+
+
+def test_connections_that_cannot_be_used() -> None:
+    closed = duckdb.connect()
+    closed.close()
+    aborted = duckdb.connect()
+    aborted.execute("BEGIN")
+    with pytest.raises(duckdb.Error):
+        aborted.execute("SELECT * FROM nothing")
+    # Before: DuckDB's own exceptions, and a hint about tables.
+    for connection, said in (
+        (closed, "the connection is closed"), (aborted, "transaction of the connection is aborted(.|\n)*rollback"),
+        ("x.db", r"not a DuckDB connection\nhint: duckdb\.connect opens a database"),
+        (duckdb, r"pass duckdb\.default_connection\(\)"),
+    ):  # fmt: skip
+        wrong: Any = connection
+        with pytest.raises(DataError, match=said):
+            hybrid.sql("SELECT 1", wrong)
+
+
+def test_a_table_called_timeout() -> None:
+    wrong: Any = pd.DataFrame({"a": [1, 2]})
+    # Before: pandas' ValueError about the truth of a frame.
+    with pytest.raises(DataError, match="not a duration"):
+        hybrid.sql("SELECT * FROM timeout", timeout=wrong)
+
+
+@pytest.mark.parametrize(("params", "expected"), [
+    ({"X": 3}, 3), ({"x": np.array([1, 2])}, [1, 2]), ({"x": pd.NaT}, None), ({"x": pd.NA}, None),
+    ({"x": np.int8(3)}, 3),
+])  # fmt: skip
+def test_values_of_parameters(params: Any, expected: object) -> None:
+    # Before: `$x has no value`, numpy's ValueError, `"NaT"` as a time, and `has no literal`.
+    assert hybrid.sql("SELECT $x AS x", params=params).fetchall() == [(expected,)]
+
+
+def test_hints_about_parameters() -> None:
+    with pytest.raises(DataError, match=r'names in params have no \$: \{"x": ...\}'):
+        hybrid.sql("SELECT $x AS x", params={"$x": 3})
+    text = TEXT.replace("(A)", "(A) WITHIN $w")
+    for value in ("1 hour", 3):
+        # Before: `expected INTERVAL` without a hint, at another place for numbers.
+        with pytest.raises(hybrid.QueryError, match="hint: pass a timedelta"):
+            hybrid.sql(text, params={"w": value}, seen=[{"ts": 1, "v": 2}])
+
+
+def test_files_that_are_no_csv(tmp_path: Path) -> None:
+    file = tmp_path / "latin.csv"
+    file.write_bytes("ts,wört\n2024-01-01,1\n".encode("latin-1"))
+    # Before: `CSV Error on Line: 1` alone.
+    with pytest.raises(DataError, match=r"CSV Error on Line: 1: .*not utf-8 encoded"):
+        hybrid.sql("SELECT * FROM t", t=file)
+    with pytest.raises(hybrid.QueryError, match=r"CSV Error on Line: 1: .*not utf-8 encoded"):
+        hybrid.sql(f"SELECT * FROM '{file}'")

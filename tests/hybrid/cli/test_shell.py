@@ -30,6 +30,30 @@ def ran(*words: str, stdin: str | bytes = "") -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def test_a_text_of_semicolons() -> None:
+    # Before: AttributeError: 'NoneType' object has no attribute 'types'.
+    for text in (";", " ; ;"):
+        with pytest.raises(hybrid.QueryError, match="there is no query in the text"):
+            hybrid.sql(text)
+
+
+def test_tables_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "A.NDJSON"
+    file.write_text(ROWS)
+    # Before: `the file must end in .parquet, ...`.
+    assert ran("sql", "SELECT count(*) AS n FROM a", "-t", f"a={file}", "-f", "csv")[:2] == (0, '"n"\n2\n')
+    # Before: the second one silently.
+    code, _, err = ran("sql", "SELECT 1", "-t", f"a={file}", "-t", f"A={file}")
+    assert (code, "A is given twice" in err) == (2, True)
+    for words in (["sql"], ["shell"]):  # `statement` is a variable of the command itself
+        text = "SELECT * FROM statement"
+        run = subprocess.run([*COMMAND, *words, *([text] if words == ["sql"] else [])], capture_output=True, text=True,
+                             input=text, check=False)  # fmt: skip
+        # Before: no hint.
+        assert "hint: -t statement=FILE names its file" in run.stderr
+        assert run.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -40,6 +64,11 @@ def ran(*words: str, stdin: str | bytes = "") -> tuple[int, str, str]:
         (["SELECT (1;", "2;"], ["SELECT (1;", "2"]),
         (["SELECT 1", DROPPED, "SELECT 2;"], ["SELECT 2"]),
         (["", " ;", "SELECT 1 -- ;", ";"], ["", "SELECT 1 -- ;"]),
+        # Before: `expected one statement`; a statement that never ended; and an AttributeError from inside.
+        (["SELECT 1; SELECT 'a;b';", "SELECT 3; SELECT", "4;"], ["SELECT 1", "SELECT 'a;b'", "SELECT 3", "SELECT\n4"]),
+        (["exit", "SELECT", "exit;", "help;"], [".quit", "SELECT\nexit", ".help"]),
+        (["\\q", "SHOW TABLES;", "?"], [".quit", ".tables", ".help"]),
+        ([";;", "SELECT 1;;"], ["", "SELECT 1"]),
     ],
 )
 def test_statements_end_with_semicolons(lines: list[str], expected: list[str]) -> None:

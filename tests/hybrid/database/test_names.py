@@ -107,3 +107,15 @@ def test_a_declaration_that_was_made_by_hand(tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "name": "../u"}))
     with pytest.raises(hybrid.DataError, match="stream"):
         hybrid.connect(tmp_path / "db")
+
+
+def test_what_a_database_shows_of_itself(tmp_path: Path) -> None:
+    db = hybrid.connect(tmp_path)
+    db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+    # Before: <hybrid.database.database.Database object at 0x7f...>, and its methods for services in completions.
+    assert repr(db) == f"Database({str(tmp_path)!r}; streams: ticks)"
+    assert {"push", "watch", "sql", "close"} <= set(dir(db))
+    assert not {"begin_checkpoint", "rows_of"} & set(dir(db))
+    db.close()
+    assert repr(db) == f"Database({str(tmp_path)!r}, closed; streams: ticks)"
+    assert repr(hybrid.connect()) == "Database(in memory; streams: none)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -98,3 +99,12 @@ def test_lists_and_durations_are_short_in_tables() -> None:
 
 def test_a_decimal_keeps_its_places() -> None:
     assert hybrid.sql("SELECT 1.50 AS d").fetchall() == [(Decimal("1.50"),)]
+
+
+def test_columns_of_one_name() -> None:
+    text = "SELECT 1 AS x, 2 AS x, 3 AS x, 4 AS x_1"
+    found = hybrid.sql(text)
+    names = duckdb.sql(text).df().columns.tolist()
+    # Before: polars' DuplicateError, a dict without the first ones, and three columns x in pandas.
+    assert found.pl().columns == found.df().columns.tolist() == list(next(iter(found))) == names
+    assert found.arrow().column_names == ["x", "x", "x", "x_1"]

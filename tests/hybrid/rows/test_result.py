@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
@@ -191,7 +192,7 @@ def test_partitions_have_panels_and_a_key_is_no_value() -> None:
     rows = [{"id": i, "ts": START + timedelta(minutes=j), "v": v} for i in range(9) for j, v in enumerate([1, 2, 3, 1])]
     panels = hybrid.sql(ANY, t=rows).plot(row=None).axes
     assert len(panels) == PANELS_MAX  # before: one line through all partitions
-    assert [p.get_title(loc="left")[:2] for p in panels] == [f"{i}," for i in range(PANELS_MAX)]
+    assert [p.get_title(loc="left")[:5] for p in panels] == [f"id {i}," for i in range(PANELS_MAX)]
     assert {p.get_ylabel() for p in panels} == {"v"}  # before: id, the first number
     (line,) = panels[0].get_lines()
     assert list(line.get_ydata()) == [2, 3]
@@ -203,10 +204,62 @@ def test_a_match_of_one_event_lies_in_its_series() -> None:
     (axes,) = hybrid.sql(text, t=rows).plot().axes
     (line,) = axes.get_lines()
     assert list(line.get_ydata()) == list(range(30, 71, 2))  # before: one dot
-    assert axes.get_title(loc="left") == "0, 2024-03-01 10:20:00"
+    assert axes.get_title(loc="left") == "id 0, 2024-03-01 10:20:00"  # before: 0
 
 
 def test_the_same_plot_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_pictures_of_texts_and_of_columns_with_nulls() -> None:
+    pages, values = ["s", None, "b", "s", "b"], [1, None, 3, 4, None]
+    rows = [{"ts": datetime(2024, 3, 1, 0, i), "page": p, "v": v} for i, (p, v) in enumerate(zip(pages, values))]
+    text = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS a PATTERN (A B)
+        SELECTION SKIP TILL NEXT MATCH DEFINE A AS page = 's', B AS page = 'b') AS m"""
+    found = hybrid.sql(text, t=rows)
+    # Before: a line from text to text, a TypeError for null.
+    (axes,) = found.plot(row=None, value="page").axes
+    (line,) = axes.get_lines()
+    assert line.get_linestyle() == "None"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["s", "NULL", "b"]
+    (axes,) = found.plot(row=None, value="v").axes
+    assert list(axes.get_lines()[0].get_ydata()) == [1, 3, 4]
+    # Before: 2024-03-01 to 2024-03-01 00:04:00
+    assert axes.get_title(loc="left") == "2 matches, 2024-03-01 00:00:00 to 2024-03-01 00:04:00"
+
+
+def test_arguments_of_pictures_and_tables(tmp_path: Path) -> None:
+    found = hybrid.sql(VALLEYS, ticks=TICKS)
+    wrong: Any = "match.png"
+    # Before: a TypeError, `no match to plot`, errors of matplotlib and the file system, `the first -1 shown`.
+    with pytest.raises(hybrid.DataError, match=r"no number of a row\nhint: name the file: plot\(path='match\.png'\)"):
+        found.plot(wrong)
+    with pytest.raises(hybrid.DataError, match="-1 is no number of a row"):
+        found.plot(-1)
+    for name in ("none/match.png", "match.xyz"):
+        with pytest.raises(hybrid.DataError, match="cannot be written"):
+            found.plot(path=tmp_path / name)
+    for rows in (-1, True, "3"):
+        with pytest.raises(hybrid.DataError, match="no number of rows"):
+            found.show(rows)  # type: ignore[arg-type]
+
+
+def test_a_table_of_wide_letters_lines_and_zones() -> None:
+    frame = pd.DataFrame({"k": ["日本", "a\nb"], "ts": pd.date_range("2024-03-01", periods=2, tz="Europe/Berlin")})
+    found = hybrid.sql("SELECT k, ts, 1 AS n FROM frame")
+    # Before: columns that did not align, a row on two lines, and times in UTC, other than in found.df().
+    assert str(found).splitlines() == [
+        "k     ts                         n",
+        "----  -------------------------  -",
+        "日本  2024-03-01 00:00:00+01:00  1",
+        "a\\nb  2024-03-02 00:00:00+01:00  1",
+        "2 rows",
+    ]
+    assert "2024-03-01 00:00:00+01:00" in found._repr_html_()
+    assert frame["ts"].tolist() == found.df()["ts"].tolist()
+    for offset, shown in ((timedelta(hours=5, minutes=30), "+05:30"), (timedelta(0), "+00:00")):
+        moment = datetime(2024, 3, 1, tzinfo=timezone(offset))
+        frame = pd.DataFrame({"ts": [moment]})
+        assert f"2024-03-01 00:00:00{shown}" in str(hybrid.sql("SELECT * FROM frame"))

@@ -499,6 +499,23 @@ def test_functions_and_types_of_a_connection() -> None:
             assert told(connection, text, reference) == expected, own
 
 
+def test_macros_in_an_open_transaction() -> None:
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t AS SELECT i, i * 7 % 5 AS v FROM range(10) r(i)")
+    connection.execute("BEGIN")
+    connection.execute("CREATE MACRO above(a, b := 2) AS a > b")
+    text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v AS x PATTERN (A) DEFINE A AS {})"
+    expected = connection.execute("SELECT v FROM t WHERE above(v) ORDER BY i").fetchall()
+    # Before: `Current transaction is aborted`, and it was: the parameters of a macro were read from an error.
+    assert hybrid.sql(text.format("above(v)"), connection).fetchall() == expected
+    connection.create_function("late", lambda a: a > 2, ["BIGINT"], "BOOLEAN")  # type: ignore[arg-type]
+    # Before: `did you mean "main.late"?`
+    with pytest.raises(hybrid.QueryError, match="if the transaction that created it is open, COMMIT it"):
+        hybrid.sql(text.format("late(v)"), connection)
+    connection.execute("COMMIT")
+    assert hybrid.sql(text.format("late(v)"), connection).fetchall() == expected
+
+
 # Before: refused.
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", [

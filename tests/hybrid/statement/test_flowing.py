@@ -204,3 +204,17 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, text, path], capture_output=True, text=True, check=True)
         most.append(int(done.stdout))
     assert most[1] - most[0] < 6_000_000 * 24 // 1024 // 2, most  # half of what the columns take
+
+
+def test_inputs_without_rows(tmp_path: Path) -> None:
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t (n BIGINT, ts TIMESTAMP, k VARCHAR, v INTEGER)")
+    empty = connection.table("t").to_arrow_table()
+    written(tmp_path, empty, "0.parquet")
+    made = "(SELECT * FROM (SELECT 1 AS n, TIMESTAMP '2026-01-01' AS ts, 'a' AS k, 1 AS v) WHERE n > 1)"
+    # Before: ArrowInvalid: Must pass at least one table.
+    assert hybrid.sql(FALLS, connection).fetchall() == []
+    assert hybrid.sql(FALLS.replace("FROM t", f"FROM {made}")).fetchall() == []
+    for t in (empty, connection.table("t"), str(tmp_path / "0.parquet"), ds.dataset(empty)):
+        assert hybrid.sql(FALLS, t=t).fetchall() == []
+        assert hybrid.sql(FALLS.replace("SELECT *", "SELECT count(*)"), t=t).fetchall() == [(0,)]

@@ -97,3 +97,91 @@ def test_a_connection_that_sees_no_variables(setting: str) -> None:
         hybrid.sql(FALLS.format("ticks"), con)
     # Before: DuckDB's ResourceInUseException, where replacements were off.
     assert hybrid.sql(FALLS.format("ticks"), con, ticks=ticks).fetchall() == [(1.0,)]
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    ([{"ts": 1, "price": 2.0}], r"mine is a list here: pass it by name, hybrid\.sql\(text, mine=mine\)"),
+    ({"ts": [1], "price": [2.0]}, r"mine is a dict here: pass it by name, hybrid\.sql\(text, mine=mine\)"),
+    (ticks["price"], r"mine is a Series here, not a table: use mine\.to_frame\(\)"),
+    (5, "mine is an int here, not a table"),
+])  # fmt: skip
+def test_a_variable_that_is_no_table(value: object, said: str) -> None:
+    mine = value  # noqa: F841 (found by its name)
+    # Before: no hint that there is a variable of that name.
+    with pytest.raises(QueryError, match=said):
+        hybrid.sql(FALLS.format("mine"))
+
+
+def test_a_name_of_a_frame_that_is_nearly_right_or_an_attribute() -> None:
+    # Before: no hint.
+    with pytest.raises(QueryError, match=r"did you mean ticks\?"):
+        hybrid.sql(FALLS.format("tikcs"))
+    owner = type("Owner", (), {"ticks": ticks})  # noqa: F841 (found by its name)
+    with pytest.raises(QueryError, match=r"pass it by a name: hybrid\.sql\(text, ticks=owner\.ticks\)"):
+        hybrid.sql(FALLS.format("owner.ticks"))
+
+
+def test_the_index_of_a_frame_without_a_name() -> None:
+    timed = ticks.set_index("ts").rename_axis(None)  # noqa: F841 (found by its name)
+    # Before: `available: price`, with no word about the index.
+    with pytest.raises(QueryError, match=r"for the index of timed pass timed\.reset_index\(names='ts'\)"):
+        hybrid.sql(FALLS.format("timed"))
+
+
+def test_an_object_column_of_several_types() -> None:
+    mixed = ticks.assign(price=pd.Series([3, "two", 1, 2], dtype=object))  # noqa: F841 (found by its name)
+    # Before: Arrow's arguments as a tuple.
+    with pytest.raises(DataError, match=r"table mixed, column price: Could not convert 'two' with type str") as caught:
+        hybrid.sql(FALLS.format("mixed"))
+    assert caught.value.hint is not None
+    assert "mixed['price'].astype(str)" in caught.value.hint
+
+
+def test_a_column_of_complex_numbers() -> None:
+    numbers = pd.DataFrame({"z": [1j]})  # noqa: F841 (found by its name)
+    # Before: pyarrow's ArrowNotImplementedError.
+    with pytest.raises(DataError, match="table numbers, column z: Unsupported numpy type"):
+        hybrid.sql("SELECT * FROM numbers")
+
+
+@pytest.mark.parametrize("name", ["order", "group", "at", "left", "select"])
+def test_a_table_named_by_a_word_of_sql(name: str) -> None:
+    # Before: a syntax error, since the rows took the name without its quotes.
+    assert hybrid.sql(FALLS.removesuffix(" AS m").format(f'"{name}"'), **{name: ticks}).fetchall() == [(1.0,)]
+    assert hybrid.sql(FALLS.format(f'"{name}"').replace("AS m", f'AS "{name}"'), **{name: ticks}).fetchall() == [(1.0,)]
+
+
+def test_columns_of_the_input_that_the_pattern_does_not_return() -> None:
+    # Before: `did you mean price?` for price, and a list of columns that are not there.
+    with pytest.raises(QueryError, match=r"unknown column price(.|\n)*the pattern returns low: add price to MEASURES"):
+        hybrid.sql(FALLS.replace("*", "price", 1).format("ticks"))
+    with pytest.raises(QueryError, match=r"unknown column nothing(.|\n)*hint: available: low$"):
+        hybrid.sql(FALLS.replace("*", "nothing", 1).format("ticks"))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "relation"])
+def test_ordered_categories_compare_in_their_order(kind: str) -> None:
+    moods = ["low", "fair", "high"]
+    values = ["low", "fair", "high", "fair", None, "low", "high"]
+    con = duckdb.connect()
+    con.execute("CREATE TYPE mood AS ENUM ('low', 'fair', 'high')")
+    con.register("plain", pa.table({"i": range(7), "mood": pa.array(values)}))
+    con.execute("CREATE TABLE t AS SELECT i, mood::mood AS mood FROM plain ORDER BY i")
+    frame = pl.DataFrame({"i": range(7), "mood": pl.Series(values, dtype=pl.Enum(moods))})
+    t = {
+        "pandas": pd.DataFrame({"i": range(7), "mood": pd.Categorical(values, moods, ordered=True)}),
+        "polars": frame, "lazy": frame.lazy(), "relation": con.table("t"),
+    }[kind]  # fmt: skip
+    rises = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES LAST(mood) AS mood, max(mood) AS top, A.i AS i
+        PATTERN (A B+) DEFINE B AS mood > PREV(mood))"""
+    # Before: compared as text, in which fair is below high, and low above both; DuckDB and pandas have the order.
+    for text in (rises, "SELECT max(mood), min(mood) FROM t", "SELECT * FROM t ORDER BY mood, i",
+                 rises.replace("ORDER BY i", "ORDER BY mood, i"), rises.replace("FROM t", "FROM (SELECT * FROM t)"),
+                 f"SELECT max(mood), count(*) FROM ({rises}) WHERE mood > 'fair'"):  # fmt: skip
+        assert hybrid.sql(text, t=t).fetchall() == hybrid.sql(text, con).fetchall()
+    assert hybrid.sql(rises, t=t).fetchall() == [("high", "high", 0), ("high", "high", 5)]
+    assert hybrid.sql(rises, t=t).evidence().num_rows == 5
+    if kind == "pandas":
+        assert hybrid.sql(rises, t=t).df()["mood"].dtype == t["mood"].dtype
+    if kind == "polars":
+        assert hybrid.sql(rises, t=t).pl()["mood"].dtype == t["mood"].dtype

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -39,3 +42,10 @@ def test_what_cannot_be_planned_is_said() -> None:
         hybrid.plan(TEXT, {"tocks": COLUMNS})
     with pytest.raises(DataError, match="a live query reads streams"):
         hybrid.plan(TEXT, {"ticks": COLUMNS}, live=True)
+
+
+@pytest.mark.parametrize("columns", [pd.DataFrame({"ts": [1]}), ["ts"], {"ts": int}, {"ts": "TIMESTAMPP"}], ids=str)
+def test_columns_that_are_none(columns: Any) -> None:
+    # Before: TypeErrors, AttributeErrors and ValueErrors from inside.
+    with pytest.raises(DataError, match=r"types by name|is no DuckDB type"):
+        hybrid.plan("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS ts PATTERN (A))", {"t": columns})

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
+import warnings
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -101,3 +104,28 @@ def test_a_query_that_fails_says_so_after_its_rows() -> None:
         push(db, 100, 0, at=3)
         until(lambda: not any(t.name.startswith("hybrid callback") for t in threading.enumerate()))
     assert found == [1]
+
+
+def test_the_warning_points_at_the_function_or_at_the_watch() -> None:
+    def raises(rows: pa.Table) -> None:
+        raise ValueError("full")  # the line of the first warning
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", hybrid.HybridWarning)
+        for function in (raises, lambda: None):
+            with opened() as db:
+                db.watch(RISES, callback=function)  # the line of the second warning  # type: ignore[arg-type]
+                push(db, 0, 1)
+                db.advance("ticks", None)
+    lines = Path(__file__).read_text().splitlines()
+    # Before: line 982 of threading.py.
+    assert [one.filename for one in told] == [__file__, __file__]
+    assert "the line of the first warning" in lines[told[0].lineno - 1]
+    assert "the line of the second warning" in lines[told[1].lineno - 1]
+
+
+def test_a_callback_that_cannot_be_called() -> None:
+    wrong: Any = 5
+    # Before: a warning when the first row came.
+    with opened() as db, pytest.raises(hybrid.DataError, match="callback is 5, no function"):
+        db.watch(RISES, callback=wrong)

@@ -1,0 +1,36 @@
+"""Hints about names that SQL reads as words of its own."""
+
+from __future__ import annotations
+
+from query.errors import QueryError
+from query.language.duck import reserved_words
+from query.language.lexer import TokenKind, tokenize, words_of
+
+#: Words that stand before an expression or a table, and are hardly ever meant as names.
+_STRUCTURE = words_of(
+    "SELECT DISTINCT FROM WHERE AND OR NOT ON BY AS IN IS LIKE HAVING QUALIFY CASE WHEN THEN ELSE UNION EXCEPT "
+    "INTERSECT CAST NULL TRUE FALSE INTO WITH USING BETWEEN JOIN INNER OUTER CROSS NATURAL FOR VALUES SHOW DESCRIBE"
+)
+#: Words that are never names before BY.
+_BEFORE_BY = words_of("ORDER GROUP PARTITION")
+
+
+def quoting_hint(text: str, at: int) -> str:
+    """Returns a hint to quote the name because of which a text has a syntax error at offset `at`: the word there or the
+    one before. Empty if neither can be meant as a name."""
+    try:
+        tokens = tokenize(text)
+    except QueryError:
+        return ""
+    items = tokens.items
+    here = next((i for i, token in enumerate(items) if token.end > at), len(items))
+    for i in (here, here - 1):
+        if not 0 <= i < len(items) or items[i].kind is not TokenKind.WORD or items[i].word in _STRUCTURE:
+            continue
+        if items[i].word.lower() not in reserved_words() or (items[i].word in _BEFORE_BY and tokens.words(i + 1, "BY")):
+            continue
+        before = items[i - 1] if i else None
+        symbol = before is not None and before.kind is TokenKind.SYMBOL and before.word not in (")", "]", "}", ".")
+        if before is None or symbol or before.word in _STRUCTURE:
+            return f'{items[i].text} is a word of SQL: quote it if it is a name, "{items[i].text}"'
+    return ""
