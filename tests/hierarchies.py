@@ -323,6 +323,11 @@ def patterns_over(
     last = names[-1]
     if boxes and len(names) > 1 and last not in boxes and draw(st.booleans()):  # a condition on the match so far
         defines[last] += f" AND i > FIRST(A.{'n' if 'A' in boxes else 'i'}) - 3"
+    if boxes and not draw(st.integers(0, 3)):  # a condition on the event or match before
+        name = draw(st.sampled_from([*names, *negated]))
+        word = " ON " if name in boxes and " ON " not in defines[name] else " AND "
+        before = f"PREV({name}.{'n' if name in boxes else 'i'}, {draw(st.sampled_from([1, 1, 2]))})"
+        defines[name] += f"{word}({before} IS {draw(st.sampled_from(['', 'NOT ']))}NULL OR {before} < 5)"
     signs = st.sampled_from(["", "", "", "", "+", "?", "*"])
     parts = [name + draw(signs) for name in names]
     if all(part[-1] in "?*" for part in parts):
@@ -360,6 +365,14 @@ def hierarchies_of_all_matches(draw: st.DrawFn) -> Hierarchy:
     return Hierarchy(over(patterns, outermost), events, tuple(sorted(cuts)), draw(st.booleans()), draw(st.booleans()))
 
 
+#: Conditions on one event: by functions that cannot fail, and by ones that do for events of the type x.
+_OF_ONE_EVENT = (
+    " AND upper(s) <> 'X'", " AND s LIKE '_' AND strlen(s) + i < 11",
+    " AND CAST(CASE s WHEN 'x' THEN 'no' ELSE '4' END AS INT) + i > 4",
+)  # fmt: skip
+_BESIDE = ("i - PREV(i) < 3", "PREV(s) <> 'x'", "coalesce(PREV(LAST(A.i), 2), 0) < 6")
+
+
 @st.composite
 def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost: bool = False) -> str:
     names = ["A", "B", "C"][: draw(st.sampled_from([1, 2, 2, 2, 3]))]
@@ -368,10 +381,11 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
     for i, name in enumerate(names):
         if below and (i == box_at or draw(st.booleans())):
             stay = f"{name}.t1 - {name}.t0"
-            conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", f" ON {stay} <= INTERVAL 4 MICROSECOND"]
+            conditions = ["", "", f" ON {name}.n >= 2", " ON n < 4", " ON b < 6"]
+            conditions.append(f" ON {stay} <= INTERVAL 4 MICROSECOND")
             defines[name] = f"PATTERN {draw(st.sampled_from(below))}{draw(st.sampled_from(conditions))}"
         else:
-            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0"]))
+            more = draw(st.sampled_from(["", "", "", " AND i % 3 <> 0", *_OF_ONE_EVENT, _OF_ONE_EVENT[-1]]))
             defines[name] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'{more}"
     boxed = {name for name, text in defines.items() if text.startswith("PATTERN")}
     last = names[-1]
@@ -379,11 +393,16 @@ def _of_all_matches(draw: st.DrawFn, below: Sequence[str], key: bool, outermost:
         own = f"{last}.n" if last in boxed else "i"
         word = " ON " if last in boxed and " ON " not in defines[last] else " AND "
         defines[last] += f"{word}{own} > LAST(A.{'n' if 'A' in boxed else 'i'}) - 3"
-    parts = [name + draw(st.sampled_from(["", "", "", "", "", "", "", "{2}", "+"])) for name in names]
+    if not boxed and draw(st.sampled_from([False, False, True])):  # rows beside the match
+        defines[last] += f" AND {draw(st.sampled_from(_BESIDE))}"
+    parts = [name + draw(st.sampled_from([*[""] * 8, "{2}", "+", "{1,2}", "?"])) for name in names]
+    if all("?" in part for part in parts):
+        parts[-1] = last
     if len(names) > 1 and not draw(st.integers(0, 5)):
         defines["N"] = f"s = '{draw(st.sampled_from(TYPES[:2]))}'"
         parts.insert(1, "~N")
     within = draw(st.sampled_from([6, 12, 20, 20] if outermost or "N" in defines else [None, 3, 6, 12]))
-    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxed else 'ts'}) AS m"
+    before = "LAST(A.b)" if "A" in boxed else "LAST(A.i)" if boxed else "coalesce(PREV(LAST(A.i), 2), 0)"
+    measures = f"count(*) AS n, LAST(A.{'t1' if 'A' in boxed else 'ts'}) AS m, {before} AS b"
     definitions = ", ".join(f"{name} AS {text}" for name, text in defines.items())
     return statement(" ".join(parts), "ANY", definitions, within, key=key, measures=measures)

@@ -3,7 +3,8 @@
     python -m benchmarks.hierarchy > local.json; python -m benchmarks.hierarchy --related > related.json
     python -m benchmarks.hierarchy.page local.json related.json > docs/hierarchy_experiments.md
 
-The picture beside it is that of the first run: --plot docs/hierarchy_experiments.svg.
+The pictures beside it are drawn by `--plot docs/hierarchy_experiments.svg` and, with `--related`, `--plot
+docs/hierarchy_experiments_related.svg`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ TITLES = {
     "1": "Layers and length", "3": "Window", "4": "Size of the stream",
 }  # fmt: skip
 KINDS = ("Conditions on single events", "Conditions that compare with the first event of the layer")
+PICTURES = ("hierarchy_experiments.svg", "hierarchy_experiments_related.svg")
 HEAD = (
     "| layers | length | window, s | events | matches | hierarchical | flattened | times | chosen | MiB "
     "| MiB flattened | MiB chosen | hced | its matches |\n"
@@ -49,12 +51,11 @@ def page(results: Sequence[dict[str, Any]]) -> str:
         "`flattened`. "
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, numba {versions['numba']}, numpy "
         f"{versions['numpy']}. Memory is by how much a process of its own grows; -: not measured.", "",
-        f"![Throughput and memory by layers, length, window and events: {KINDS[0].lower()}](hierarchy_experiments.svg)",
-        "",
         "## Beside the paper", "", *_findings(results), "",
     ]  # fmt: skip
-    for kind, result in zip(KINDS, results):
+    for kind, picture, result in zip(KINDS, PICTURES, results):
         lines += [f"## {kind}", ""]
+        lines += [f"![Throughput and memory by layers, length, window and events: {kind.lower()}]({picture})", ""]
         for experiment, title in TITLES.items():
             there = [r for r in result["results"] if r["experiment"] == experiment]
             if there:

@@ -55,6 +55,8 @@ def as_one(plan: Plan, purpose: Purpose) -> AsOne | str:
     if isinstance(one, str):
         return one
     use = use_of(purpose)
+    if one.steps and use.bare:
+        use = Purpose.MATCHES  # the positions of events come with their evidence
     try:
         as_run = one.placed if use.bare else one.plan
         chosen = choose_engine(as_run, use)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +14,17 @@ from matching.drive import parts
 from matching.engines.engine import EnginePlan
 from matching.features import leaf_sql, project
 from matching.hierarchy.choice import AsOne
+from matching.hierarchy.ragged import RaggedOrder
+from matching.hierarchy.sieve import Sieve
 from matching.ipc import from_ipc, to_ipc
 from matching.state import as_array, pack, unpack, unpack_head
+from matching.types import plain_type
 from query.errors import DataError, QueryError, first_line
 from query.language.ast import Selection
-from query.plan.expression import TRUE, Column, Expression, conjuncts, is_row_local, to_sql, walk
+from query.plan.computed_first import INTEGER_MAX
+from query.plan.expression import TRUE, Call, Column, Expression, conjuncts, is_row_local, to_sql, walk
 from query.plan.fingerprint import fingerprint
-from query.plan.one_pattern import INTEGER_MAX, PLACE
+from query.plan.one_pattern import PLACE
 from query.plan.plan import Plan, modules
 
 #: Version of FlattenedMatcher.snapshot; restore refuses others.
@@ -57,9 +61,13 @@ class FlattenedMatcher:
         self._fingerprint = fingerprint(plan)
         self._bare = way.chosen.purpose.bare
         self._order = _Order(way)
-        self._kept = _Kept(plan)
+        self._kept = _Kept(plan, way.one.rows_before)
         self._sequences = _Sequences()
         self._position = 0
+        self._computed = [
+            to_sql(computed.value, {e: leaf_sql(e.name, e.type) for e in walk(computed.value) if isinstance(e, Column)})
+            for computed in way.one.computed
+        ]  # fmt: skip
         self._one: Matcher | None = make_one(way.plan, way.chosen)
         self.why_layers: str | None = None
         self._layers: Matcher | None = None
@@ -138,18 +146,25 @@ class FlattenedMatcher:
     # ---- the two ways
 
     def _found(self, batch: EventBatch) -> Matches:
-        """Returns the matches of the plain pattern. Raises its errors, and DataError for large integers."""
+        """Returns the matches of the plain pattern. Raises its errors, DataError for large integers and for what cannot
+        be computed of an event."""
         assert self._one is not None
-        columns = batch.columns
+        columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
+        if self._computed and len(batch):
+            found = project(columns, self._computed, DataError, self.plan.settings)
+            columns |= {c.field.name: array for c, array in zip(self.way.one.computed, found, strict=True)}
+        elif self._computed:
+            columns |= {c.field.name: pa.array([], plain_type(c.field.type)) for c in self.way.one.computed}
         for name in self.way.one.integers:
-            if _is_large(columns.column(name)):
+            if _is_large(columns[name]):
                 raise DataError(f"{name} is too large for one pattern")
         place = np.arange(self._position, self._position + len(batch))
         self._position += len(batch)
         if self._bare:
-            names = [*columns.schema.names, PLACE.name]
-            columns = pa.RecordBatch.from_arrays([*columns.columns, pa.array(place)], names)
-            return self._order.ordered(self._one.push(replace(batch, columns=columns)), self._sequences)
+            columns[PLACE.name] = pa.array(place)
+        batch = replace(batch, columns=pa.RecordBatch.from_arrays(list(columns.values()), list(columns)))
+        if self._bare:
+            return self._order.ordered(self._one.push(batch), self._sequences)
         self._sequences.add(self._position - len(batch), batch)
         return self._order.ordered(self._one.push(replace(batch, seq=place)), self._sequences)
 
@@ -165,7 +180,7 @@ class FlattenedMatcher:
             for part in parts(batch):
                 layers.push(part)  # these matches have been emitted
         self._one, self._layers, self.why_layers = None, layers, why
-        self._kept, self._sequences = _Kept(self.plan), _Sequences()
+        self._kept, self._sequences = _Kept(self.plan, 0), _Sequences()
         return layers
 
 
@@ -180,6 +195,7 @@ class _Order:
     """Puts the matches of a plain pattern in the order of the layers, under the paths of their events."""
 
     def __init__(self, way: AsOne) -> None:
+        self._ragged = RaggedOrder(way.one) if way.one.steps else None
         self._order, self._count = way.one.order, len(way.one.paths)
         self._names = tuple(dict.fromkeys(way.one.paths))
         self._variable = np.array([self._names.index(path) for path in way.one.paths], np.int16)
@@ -188,6 +204,9 @@ class _Order:
     def ordered(self, found: Matches, sequences: _Sequences) -> Matches:
         """Returns matches as the layers give them. Those with evidence have positions in the place of ingest
         sequences, the others as their last columns."""
+        if self._ragged is not None:
+            found = self._ragged.ordered(found)
+            return replace(found, event_seq=sequences.of(found.event_seq)) if len(found) else found
         n, count, rows = len(found), self._count, found.rows
         own = rows.select(range(rows.num_columns - count)) if self._bare else rows
         if not n:
@@ -281,17 +300,22 @@ class _Sequences:
 
 
 class _Kept:
-    """The events that a match to come may have, from which layers can go on."""
+    """The events that a match to come may have, from which layers can go on. rows_before: so many rows of each
+    partition before these are read, too."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rows_before: int) -> None:
         self._columns = list(plan.columns)
         self._settings = plan.settings
-        self._sieve = _sieve(plan)
+        self._partition_by = [c.name for c in plan.partition_by]
+        self._rows_before = rows_before
+        self._older: list[EventBatch] = []  # rows that are only read from later ones
+        self._sieve = None if rows_before else _sieve(plan)
         self._batches: list[EventBatch] = []
         self._done = self._new_rows = 0  # batches at the front that are tidied up, and the rows of later ones
 
     def __iter__(self) -> Iterator[EventBatch]:
-        return iter(self._batches)
+        yield from self._older
+        yield from self._batches
 
     def add(self, batch: EventBatch) -> None:
         """Adds events at the end."""
@@ -302,10 +326,21 @@ class _Kept:
         """Drops earlier events, batch by batch."""
         old = next((i for i, batch in enumerate(self._batches) if batch.ts_us[-1] >= time_us), len(self._batches))
         self._new_rows -= sum(map(len, self._batches[self._done : old]))
+        self._set_aside(self._batches[:old])
         del self._batches[:old]
         self._done = max(0, self._done - old)
         if len(self._batches) - self._done > KEPT_MAX or self._new_rows >= SIEVED_MIN:
             self._tidy(time_us)
+
+    def _set_aside(self, dropped: Sequence[EventBatch]) -> None:
+        """Keeps the last rows of each partition, of rows that no match to come has."""
+        if not self._rows_before or not dropped:
+            return
+        self._older += dropped
+        if len(self._older) > KEPT_MAX or sum(map(len, self._older[1:])) >= max(SIEVED_MIN, len(self._older[0])):
+            whole = EventBatch.concat(self._older)
+            keys = [whole.columns.column(name) for name in self._partition_by]
+            self._older = [whole.take(_last_of_each(keys, len(whole), self._rows_before))]
 
     def _tidy(self, time_us: int) -> None:
         """Puts batches together, without events that are earlier or matter to no match."""
@@ -313,48 +348,60 @@ class _Kept:
         whole = EventBatch.concat(self._batches[at:]) if self._batches[at:] else None
         del self._batches[at:]
         if whole is not None:
-            whole = whole.slice(int(np.searchsorted(whole.ts_us, time_us)), len(whole))
+            begin = int(np.searchsorted(whole.ts_us, time_us))
+            if begin:
+                self._set_aside([whole.slice(0, begin)])
+                whole = whole.slice(begin, len(whole))
             if self._sieve is not None:
                 columns = dict(zip(whole.columns.schema.names, whole.columns.columns, strict=True))
-                (met,) = project(columns, [self._sieve], DataError, self._settings)
-                whole = whole.take(np.flatnonzero(np.asarray(met)))
+                whole = whole.take(self._sieve.which(columns, len(whole)))
             self._batches += [whole] if len(whole) else []
         self._done, self._new_rows = len(self._batches), 0
 
     def snapshot(self) -> tuple[list[str], dict[str, np.ndarray]]:
         """Returns the sources of the events, and arrays."""
-        if not self._batches:
+        if not self._older and not self._batches:
             return [], {}
-        whole = EventBatch.concat(self._batches)
+        whole = EventBatch.concat(list(self))
         arrays = {name: getattr(whole, name) for name in ("ts_us", "source", "offset", "seq")}
         kept = {f"kept.{name}": array for name, array in arrays.items()}
         return list(whole.sources), kept | {"kept.columns": as_array(to_ipc(whole.columns))}
 
     def restore(self, sources: list[str], arrays: Mapping[str, np.ndarray]) -> None:
         """Restores a snapshot."""
-        self._batches, self._done, self._new_rows = [], 0, 0
+        self._older, self._batches, self._done, self._new_rows = [], [], 0, 0
         if "kept.columns" in arrays:
             (columns,) = from_ipc(arrays["kept.columns"].tobytes()).combine_chunks().to_batches()
             at = [arrays[f"kept.{name}"] for name in ("ts_us", "source", "offset", "seq")]
             self._batches = [EventBatch(columns, at[0], at[1], at[2], at[3], tuple(sources))]
 
 
-def _sieve(plan: Plan) -> str | None:
-    """Returns an SQL condition that each event meets which can be in a match, or keep one from being one; None if any
-    can. None of the conditions fails (query.plan.one_pattern)."""
+def _last_of_each(keys: Sequence[pa.Array], n: int, count: int) -> Int64Array:
+    """Returns the indices of the last rows of each key, in order. count: of each key. Unequal codes of equal keys only
+    keep more rows."""
+    code = np.zeros(n, np.int64)
+    for key in keys:
+        own = key.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        code = np.unique(code * (int(own.max(initial=0)) + 1) + own, return_inverse=True)[1]
+    by_key = np.argsort(code, kind="stable")
+    sorted_code = code[by_key]
+    behind = np.searchsorted(sorted_code, sorted_code, side="right") - np.arange(n)  # of its key, with itself
+    return np.sort(by_key[behind <= count])
+
+
+def _sieve(plan: Plan) -> Sieve | None:
+    """Returns what finds the events that can be in a match, or keep one from being one; None if any can."""
     if plan.selection in (Selection.STRICT, Selection.PARTITION):
         return None  # it counts which events lie between
-    texts: list[str] = []
+    conditions: list[Expression] = []
     for layer in _layers_of(plan):
         boxes = {box.variable for box in layer.boxes}
         for define in (d for d in layer.defines if d.variable not in boxes):
-            local = [part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE]
+            local = tuple(part for part in conjuncts(define.condition) if is_row_local(part) and part != TRUE)
             if not local:
                 return None
-            columns = (e for part in local for e in walk(part) if isinstance(e, Column))
-            leaves: dict[Expression, str] = {e: leaf_sql(e.name, e.type) for e in columns}
-            texts.append(" AND ".join(to_sql(part, leaves) for part in local))
-    return f"coalesce({' OR '.join(f'({text})' for text in dict.fromkeys(texts))}, FALSE)"
+            conditions.append(local[0] if len(local) == 1 else Call("and", local, "BOOLEAN"))
+    return Sieve(tuple(dict.fromkeys(conditions)), plan.settings)
 
 
 def _layers_of(plan: Plan) -> Iterator[Plan]:

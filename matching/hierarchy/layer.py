@@ -38,6 +38,7 @@ from query.plan.boxes import (
     gaps_apart,
     independent_of_before,
     kind_of,
+    reads_before,
     skip_columns,
     with_begin,
     with_interval,
@@ -115,7 +116,7 @@ class Layer:
         fields = tuple(field for field in upper.schema.fields if field.name in read)
         self._arrow = arrow_schema(replace(upper.schema, fields=fields))
         every = (*variables(plan.pattern), *negated(plan.pattern))
-        with_events = any(not kind_of(plan.boxes, name) for name in every)
+        with_events = reads_before(plan) or any(not kind_of(plan.boxes, name) for name in every)
         reader = LayerReads(tuple(self._arrow), _sieves(plan))
         self.merging = modules.merging(plan, boxes, self.modules, with_events, below, id(self), reader)
         self._lag_us = last_event_lag_us(plan)
@@ -413,9 +414,10 @@ class Layer:
 
 def _sieves(plan: Plan) -> dict[int, tuple[Expression, ...]]:
     """Returns, by KIND, conditions of which each row meets one that can be in a match, or keep one from being one: all
-    others need not be merged. There are none for a kind with a variable that takes any row, nor if the time of other
-    rows tells when matches are decided."""
-    if not in_order_of_last_events(replace(plan, boxes=(), after=AfterMatch(AfterMatchKind.NO_SKIP))):
+    others need not be merged. There are none for a kind with a variable that takes any row, nor if PREV reads others or
+    their time tells when matches are decided."""
+    alone = replace(plan, boxes=(), after=AfterMatch(AfterMatchKind.NO_SKIP))
+    if reads_before(plan) or not in_order_of_last_events(alone):
         return {}
     found: dict[int, list[Expression] | None] = {}
     for define in plan.defines:

@@ -41,6 +41,11 @@ class Sieve:
         """Returns the indices of the rows to keep of n; None: all, or as good as all."""
         if n < self._least:
             return None
+        index = self.which(columns, n)
+        return None if 8 * len(index) > 7 * n else index
+
+    def which(self, columns: Mapping[str, pa.Array], n: int) -> Int64Array:
+        """Returns the indices of the rows to keep of n, however many these are."""
         read = self._store.schema.names
         at = np.zeros(n, np.int64)
         rows = pa.RecordBatch.from_arrays([columns[name] for name in read], read)
@@ -51,5 +56,4 @@ class Sieve:
             if failed is not None:
                 kept |= failed
         self._store.forget()
-        index = np.flatnonzero(kept)
-        return None if 8 * len(index) > 7 * n else index
+        return np.flatnonzero(kept)

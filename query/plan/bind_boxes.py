@@ -91,12 +91,16 @@ class BoxBinder:
             self.fault("HQ500", "{- -} in ALL ROWS PER MATCH of a pattern with boxes is not supported yet",
                        match.pattern.span, hint="name CLASSIFIER() in MEASURES, and filter in SELECT")
         if match.timeout is not None:
-            self.fault("HQ500", "TIMEOUT ROWS of a pattern with boxes is not supported yet", match.timeout)
+            self.fault("HQ500", "TIMEOUT ROWS of a pattern with boxes is not supported yet", match.timeout,
+                       "which of the events and matches ran out of time?",
+                       "find what did not come by a negation at the end: PATTERN (V ~B)")
         if match.within is not None and match.within.rows is not None:
             self.fault("HQ500", "WITHIN a number of rows of a pattern with boxes is not supported yet",
-                       match.within.span, hint="write WITHIN INTERVAL '...'")
+                       match.within.span, "of events, or of matches?", "write WITHIN INTERVAL '...'")
         if anchors(pattern):
-            self.fault("HQ500", "^ and $ in a pattern with boxes are not supported yet", match.pattern.span)
+            self.fault("HQ500", "^ and $ in a pattern with boxes are not supported yet", match.pattern.span,
+                       "at the edge of events, or of matches?",
+                       "write them in the pattern of a box, whose rows are events; or PREV(ts) IS NULL for ^")
         for name, gap in gaps(pattern):
             if both := sorted(set(variables(gap[0])) & set(variables(gap[1]))):
                 self.fault("HQ500", f"~{name} between two places of {both[0]} in a pattern with boxes is not supported "
@@ -108,20 +112,23 @@ class BoxBinder:
         timed = order and order[0].column.type in TIME_TYPES and not order[0].descending
         if not timed and not (match.order_by and not order):
             self.fault("HQ222", "a pattern with boxes needs ORDER BY a time, ascending", match.span,
-                       "matches are intervals of time")
+                       "matches are intervals of time", "write ORDER BY the time of its rows")
 
 
 def module_faults(plan: Plan, name: str, span: Span) -> Iterator[Diagnostic]:
     """Yields why the matches of a pattern cannot be boxes. span: of what defines it."""
     if plan.trends is not None:
-        yield Diagnostic("HQ500", "ONE ROW PER WINDOW as a box is not supported yet", span, "windows, no matches")
+        yield Diagnostic("HQ500", "ONE ROW PER WINDOW as a box is not supported yet", span, "windows, no matches",
+                         f"write ONE ROW PER MATCH in {name}, and aggregate in MEASURES around its matches")
     elif plan.rows is not RowsPerMatch.ONE:
         yield Diagnostic("HQ500", f"{plan.rows.value} as a box is not supported yet", span,
                          f"a match of {name} is one event", "write ONE ROW PER MATCH")
     elif plan.timeout_rows:
-        yield Diagnostic("HQ500", "TIMEOUT ROWS as a box is not supported yet", span, "these are no matches")
+        yield Diagnostic("HQ500", "TIMEOUT ROWS as a box is not supported yet", span, "these are no matches",
+                         f"leave them out of {name}, and find what did not come by a negation at the end")
     if not plan.order_by or plan.order_by[0].column.type not in TIME_TYPES or plan.order_by[0].descending:
-        yield Diagnostic("HQ222", f"{name} needs ORDER BY a time, ascending", span, "matches are intervals of time")
+        yield Diagnostic("HQ222", f"{name} needs ORDER BY a time, ascending", span, "matches are intervals of time",
+                         "write ORDER BY the time of its rows")
 
 
 def numbers(plan: Plan) -> Iterator[Diagnostic]:
@@ -130,7 +137,8 @@ def numbers(plan: Plan) -> Iterator[Diagnostic]:
         for e in walk(define.condition):
             if isinstance(e, MatchNumber):
                 message = "MATCH_NUMBER() in DEFINE of a pattern with boxes is not supported yet"
-                yield Diagnostic("HQ500", message, e.span)
+                yield Diagnostic("HQ500", message, e.span, "matches are numbered last",
+                                 "make it a measure, and filter in SELECT")
     for measure in plan.measures if plan.after.kind is not AfterMatchKind.NO_SKIP else ():
         for e in walk(measure.expression):
             if isinstance(e, MatchNumber) and e is not measure.expression:
@@ -185,8 +193,9 @@ def _follows(pattern: RowPattern) -> set[tuple[str, str]]:
 
 
 def physical_steps(expression: Expression) -> Iterator[Diagnostic]:
-    """Yields the PREV and NEXT that count rows of a partition: with boxes they would count matches, too."""
+    """Yields NEXT, for which rows would wait."""
     for e in walk(expression):
-        if isinstance(e, Navigation) and e.physical_offset:
-            yield Diagnostic("HQ500", "PREV and NEXT in a pattern with boxes are not supported yet", e.span,
-                             "of events, or of matches?", "name the row by a variable, or use LAST(x, 1)")
+        if isinstance(e, Navigation) and e.physical_offset > 0:
+            yield Diagnostic("HQ500", "NEXT in a pattern with boxes is not supported yet", e.span,
+                             "the next row may be a match that is not yet known",
+                             "add a variable that takes it, or read PREV from there")

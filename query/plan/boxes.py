@@ -82,15 +82,22 @@ def common_keys(plan: Plan) -> tuple[str, ...]:
     return keys
 
 
+def reads_before(plan: Plan) -> bool:
+    """True if a pattern reads PREV: the row before, among all events and matches that it reads."""
+    read = (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures))
+    return any(isinstance(e, Navigation) and e.physical_offset for expression in read for e in walk(expression))
+
+
 def bounded(plan: Plan) -> Plan:
     """Returns the pattern with the WITHIN of callers in the patterns of boxes that have none.
 
-    A longer match fits into no match around it. A pattern that gives all matches decides each start for itself, so that
-    WITHIN only drops the longer ones. One that several layers call gets the longest of their times, so that it is still
-    searched once."""
+    A longer match fits into no match around it, but PREV there may read it. A pattern that gives all matches decides
+    each start for itself, so that WITHIN only drops the longer ones. One that several layers call gets the longest of
+    their times, so that it is still searched once."""
     widths: dict[str, list[int | None]] = {}
 
     def callers(one: Plan, width: int | None) -> None:
+        width = None if reads_before(one) else width
         for box in modules(one.boxes):
             widths.setdefault(fingerprint(box.plan), []).append(width)
             callers(box.plan, _width(box.plan) if box.plan.within is not None else _pushed(box.plan, [width]))
@@ -419,7 +426,9 @@ def _gaps_apart(plan: Plan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]
         inside = (min_rows(before) or not rows_before_it) and (min_rows(behind) or not rows_behind) and apart_from_it
         edge = not (rows_before_it and rows_behind)
         of_interval = name in boxed or boxed & {*rows_behind, *(rows_before_it if edge else ())}
-        local = is_row_local(plan.condition(name)) and never_fails(plan.condition(name), plan.order_by[0].column)
+        condition = plan.condition(name)
+        local = is_row_local(condition) and never_fails(condition, plan.order_by[0].column)
+        local &= not any(isinstance(e, Navigation) for e in walk(condition))
         if alone and inside and of_interval and local:
             apart[name] = rows_before_it, rows_behind
     return apart

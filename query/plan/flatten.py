@@ -221,8 +221,9 @@ class _Inlined:
         e = self.shown(column)
         if e is None:
             raise _Differs(f"{column} of FROM is read in a match of {self.box.name}")
-        if any(isinstance(x, Navigation) and x.physical_offset for x in walk(e)):
-            raise _Differs(f"{column} reads rows outside the match")
+        steps = [x for x in walk(e) if isinstance(x, Navigation) and x.physical_offset]
+        if any(x.logical is None or x.physical_offset > 0 for x in steps):
+            raise _Differs(f"{column} reads rows beside the last one of the match")
         return self.renamed(e, measure=True)
 
     def renamed(self, e: Expression, measure: bool = False) -> Expression:

@@ -18,7 +18,8 @@ from query.plan.expression import (
 
 _FLOATING = ("DOUBLE", "FLOAT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
-_NEVER_FAIL = frozenset(
+#: Operators that have a value for all arguments.
+NEVER_FAIL = frozenset(
     (
         "and", "or", "not", "=", "<>", "<", "<=", ">", ">=", "is_distinct", "is_not_distinct", "is_null",
         "is_not_null", "coalesce", "case", "in", "between",
@@ -44,7 +45,7 @@ def never_fails(expression: Expression, time: Column) -> bool:
         case Call(function, arguments, type):
             if not below(arguments):
                 return False
-            if function in _NEVER_FAIL:
+            if function in NEVER_FAIL:
                 return True
             if function in ("+", "-", "*", "/", "neg", "abs") and type in _FLOATING:
                 return all(a.type in (*_FLOATING, *_INTEGERS) for a in arguments)

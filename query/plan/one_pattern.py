@@ -3,43 +3,23 @@ same errors (query.plan.flatten: the same matches)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from query.plan.boxes import TIMES, column_of
-from query.plan.expression import (
-    Aggregate,
-    Call,
-    Column,
-    Constant,
-    Expression,
-    Logical,
-    Navigation,
-    conjuncts,
-    walk,
-)
+from query.plan.computed_first import ComputedColumn, computed_first
+from query.plan.expression import Aggregate, Call, Column, Expression, Logical, Navigation, conjuncts, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.flatten import flattened
-from query.plan.never_fails import never_fails
-from query.plan.pattern import Empty, Negation, Repeat, RowPattern, Sequence, Variable
+from query.plan.pattern import Empty, Negation, Repeat, RowPattern, Sequence, Variable, min_rows, variables
 from query.plan.plan import Measure, Plan
 from query.schema import Field
 
 #: The position of an event among those of FROM.
 PLACE = Field("#place", "BIGINT")
-#: Most events of a match.
+#: Most events of a match that are told one by one, and most variables.
 EVENTS_MAX = 64
-#: Conditions that compute with integers are known to be possible as long as those of the events are within this bound.
-INTEGER_MAX = 2**31
-#: Calls that can be computed where their arguments can.
-_PLAIN = frozenset(("and", "or", "not", "=", "<>", "<", "<=", ">", ">=", "is_distinct", "is_not_distinct", "is_null",
-                    "is_not_null", "between"))  # fmt: skip
-#: By integer type, the largest value of both signs.
-_LARGEST = {
-    "TINYINT": 2**7 - 1, "SMALLINT": 2**15 - 1, "INTEGER": 2**31 - 1, "BIGINT": 2**63 - 1, "HUGEINT": 2**127 - 1,
-}  # fmt: skip
-#: Types of columns whose values are looked at.
-_LOOKED_AT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+#: Most layers of a pattern whose matches have different variables.
+LEVELS_MAX = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +32,44 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class OnePattern:
-    """A plain pattern whose matches all have the same variables.
+class ElementStep:
+    """An element on the way to an event. variable: of it in its layer. rank: its place in the pattern. box: the name of
+    its pattern; "" of an event. repeated: it may occur several times in a row; then `begins` if the event is the first
+    one of each."""
 
-    plan: it. names: the variable of each event of a match. paths: of these variables in the pattern with boxes. layers:
-    number of searches in its place. order: which of the events tell the order of matches with the same last event, the
-    first one first. integers: columns of which values beyond INTEGER_MAX could make a condition fail."""
+    variable: str
+    rank: int
+    box: str = ""
+    repeated: bool = False
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnePattern:
+    """A plain pattern that gives the matches of a hierarchy.
+
+    plan: it. names: the variable of each event of a match, if that is the same in all matches; otherwise the variables
+    in the order of the pattern. paths: of these variables in the pattern with boxes. steps: to each of them from the
+    outermost layer, if matches differ; else none. layers: number of searches in its place. order: which of the events
+    tell the order of matches with the same last event, the first one first; none with steps. integers: columns of which
+    values beyond INTEGER_MAX could make a condition fail. computed: columns that are computed beforehand. rows_before:
+    how many rows before an event are read."""
 
     plan: Plan
     names: tuple[str, ...]
     paths: tuple[str, ...]
+    steps: tuple[tuple[ElementStep, ...], ...]
     layers: int
     order: tuple[int, ...]
     integers: tuple[str, ...]
+    computed: tuple[ComputedColumn, ...]
+    rows_before: int
     crossing: Crossing | None
 
     @property
     def placed(self) -> Plan:
-        """Returns the pattern with further measures, the positions of the events of a match: each its `PLACE`."""
+        """Returns the pattern with further measures, the positions of the events of a match: each its `PLACE`. Without
+        steps only."""
         measures = tuple(
             Measure(f"#place {i}", Navigation(
                 Column(PLACE.name, PLACE.type), (name,), Logical.FIRST, self.names[:i].count(name), 0, False, PLACE.type
@@ -88,20 +88,34 @@ def one_pattern(plan: Plan) -> OnePattern | str:
     if plan.within is None:
         return "the pattern has no WITHIN: all events would be kept, for the case that layers have to take over"
     elements = _elements(plan)
-    names = _fixed(flat.pattern)
-    if elements is None or names is None or len(names) > EVENTS_MAX:
-        return "matches differ in their variables, of which their order is made"
+    same = elements is not None and sum(len(e.paths) for e in elements) <= EVENTS_MAX
+    steps = () if same else _steps_to_events(plan)
+    if steps is None or max(map(len, steps), default=0) > LEVELS_MAX or len(steps) > EVENTS_MAX:
+        return "matches differ in their variables, and the pattern does not tell their order"
     if not (isinstance(plan.pattern, Variable) or _inside(plan.pattern)):
         return "a negation at an edge is decided by the whole first element"
-    if _reads_beside(plan):
-        return "rows beside the match are read, which do not have to be in the last WITHIN"
-    integers = _may_fail(plan)
-    if isinstance(integers, str):
-        return f"{integers} may fail, which is an error even where no match of the pattern around it reads it"
-    order = tuple(dict.fromkeys(_of_match(elements)))
-    paths = tuple(path for element in elements for path in element.paths)
-    crossing = _crossing(flat, names, elements)
-    return OnePattern(flat, names, paths, len(_searched(plan)), order, integers, crossing)
+    beside = [offset for offset in _offsets(plan) if offset]
+    if any(offset > 0 for offset in beside):
+        return "NEXT is read, which one pattern would wait for elsewhere"
+    first = computed_first(plan, EVENTS_MAX if same else None)
+    if isinstance(first, str):
+        return f"{first} may fail, which is an error even where no match of the pattern around it reads it"
+    flat = flattened(first.plan)
+    assert not isinstance(flat, str)
+    shown = elements if elements is not None and same else _elements(plan, rounds=2)
+    assert shown is not None
+    order = tuple(dict.fromkeys(_of_match(shown))) if same else ()
+    paths = tuple(path for element in shown for path in element.paths)
+    of_match = _fixed(flat.pattern, 2 if steps else None)
+    assert of_match is not None
+    crossing = _crossing(flat, of_match, shown)
+    if steps:
+        paths = tuple(".".join(step.variable for step in of) for of in steps)
+    names = variables(flat.pattern) if steps else of_match
+    back = max((-offset for offset in beside), default=0)
+    return OnePattern(
+        flat, names, paths, steps, len(_searched(plan)), order, first.integers, first.columns, back, crossing
+    )
 
 
 # ---- events of a match
@@ -122,9 +136,11 @@ class _Element:
         return self.first + len(self.paths) - 1
 
 
-def _elements(plan: Plan, first: int = 0, path: str = "") -> tuple[_Element, ...] | None:
-    """Returns the elements of each match; None if matches differ in their variables."""
-    names = _fixed(plan.pattern)
+def _elements(
+    plan: Plan, first: int = 0, path: str = "", rounds: int | None = None
+) -> tuple[_Element, ...] | None:
+    """Returns the elements of each match; None if matches differ in their variables. rounds: see `_fixed`."""
+    names = _fixed(plan.pattern, rounds)
     if names is None:
         return None
     boxes = {box.variable: box for box in plan.boxes}
@@ -134,7 +150,7 @@ def _elements(plan: Plan, first: int = 0, path: str = "") -> tuple[_Element, ...
             found.append(_Element(name, first, (path + name,)))
         else:
             nth = names[:i].count(name) + 1
-            parts = _elements(boxes[name].plan, first, f"{path}{name}{f'[{nth}]' if nth > 1 else ''}.")
+            parts = _elements(boxes[name].plan, first, f"{path}{name}{f'[{nth}]' if nth > 1 else ''}.", rounds)
             if parts is None:
                 return None
             found.append(_Element(name, first, tuple(p for part in parts for p in part.paths), parts))
@@ -142,21 +158,54 @@ def _elements(plan: Plan, first: int = 0, path: str = "") -> tuple[_Element, ...
     return tuple(found)
 
 
-def _fixed(pattern: RowPattern) -> tuple[str, ...] | None:
-    """Returns the variables of the rows of each match; None if matches differ in them."""
+def _fixed(pattern: RowPattern, rounds: int | None = None) -> tuple[str, ...] | None:
+    """Returns the variables of the rows of each match; None if matches differ in them. rounds: of a loop with several
+    numbers, to get an example."""
     match pattern:
         case Variable(name):
             return (name,)
         case Sequence(parts):
-            found = [_fixed(part) for part in parts]
+            found = [_fixed(part, rounds) for part in parts]
             return None if None in found else tuple(name for names in found if names is not None for name in names)
         case Repeat(body, at_least, at_most):
-            one = _fixed(body) if at_least == at_most and at_least <= EVENTS_MAX else None
-            return None if one is None else one * at_least
+            same = at_least == at_most and at_least <= EVENTS_MAX
+            one = _fixed(body, rounds) if same or rounds is not None else None
+            return None if one is None else one * (at_least if same else rounds or 0)
         case Negation() | Empty():
             return ()
         case _:
             return None
+
+
+def _steps_to_events(plan: Plan) -> tuple[tuple[ElementStep, ...], ...] | None:
+    """Returns the steps to each variable of the plain pattern, in its order. None if the order of matches is not known:
+    in each layer rows have the variables in their order, each for itself, and another round before the next one; inner
+    layers end with an event."""
+    boxes = {box.variable: box for box in plan.boxes}
+    found: list[tuple[ElementStep, ...]] = []
+    seen: set[str] = set()
+    for rank, part in enumerate(plan.pattern.parts if isinstance(plan.pattern, Sequence) else (plan.pattern,)):
+        if isinstance(part, Negation | Empty):
+            continue
+        repeated = isinstance(part, Repeat)
+        body = part.body if isinstance(part, Repeat) and part.greedy else part
+        if not isinstance(body, Variable) or body.name in seen:
+            return None
+        seen.add(body.name)
+        if body.name not in boxes:
+            found.append((ElementStep(body.name, rank),))
+            continue
+        inner = boxes[body.name].plan
+        below = _steps_to_events(inner)
+        if below is None or below[-1][0].box or not min_rows(_last_part(inner.pattern)):
+            return None
+        for i, of in enumerate(below):
+            found.append((ElementStep(body.name, rank, boxes[body.name].name, repeated, repeated and not i), *of))
+    return tuple(found)
+
+
+def _last_part(pattern: RowPattern) -> RowPattern:
+    return pattern.parts[-1] if isinstance(pattern, Sequence) else pattern
 
 
 def _searched(plan: Plan) -> set[str]:
@@ -164,12 +213,12 @@ def _searched(plan: Plan) -> set[str]:
     return {fingerprint(plan)}.union(*(_searched(box.plan) for box in plan.boxes))
 
 
-def _reads_beside(plan: Plan) -> bool:
-    """True if a layer reads PREV or NEXT."""
-    read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
-    nodes = (e for expression in read for e in walk(expression))
-    own = any(isinstance(e, Navigation) and (e.physical_offset or e.logical is None) for e in nodes)
-    return own or any(_reads_beside(box.plan) for box in plan.boxes)
+def _offsets(plan: Plan) -> Iterator[int]:
+    """Yields the steps of PREV (negative) and NEXT in all layers."""
+    for expression in (*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)):
+        yield from (e.physical_offset for e in walk(expression) if isinstance(e, Navigation))
+    for box in plan.boxes:
+        yield from _offsets(box.plan)
 
 
 def _inside(pattern: RowPattern) -> bool:
@@ -191,99 +240,6 @@ def _of_element(element: _Element) -> Iterator[int]:
     yield element.first
     if element.parts:
         yield from _of_match(element.parts)
-
-
-# ---- errors
-
-
-class _MayFail(Exception):
-    """The text of an expression that may fail."""
-
-
-def _may_fail(plan: Plan) -> tuple[str, ...] | str:
-    """Returns the integer columns that must be small, so that no condition of a layer and no measure of a box can fail;
-    or what may fail in any case."""
-    bounds = {f.name: min(INTEGER_MAX, _LARGEST[f.type]) for f in plan.schema.fields if f.type in _LOOKED_AT}
-    read: dict[str, None] = {}
-    try:
-        _check(plan, bounds, read, outermost=True)
-    except _MayFail as what:
-        return str(what)
-    return tuple(name for name in read if name in bounds)
-
-
-def _check(plan: Plan, bounds: Mapping[str, int], read: dict[str, None], outermost: bool = False) -> dict[str, int]:
-    """Returns the largest values of the measures of a layer that are integers. bounds: of columns. read: gets the
-    columns that must keep to them. outermost: its measures are read of the same matches in any case. Raises
-    _MayFail."""
-    bounds = dict(bounds)
-    for box in plan.boxes:
-        below = _check(box.plan, bounds, read)
-        bounds |= {column_of(box, shown): below[name] for shown, name in box.columns if name in below}
-    wanted = [(f"the condition of {d.variable}", d.condition) for d in plan.defines]
-    wanted += [] if outermost else [(f"the measure {m.name}", m.expression) for m in plan.measures]
-    for what, expression in wanted:
-        if never_fails(expression, plan.order_by[0].column):
-            continue
-        if not _is_possible(expression, bounds, plan.order_by[0].column):
-            raise _MayFail(what)
-        read.update((e.name, None) for e in walk(expression) if isinstance(e, Column))
-    found = {m.name: _largest(m.expression, bounds) for m in plan.measures}
-    return {name: most for name, most in found.items() if most is not None}
-
-
-def _is_possible(expression: Expression, bounds: Mapping[str, int], time: Column) -> bool:
-    """True if an expression can be computed on every row whose integers keep to the bounds."""
-    if _largest(expression, bounds) is not None:
-        return True
-    match expression:
-        case Call("-", arguments, "INTERVAL"):
-            return all(_is_time(a, time) for a in arguments)
-        case Call(function, arguments) if function in _PLAIN:
-            return all(_is_possible(a, bounds, time) for a in arguments)
-        case _:
-            return never_fails(expression, time)
-
-
-def _is_time(e: Expression, time: Column) -> bool:
-    """True of the time of an event, and of the first or last time of a match."""
-    of = e.argument if isinstance(e, Navigation) and not e.physical_offset else e
-    return isinstance(of, Column) and of.name in (time.name, *(f"#{name}" for name in TIMES))
-
-
-def _largest(e: Expression, bounds: Mapping[str, int]) -> int | None:
-    """Returns the largest absolute value of an expression that is an integer and can be computed, else None."""
-    if e.type not in _LARGEST:
-        return None
-    most = _LARGEST[e.type]
-
-    def of(*parts: Expression) -> list[int] | None:
-        found = [_largest(part, bounds) for part in parts]
-        return None if None in found else [n for n in found if n is not None]
-
-    found: int | None
-    match e:
-        case Constant(int(value)):
-            found = abs(value)
-        case Column(name):
-            found = bounds.get(name, most)
-        case Navigation(argument, physical_offset=0) if (inner := of(argument)):
-            (found,) = inner
-        case Aggregate("count"):
-            found = INTEGER_MAX if e.plain and not e.inputs else None
-        case Aggregate("sum", Column() as argument) if e.plain and (inner := of(argument)):
-            found = EVENTS_MAX * inner[0]
-        case Call("+" | "-", (a, b)) if inner := of(a, b):
-            found = sum(inner)
-        case Call("*", (a, b)) if inner := of(a, b):
-            found = inner[0] * inner[1]
-        case Call("//" | "%", (a, b)) if inner := of(a, b):
-            found = inner[0]
-        case Call("neg" | "abs" | "cast", (a,)) if inner := of(a):
-            (found,) = inner
-        case _:
-            found = None
-    return found if found is not None and found <= most else None
 
 
 # ---- cost

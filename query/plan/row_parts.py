@@ -33,7 +33,7 @@ _TOTAL = frozenset(
         "lower", "upper", "lcase", "ucase", "length", "len", "strlen", "trim", "ltrim", "rtrim", "reverse", "left",
         "right", "starts_with", "ends_with", "suffix", "prefix", "contains", "year", "month", "day", "hour", "minute",
         "second", "dayofweek", "weekday", "isodow", "dayofyear", "quarter", "date_part", "md5", "isnan", "isinf",
-        "isfinite", "||",
+        "isfinite", "||", "~~", "!~~", "~~*", "!~~*",
     )
 )  # fmt: skip
 #: The parts of which date_diff counts how many of seven days lie between two times, not their bounds.
@@ -79,6 +79,20 @@ def _row(e: Expression) -> object:
     return object()
 
 
+def of_one_row(e: Expression, settings: Settings = ()) -> Navigation | None:
+    """Returns an expression that reads one row of the match as a value of that row, null if there is no such row. None
+    if it reads others, or has a value where there is none."""
+    reads = list(dict.fromkeys(_reads(e)))
+    rows = [n for n in reads if isinstance(n, Navigation) and is_row_local(n.argument)]
+    places = {replace(n, argument=TRUE, type="") for n in rows}
+    if len(places) != 1 or len(rows) < len(reads):
+        return None
+    nothing = duck.fold(to_sql(e, {n: f"CAST(NULL AS {n.type})" for n in rows}), settings)
+    if nothing is None or nothing.value is not None:
+        return None
+    return replace(rows[0], argument=_put(e, {n: n.argument for n in rows}), type=e.type)
+
+
 def _at_row(e: Expression, reads: list[Expression], settings: Settings) -> Expression | None:
     """Returns an expression that reads one row as a value of that row, or None if it has none."""
     row = reads[0]
@@ -92,7 +106,7 @@ def _at_row(e: Expression, reads: list[Expression], settings: Settings) -> Expre
     def at(value: Expression, type: str) -> Navigation:
         return replace(row, argument=value, type=type)
 
-    if _total(inner, settings):
+    if total(inner, settings):
         value: Expression = at(inner, e.type)
     else:
         fails = Opaque('(TRY(("_0") IS NULL) IS NULL)', (inner,), "BOOLEAN", e.span)
@@ -107,21 +121,21 @@ def _at_row(e: Expression, reads: list[Expression], settings: Settings) -> Expre
     return Call("case", (there, value, Constant(nothing.value, e.type, e.span, sql)), e.type, e.span)
 
 
-def _total(e: Expression, settings: Settings) -> bool:
+def total(e: Expression, settings: Settings) -> bool:
     """True if a value of one row can be computed for every row."""
     match e:
         case Opaque():
             inner = _opened(e, settings)
             if inner != e:
-                return _total(inner, settings)
+                return total(inner, settings)
             called = re.match(r'"?(\w+)"?\(|\("_\d+" (\S+) ', e.sql)
             known = called is not None and (called[1] or called[2]) in _TOTAL
-            return known and all(_total(a, settings) for a in e.arguments)
+            return known and all(total(a, settings) for a in e.arguments)
         case Call(_, arguments):
             alone = replace(e, arguments=tuple(Column("", a.type) for a in arguments))
-            return never_fails(alone, _NO_TIME) and all(_total(a, settings) for a in arguments)
+            return never_fails(alone, _NO_TIME) and all(total(a, settings) for a in arguments)
         case Navigation(argument):
-            return _total(argument, settings)
+            return total(argument, settings)
         case _:
             return True
 

@@ -34,6 +34,7 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
         plan = plan_of(one.text)
         expected = composed(plan, one.events)
         event("matches" if expected else "no match")
+        event(f"reads rows before: {'PREV' in one.text}")
         how = {"watermarks": one.watermarks, "restart": one.restart}
         found = matched(plan, one.events, one.cuts, **how)
         assert leaves(found) == [tuple(match.leaves()) for match in expected]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import event, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -28,6 +30,7 @@ from tests.hierarchies import (
     output,
     plan_of,
 )
+from tests.properties.comparing import drawn_until
 
 
 def ids(plan: Plan, found: Sequence[Matches]) -> list[str]:
@@ -46,7 +49,7 @@ def falling_back(plan: Plan, one: Hierarchy, at: int) -> list[Matches]:
     matcher, batch, out = make_matcher(plan), batch_of(one.events), []
     for i, (start, stop) in enumerate(pairwise([0, *one.cuts, len(one.events)])):
         assert isinstance(matcher, FlattenedMatcher)
-        if i == at:
+        if i == at and matcher.why_layers is None:
             matcher.to_layers("a test")
         out.append(matcher.push(batch.slice(start, stop)))
         if one.watermarks and stop < len(one.events):
@@ -58,30 +61,52 @@ def falling_back(plan: Plan, one: Hierarchy, at: int) -> list[Matches]:
     return [*out, matcher.advance(None)]
 
 
-@settings(max_examples=200)
-@given(hierarchies_of_all_matches(), st.data())
-def test_one_pattern_gives_the_rows_of_composition(one: Hierarchy, data: st.DataObject) -> None:
-    """Whole rows in order, with ids and evidence, for each use of the matches, under any batches, continued from
-    snapshots, and where layers take over at some batch."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HybridWarning)
-        plan = plan_of(one.text)
-        if not isinstance(make_matcher(plan), FlattenedMatcher):
-            event("layers")
-            return
-        expected = composed(plan, one.events)
-        event("matches" if expected else "no match")
-        ends = [match.last for match in expected]
-        event("matches with one last event" if len(set(ends)) < len(ends) else "each with its own")
-        of_leaves = [tuple(match.leaves()) for match in expected]
-        rows = [tuple(match.row.values()) for match in expected]
-        how = {"watermarks": one.watermarks, "restart": one.restart}
-        layered = by_layers(plan, one)
-        assert (leaves(layered), output(layered)) == (of_leaves, rows)
-        for purpose in (Purpose.MATCHES, Purpose.LIVE):
-            found = matched(plan, one.events, one.cuts, purpose=purpose, **how)
-            assert (leaves(found), output(found)) == (of_leaves, rows)
-            assert ids(plan, found) == ids(plan, layered)
-        assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
-        found = falling_back(plan, one, data.draw(st.integers(0, len(one.cuts))))
+def compare(one: Hierarchy, data: st.DataObject) -> set[str]:
+    """Compares whole rows in order, with ids and evidence, for each use of the matches, under any batches, continued
+    from snapshots, and where layers take over at some batch. Returns what of one pattern has given matches; nothing if
+    layers run."""
+    plan = plan_of(one.text)
+    whole = make_matcher(plan)
+    if not isinstance(whole, FlattenedMatcher):
+        return set()
+    expected = composed(plan, one.events)
+    of_leaves = [tuple(match.leaves()) for match in expected]
+    rows = [tuple(match.row.values()) for match in expected]
+    how = {"watermarks": one.watermarks, "restart": one.restart}
+    layered = by_layers(plan, one)
+    assert (leaves(layered), output(layered)) == (of_leaves, rows)
+    for purpose in (Purpose.MATCHES, Purpose.LIVE):
+        found = matched(plan, one.events, one.cuts, purpose=purpose, **how)
         assert (leaves(found), output(found)) == (of_leaves, rows)
+        assert ids(plan, found) == ids(plan, layered)
+    assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
+    found = falling_back(plan, one, data.draw(st.integers(0, len(one.cuts))))
+    assert (leaves(found), output(found)) == (of_leaves, rows)
+    if not expected:
+        return {"no match"}
+    whole.push(batch_of(one.events))
+    ends, way = [match.last for match in expected], whole.way.one
+    met = {
+        "matches": True, "matches with one last event": len(set(ends)) < len(ends),
+        "matches of different variables": bool(way.steps), "rows before": way.rows_before > 0,
+        "computed beforehand": bool(way.computed), "layers take over": whole.why_layers is not None,
+        "functions": "LIKE" in one.text or "upper" in one.text,
+    }  # fmt: skip
+    return {what for what, there in met.items() if there}
+
+
+@pytest.mark.slow
+def test_one_pattern_gives_the_rows_of_composition() -> None:
+    tally: Counter[str] = Counter()
+
+    @settings(max_examples=200)
+    @given(hierarchies_of_all_matches(), st.data())
+    def check(one: Hierarchy, data: st.DataObject) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HybridWarning)
+            tally.update(compare(one, data))
+
+    forms = ("matches with one last event", "matches of different variables", "rows before", "computed beforehand",
+             "layers take over", "functions")  # fmt: skip
+    drawn_until(check, lambda: all(tally[form] for form in forms))
+    assert [form for form in forms if not tally[form]] == []

@@ -29,7 +29,7 @@ from tests.hierarchies import (
     plan_of,
 )
 from tests.matching.memory_store import MemoryStore
-from tests.properties.comparing import drawn_alike
+from tests.properties.comparing import drawn_alike, drawn_until
 
 SELECTIONS = ["NEXT", "ANY", "PARTITION"]
 #: Bytes of all layers: nothing stays; some does; nothing has to leave.
@@ -112,7 +112,7 @@ def test_layers_of_several_streams_that_leave_memory_change_nothing(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
-        check()
+        drawn_until(check, lambda: tally["matches"] > 20 and tally["read back"] > 20)
     record_property("examples", str(dict(tally)))
     assert tally["matches"] > 20
     assert tally["read back"] > 20

@@ -52,6 +52,16 @@ EXAMPLES = {
     "an event is negated only before a box begins": (
         over(visit(), statement("A ~P V", "NEXT", f"{V}, {of('AP')}")),
         "a1@0 x1@1 p1@2 y1@3 a2@4 p2@5 x2@6 y2@7", "a1 {x1 y1}"),
+    "PREV is the event or match before: b1 comes right after a match": (
+        over(visit(), statement("V B", "ANY", f"{V}, {of('B')} AND PREV(i) IS NULL")),
+        "x1@1 y1@2 b1@3 b2@4", "{x1 y1} b1"),
+    "PREV of a match is an event that it has, or a match that began before": (
+        over({"visit": statement("X Y", "ANY", of("XY"))}, statement("V", "ANY", f"{V} ON PREV(t0) = t1")),
+        "x1@1 x2@2 y1@3 y2@4", "{x1 y1} ; {x1 y2}"),
+    "PREV reads a match that is longer than WITHIN around it": (
+        over(visit(), statement("(A B | V)", "ANY", f"{V}, {of('AB')} AND PREV(t1) - PREV(t0) > INTERVAL 5 MICROSECOND",
+                                3)),
+        "x1@0 a1@8 y1@9 b1@10 a2@11 b2@12", "a1 b1"),
     "WITHIN from the earliest first event": (
         over(visit(), statement("V B", "NEXT", f"{V}, {of('B')}", 5)),
         "x1@0 y1@4 b1@6 x2@7 y2@8 b2@9", "{x2 y2} b2"),

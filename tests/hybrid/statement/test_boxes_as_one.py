@@ -83,6 +83,34 @@ def test_a_statement_gives_the_rows_and_evidence_of_layers(as_layers: Callable[[
     assert {"V.X", "W.Y", "B"} < set(layers.evidence()["variable"].to_pylist())
 
 
+#: Matches of different variables; functions, a cast and PREV, of which nothing fails.
+LONG = f"""WITH visit AS (SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES X.v AS v, count(*) AS n, PREV(X.v) AS before
+    AFTER MATCH NO SKIP PATTERN (X+ Y) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL ANY MATCH
+    DEFINE X AS upper(s) = 'X' AND v::VARCHAR::INTEGER < 9, Y AS s LIKE 'y%' AND v <> PREV(v)))
+    {TRIP.replace("V.rise", "V.before").replace("W.t1", "B.t1").replace("rise > 1", "n < 4")
+     .replace("(A V W B)", "(A V B{1,2})").replace("W AS PATTERN visit, ", "").replace("60 SECOND", "20 SECOND")}"""
+
+
+def test_matches_of_different_variables_are_those_of_layers(
+    db: Database, as_layers: Callable[[], None], pushed: list[int]
+) -> None:
+    found = hybrid.sql(LONG, seen=SEEN)
+    shown = ordered(found.arrow()), ordered(found.evidence()), str(found.tree(3))
+    assert sum(pushed) == 2 * SEEN.num_rows
+    assert "runs as one pattern: A V_X+ V_Y B{1,2}, in one search where layers have 2" in db.explain(LONG, "program")
+    alerts = db.watch(LONG)
+    for start in range(0, SEEN.num_rows, 170):
+        db.push("seen", SEEN.slice(start, 170))
+    db.advance("seen", None)
+    assert sorted(ordered(alerts.fetch())) == sorted(shown[0])
+    assert sorted(ordered(db.sql(LONG).arrow())) == sorted(shown[0])
+    as_layers()
+    layers = hybrid.sql(LONG, seen=SEEN)
+    assert shown == (ordered(layers.arrow()), ordered(layers.evidence()), str(layers.tree(3)))
+    assert len(shown[0]) > 100
+
+
 def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database, pushed: list[int]) -> None:
     expected = ordered(hybrid.sql(TEXT, seen=SEEN).arrow())
     alerts = db.watch(TEXT)

@@ -10,7 +10,7 @@ import pytest
 
 from matching.batch import EventBatch, Matches
 from matching.feed import Feed
-from matching.hierarchy import choice, flattened
+from matching.hierarchy import choice, flattened, ragged
 from matching.hierarchy.choice import AsOne, as_one
 from matching.hierarchy.flattened import FlattenedMatcher
 from matching.hierarchy.matcher import HierarchyMatcher
@@ -155,6 +155,87 @@ def test_only_events_that_matches_to_come_may_have_are_kept(monkeypatch: pytest.
     more = batch_of(events_of("a0@400 x1@400 y2@401 b3@402"))
     more = replace(more, offset=more.offset + 400)
     assert told([matcher.push(more)]) == told([by_layers.push(more)])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "visit"), [("A V B", "X+ Y"), ("A+ V B", "X Y"), ("A V+ B", "X Y"), ("A V{1,2} B?", "X Y"),
+                           ("A? V B+", "X{1,2} Y"), ("A V", "X+ Y"), ("A+ V+", "X Y")],
+)  # fmt: skip
+def test_matches_of_different_variables_come_in_the_order_of_the_layers(pattern: str, visit: str) -> None:
+    """With the path of each event: V[2].X of the second V."""
+    wide = "X AS s IN ('x', 'b'), Y AS s IN ('y', 'b')"  # an event may be taken by several variables
+    inner = statement(visit, "ANY", wide, measures="count(*) AS n")
+    conditions = [text for name, text in (("A", "A AS s IN ('a', 'b')"), ("B", B)) if name in pattern]
+    outer = statement(pattern, "ANY", ", ".join([*conditions, "V AS PATTERN visit"]), 7, measures="count(*) AS n")
+    of = plan_of(over({"visit": inner}, outer))
+    seen = events_of("a0@0 b1@1 x2@2 a3@2 y4@3 b5@4 b6@5 x7@6 y8@7 b9@8 b10@9")
+    matcher, batch = one(of), batch_of(seen)
+    assert matcher.way.one.steps
+    found = told([matcher.push(batch.slice(0, 6)), matcher.push(batch.slice(6, len(seen)))])
+    matches = composed(of, seen)
+    assert found == ([tuple(m.leaves()) for m in matches], [tuple(m.row.values()) for m in matches])
+    assert len(found[0]) > 15
+    assert ("V[2].X" in {path for match in found[0] for path, _ in match}) == ("V+" in pattern or "V{" in pattern)
+
+
+def test_matches_far_from_each_other_are_left_to_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their order is told by numbers of 62 bits."""
+    monkeypatch.setattr(ragged, "WIDTH_MAX", 2)
+    of = plan(statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n"))
+    matcher = one(of)
+    assert told([matcher.push(batch_of(SEEN))]) == expected(of)
+    assert matcher.why_layers == "matches lie too far from each other for one pattern"
+
+
+@pytest.mark.parametrize("many", [2, 1 << 14])
+def test_rows_beside_the_match_are_kept_of_each_partition(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    """Of a key that was not seen for long, too."""
+    monkeypatch.setattr(flattened, "SIEVED_MIN", many)
+    monkeypatch.setattr(flattened, "KEPT_MAX", 4)
+    rises = statement("X Y", "ANY", f"{X} AND PREV(i, 2) IS NOT NULL, {Y} AND PREV(s) <> 'z'", key=True,
+                      measures="PREV(X.i) AS n")  # fmt: skip
+    outer = statement("V B", "ANY", f"V AS PATTERN rises, {B}", 20, key=True)
+    of = plan_of(over({"rises": rises}, outer))
+    rng = np.random.default_rng(3)
+    of_key = rng.choice(list("pqrst"), 400, p=[0.5, 0.4, 0.06, 0.03, 0.01])
+    types = rng.choice(list("xybz"), 400)
+    seen = events_of(" ".join(f"{t}{i}@{i}{{{k}}}" for i, (t, k) in enumerate(zip(types, of_key))))
+    batch, by_layers = batch_of(seen), layers(of)
+    matcher, found, expected_ones = one(of), [], []
+    for i in range(0, 400, 5):
+        found.append(matcher.push(batch.slice(i, i + 5)))
+        expected_ones.append(by_layers.push(batch.slice(i, i + 5)))
+        assert sum(map(len, matcher._kept)) <= (120 if many == 2 else 400)
+        if i % 40:
+            continue
+        state = matcher.snapshot()
+        after = one(of)
+        after.restore(state)
+        after.to_layers("a test")
+        rest = layers(of)
+        for part in range(0, i + 5, 5):
+            rest.push(batch.slice(part, part + 5))
+        more = batch.slice(i + 5, 400)
+        assert told([after.push(more)]) == told([rest.push(more)])
+    assert told(found) == told(expected_ones)
+    assert len(told(found)[0]) > 100
+
+
+def test_a_condition_that_fails_for_an_event_is_left_to_layers() -> None:
+    """It is computed of every event; layers read it of those that come into question."""
+    fails = "CAST(CASE s WHEN 'z' THEN 'none' ELSE '1' END AS INT)"
+    of = plan(statement("X Y", "ANY", f"{X} AND {fails} + 1 = 2, {Y} AND i > X.i + {fails}", measures="X.i AS n"))
+    for z in range(len(SEEN) + 1):
+        seen = [*SEEN]
+        for i in range(z, len(SEEN), 3):
+            seen[i] = replace(SEEN[i], type="z")
+        for purpose in (Purpose.MATCHES, Purpose.ROWS):
+            matcher, by_layers, batch = one(of, purpose), layers(of), batch_of(seen)
+            assert len(matcher.way.one.computed) == 2
+            for i in range(len(seen)):
+                found, wanted = matcher.push(batch.slice(i, i + 1)), by_layers.push(batch.slice(i, i + 1))
+                assert output([found]) == output([wanted])
+                assert (matcher.why_layers is None) == all(e.type != "z" for e in seen[: i + 1])
 
 
 def test_one_pattern_or_layers() -> None:

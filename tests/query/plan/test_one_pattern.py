@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from query.plan.one_pattern import OnePattern, one_pattern
+from query.plan.expression import show
+from query.plan.one_pattern import ElementStep, OnePattern, one_pattern
 from tests.hierarchies import over, plan_of, statement
 
 X, Y, A, B = "X AS s = 'x'", "Y AS s = 'y'", "A AS s = 'a'", "B AS s = 'b'"
@@ -43,6 +44,18 @@ def test_boxes_in_boxes_and_repeated_ones_have_their_paths() -> None:
     assert [way.paths[i] for i in way.order] == ["B", "T.V.Y", "T.A", "T.V.X", "T[2].V.Y", "T[2].A", "T[2].V.X"]
 
 
+def test_matches_of_different_variables_have_the_steps_to_each() -> None:
+    visits = statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")
+    way = one(statement("A V{1,2} B?", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), visit=VISIT)
+    assert (str(way.plan.pattern), way.paths, way.order) == ("A (V_X V_Y){1,2} B?", ("A", "V.X", "V.Y", "B"), ())
+    first, later = (ElementStep("V", 1, "visit", repeated=True, begins=begins) for begins in (True, False))
+    of_visits = (first, ElementStep("X", 0)), (later, ElementStep("Y", 1))
+    assert way.steps == ((ElementStep("A", 0),), *of_visits, (ElementStep("B", 2),))
+    way = one(statement("V B", "ANY", f"V AS PATTERN visit, {B}", 9), visit=visits)
+    box = ElementStep("V", 0, "visit")
+    assert way.steps == ((box, ElementStep("X", 0)), (box, ElementStep("Y", 1)), (ElementStep("B", 1),))
+
+
 @pytest.mark.parametrize(
     ("define", "integers"),
     [("i > X.i", ()), ("i - X.i > 3", ("i",)), ("(i + 2 * X.i) % 7 < 3 AND i IS NOT NULL", ("i",)),
@@ -68,18 +81,40 @@ def test_a_measure_of_a_box_must_be_possible_too() -> None:
     [
         ("the pattern has no WITHIN", statement("A V", "ANY", f"{A}, V AS PATTERN visit"), VISIT),
         ("the pattern is SELECTION SKIP TILL NEXT", statement("A V", "NEXT", f"{A}, V AS PATTERN visit", 9), VISIT),
-        ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
-        ("matches differ in their variables", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X+ Y", "ANY", f"{X}, {Y}", measures="count(*) AS n")),
-        ("rows beside the match are read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X Y", "ANY", f"{X}, {Y} AND i > PREV(i)", measures="X.i AS n")),
+        ("matches differ in their variables", statement("A+? V", "ANY", f"{A}, V AS PATTERN visit", 9), VISIT),
+        ("matches differ in their variables", statement("(A | B) V", "ANY", f"{A}, {B}, V AS PATTERN visit", 9), VISIT),
+        ("matches differ in their variables", statement("A+ V", "ANY", f"{A}, V AS PATTERN visit", 9),
+         statement("X (Y | B)", "ANY", f"{X}, {Y}, {B}", measures="count(*) AS n")),
+        ("NEXT is read", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
+         statement("X Y", "ANY", f"{X}, {Y} AND i > NEXT(i)", measures="X.i AS n")),
         ("a negation at an edge", statement("A V ~B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9), VISIT),
         ("the condition of Y may fail", statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9),
-         statement("X Y", "ANY", f"{X}, Y AS strlen(s) > 1", measures="X.i AS n")),
+         statement("X Y", "ANY", f"{X}, {Y} AND levenshtein(s, X.k) < 3", measures="X.i AS n")),
+        ("the condition of V may fail", statement("A V", "ANY", f"{A}, V AS PATTERN visit ON m::INT > 3", 9),
+         statement("X Y", "ANY", f"{X}, {Y}", measures="X.k AS m")),
     ],
 )  # fmt: skip
 def test_why_layers_run(why: str, outer: str, visit: str) -> None:
     assert str(found(outer, visit=visit)).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("define", "computed", "integers"),
+    [
+        ("lower(s) = lower(X.s)", [], ()), ("strlen(s) > 1", [], ()), ("s LIKE 'y%'", [], ()),
+        ("k::INT > 3", ["((s = 'y') AND (CAST(k AS INTEGER) > 3))"], ()),
+        ("k::INT > X.i", ["CAST(k AS INTEGER)"], ()),
+        ("k::BIGINT - X.k::BIGINT > 3", ["CAST(k AS BIGINT)"], ("#computed 0",)),
+        ("sqrt(PREV(i)) > 3", ["((sqrt(i)) > 3)"], ()), ("PREV(i) < 3 AND i < PREV(X.i, 2)", [], ()),
+        ("i - PREV(i) < 3", [], ("i",)), ("sum(X.k::INT) > 3", ["CAST(k AS INTEGER)"], ("#computed 0",)),
+    ],
+)  # fmt: skip
+def test_what_may_fail_of_one_event_is_computed_beforehand(
+    define: str, computed: list[str], integers: tuple[str, ...]
+) -> None:
+    visit = statement("X Y", "ANY", f"{X}, {Y} AND {define}", measures="X.i AS n")
+    way = one(statement("A V", "ANY", f"{A}, V AS PATTERN visit", 9), visit=visit)
+    assert ([show(c.value) for c in way.computed], way.integers) == (computed, integers)
 
 
 def test_events_inside_and_around_a_box_are_compared_at_once() -> None:
