@@ -100,6 +100,7 @@ def expire(
     period or left by a crash."""
     from archive import upkeep
     from hybrid.rows.times import instant_us, show_us
+    from hybrid.rows.words import counted
 
     for table in _tables(directory, stream):
         snapshot = table.snapshot()
@@ -109,12 +110,13 @@ def expire(
             edge_us = span[1] - table.schema.lateness_us - table.schema.retention_us
         if edge_us is not None:
             old = snapshot.max_us < edge_us
-            said = f"{int(old.sum()):,} files, {int(snapshot.rows[old].sum()):,} events before {show_us(edge_us)}"
+            files, events = counted(int(old.sum()), "file"), counted(int(snapshot.rows[old].sum()), "event")
+            said = f"{files}, {events} before {show_us(edge_us)}"
             if not dry_run:
                 upkeep.expire(table, edge_us)
             say(f"{table.schema.name}: {'would remove' if dry_run else 'removed'} {said}")
         deleted = upkeep.vacuum(table, grace, dry_run)
-        say(f"{table.schema.name}: {'would delete' if dry_run else 'deleted'} {len(deleted):,} files")
+        say(f"{table.schema.name}: {'would delete' if dry_run else 'deleted'} {counted(len(deleted), 'file')}")
 
 
 @app.command()
@@ -162,6 +164,7 @@ def verify(
     from hybrid.cli.output import progress
     from hybrid.database.pattern_file import patterns_fault
     from hybrid.database.repair import declaration_fault
+    from hybrid.rows.words import counted
     from query.errors import DataError
 
     wrong = False
@@ -187,7 +190,7 @@ def verify(
             say(f"{name}: {plain:,} files without checksums, from an earlier release or another program")
         beside = f"{kinds['waiting']:,} removed files and {kinds['orphan']:,} left by a crash"
         beside = f"; hybrid archive expire deletes {beside}"
-        said = f"{name}: {count:,} files, {kinds['broken']:,} faults"
+        said = f"{name}: {counted(count, 'file')}, {counted(kinds['broken'], 'fault')}"
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
     if (message := patterns_fault(place_of(directory))) is not None:
         wrong = True
@@ -268,11 +271,12 @@ def snapshot(
     from archive.place import place_of
     from hybrid.cli.output import progress
     from hybrid.database.backup import snapshot as copy
+    from hybrid.rows.words import counted
 
     with progress(f"copying {directory}"):
         done = copy(place_of(directory), place_of(target))
-    say(f"{done.streams:,} streams in {target}: {done.files:,} data files of {done.bytes:,} bytes copied, "
-        f"{done.known:,} already there")  # fmt: skip
+    say(f"{counted(done.streams, 'stream')} in {target}: {counted(done.files, 'data file')} of {done.bytes:,} bytes "
+        f"copied, {done.known:,} already there")  # fmt: skip
 
 
 @app.command()

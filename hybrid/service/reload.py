@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybrid.rows.words import counted
 from hybrid.service.app_file import AppError, load
 from hybrid.service.changes import Settling, check_change, check_not_emptied
 from hybrid.service.context import Context
@@ -98,5 +99,5 @@ class Reload:
             outlets.leave(name)
             context.trouble.well(f"sink {name}")
         self._intake.open_rest()
-        context.say(f"reloaded {app.path.name}: {len(sources.readers)} sources, {len(queries.running)} queries, "
-                    f"{len(outlets.by_name)} sinks")  # fmt: skip
+        context.say(f"reloaded {app.path.name}: {counted(len(sources.readers), 'source')}, "
+                    f"{counted(len(queries.running), 'query')}, {counted(len(outlets.by_name), 'sink')}")  # fmt: skip

@@ -18,6 +18,7 @@ from archive.history import KEEPER
 from archive.writer import RENEWER
 from hybrid.database.database import Database
 from hybrid.join.daemons import Daemons
+from hybrid.rows.words import counted
 from hybrid.service.app import App
 from hybrid.service.app_tables import SinkTable, SourceTable
 from hybrid.service.blocked import blocked_streams
@@ -119,8 +120,9 @@ class Service:
         except BaseException:
             self.outlets.unlock()
             raise
-        context.say(f"running {context.app.path.name}: {len(self.sources.readers)} sources, "
-                    f"{len(self.queries.running)} queries, {len(self.outlets.by_name)} sinks")  # fmt: skip
+        sources, queries, sinks = self.sources.readers, self.queries.running, self.outlets.by_name
+        context.say(f"running {context.app.path.name}: {counted(len(sources), 'source')}, "
+                    f"{counted(len(queries), 'query')}, {counted(len(sinks), 'sink')}")  # fmt: skip
 
     def _begin(self) -> None:
         """Starts everything from the last checkpoint."""

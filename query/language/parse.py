@@ -40,6 +40,7 @@ from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, is_table, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
 from query.language.names import quoting_hint
+from query.language.pieces import widest
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
@@ -128,7 +129,7 @@ def _modules(
         if entry is not None and _is_added(tokens, entry):
             entry = None  # the pattern itself, without the columns that FROM shows
         if entry is not None and not _is_read(tokens, entry):
-            unread = _with(unread, Span(tokens.items[entry.open].end, tokens.items[entry.close].start))
+            unread = widest(unread, Span(tokens.items[entry.open].end, tokens.items[entry.close].start))
         if name in found or any(s.start <= place < s.end for s in unread):
             continue
         if entry is None and name not in patterns:
@@ -162,15 +163,8 @@ def _modules(
         for entry in entries.values():
             span = Span(tokens.items[entry.open].end, tokens.items[entry.close].start)
             if _has_pattern(tokens, entry) and not _is_read(tokens, entry) and not _is_added(tokens, entry):
-                unread = _with(unread, span)
+                unread = widest(unread, span)
     return tuple(found.values()), tuple(unread)
-
-
-def _with(spans: list[Span], span: Span) -> list[Span]:
-    """Returns spans with a further one, and of those that lie in others only these."""
-    if any(s.start <= span.start and span.end <= s.end for s in spans):
-        return spans
-    return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]
 
 
 def _of_itself(tokens: Tokens, i: int, inside: tuple[str, ...]) -> QueryError:

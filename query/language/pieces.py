@@ -43,3 +43,10 @@ class ComposedSql:
             at += len(piece.sql)
         last = self.pieces[-1].span.end if self.pieces else 0
         return Span(last, last)
+
+
+def widest(spans: list[Span], span: Span) -> list[Span]:
+    """Returns spans with a further one, and of those that lie in others only these."""
+    if any(s.start <= span.start and span.end <= s.end for s in spans):
+        return spans
+    return [*(s for s in spans if not (span.start <= s.start and s.end <= span.end)), span]

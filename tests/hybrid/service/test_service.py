@@ -52,7 +52,7 @@ def test_events_in_rows_out(bench: Bench) -> None:
     assert source.closed
     assert bench.sinks["alerts"].closed
     assert source.acknowledged[-1] == {"feed/0": 5}
-    assert bench.said[0] == "running app.toml: 1 sources, 1 queries, 1 sinks"
+    assert bench.said[0] == "running app.toml: 1 source, 1 query, 1 sink"
 
 
 @pytest.mark.slow
