@@ -131,10 +131,14 @@ def top(where: Where = str(APP)) -> None:
     told = read_status(directory)
     try:
         if not sys.stdout.isatty():
+            shown = "\n".join(lines(told, time.time()))
             while True:
-                print("\n".join(lines(told, time.time())), flush=True)
+                print(shown, flush=True)
                 time.sleep(TOP_EVERY_S)
-                told = read_status(directory)
+                try:
+                    shown = "\n".join(lines(read_status(directory), time.time()))
+                except DataError as error:  # the directory was moved, or its disk unmounted: it may come back
+                    shown = str(error)
         from rich.live import Live
 
         with Live(auto_refresh=False) as live:
@@ -143,7 +147,7 @@ def top(where: Where = str(APP)) -> None:
                 time.sleep(TOP_EVERY_S)
                 try:
                     live.update(rendered(read_status(directory), time.time(), live.console.width), refresh=True)
-                except DataError as error:  # the directory was moved, or its disk unmounted: it may come back
+                except DataError as error:  # as in a pipe
                     live.update(str(error), refresh=True)
     except KeyboardInterrupt:
         pass
