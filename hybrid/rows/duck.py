@@ -18,6 +18,7 @@ import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.operators import operator_hint
 from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
@@ -194,6 +195,7 @@ def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ
     message = re.sub(r"^\w+ Error: ", "", first_line(error)) if lines else "DuckDB rejects the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
+    hint = hint or operator_hint(message, text)
     lowered = message.lower()
     if isinstance(error, duckdb.PermissionException):
         hint = NO_ACCESS

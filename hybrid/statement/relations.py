@@ -19,7 +19,7 @@ from archive.search.search import SearchReport
 from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
-from hybrid.rows.faults import fault
+from hybrid.rows.faults import NO_CONNECTION, fault
 from hybrid.rows.frames import given_by
 from hybrid.rows.inputs import (
     TIME_TYPES,
@@ -274,7 +274,7 @@ class Relations:
             raise fault("HQ100", what, query.text, "use the rows of the result", query_head(query))
         if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
             hint = "hybrid.sql(text, connection); the result is DuckDB's row count"
-            what = f"{query.kind.value} needs a DuckDB connection to write to"
+            what = f"{query.kind.value} {NO_CONNECTION}"
             raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
 
     def expect(self, query: ast.QuerySyntax) -> None:
