@@ -184,13 +184,16 @@ def check_memory_limit(limit: str) -> None:
         raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
-def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError | DataError:
-    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory.
+def query_error(
+    error: duckdb.Error | OSError, text: str, about: str = "", code: str = "HQ100"
+) -> QueryError | DataError:
+    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory. error: an OSError if Arrow
+    was reading from DuckDB.
 
     about: the part of the text in question (default: all of it). The span is the first name in the message that is
     found there, or else the whole part."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException) or str(error).startswith("Out of Memory Error"):
         return out_of_memory(lines[0] if lines else "")
     message = re.sub(r"^\w+ Error: ", "", first_line(error)) if lines else "DuckDB rejects the statement"
     hints = ("candidate", "did you mean")
