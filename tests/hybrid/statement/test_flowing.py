@@ -161,7 +161,7 @@ def test_a_fault_of_a_select_is_an_error_of_the_statement_wherever_it_is(at: int
     text = FALLS.replace("FROM t", "FROM (SELECT * REPLACE (v::INTEGER AS v) FROM texts)")
     with pytest.raises(hybrid.QueryError, match=r"error\[HQ100\]: Could not convert string 'x'"):
         hybrid.sql(text, connection)
-    with pytest.raises(hybrid.DataError, match="table t: .* convert string 'x'") as error:
+    with pytest.raises(hybrid.DataError, match=r"table t: .* convert string 'x'") as error:
         hybrid.sql(FALLS, t=connection.sql("SELECT * REPLACE (v::INTEGER AS v) FROM texts"))
     assert "path of a file" not in str(error.value)
 
