@@ -47,8 +47,8 @@ def _may_be_large(opened: Opened, stream: Stream) -> bool:
 def backtests(
     opened: Opened, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any], stop: Stop
 ) -> list[Result]:
-    """Returns the results of several queries over the same events. start, end: see Database.backtest. stop: that of the
-    `limited` around the call. Call it without the lock. Raises DataError and QueryError."""
+    """Returns the results of several queries over the same events. start, end: see Database.backtest. stop: that the
+    work asks. Call it without the lock. Raises DataError and QueryError."""
     start_us = instant_us(start, "the start of a backtest")
     end_us = None if end is None else instant_us(end, "the end of a backtest")
     if end_us is not None and start_us > end_us:
