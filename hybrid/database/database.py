@@ -711,8 +711,8 @@ class Database:
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """Returns the stages of planning of a statement over streams and named tables as text. Reads no events.
 
-        stage: ast, plan, nfab, automaton, program, all of these, or kernel. tables: named tables, as in hybrid.sql. Raises QueryError,
-        DataError."""
+        stage: ast, plan, nfab, automaton, program, all of these, or kernel. tables: named tables, as in hybrid.sql.
+        Raises QueryError, DataError."""
         with self._lock:
             self._opened.check()
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}
