@@ -64,7 +64,6 @@ def table(rows: int, keys: int = 5, seed: int = 1) -> pa.Table:
 
 def written(directory: Path, rows: pa.Table, name: str = "t.parquet") -> str:
     path = directory / name
-    # A table that is written in groups of 300 rows.
     pq.write_table(rows, path, row_group_size=300)
     return str(path)
 
