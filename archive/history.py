@@ -195,8 +195,8 @@ class History:
 
         Holds the arrays by reference: do not write to them again. Costs a few passes over int64 columns, a write to
         disk with a log, and a flush every memory_rows_max rows. Raises DataError and appends nothing if the columns
-        differ from the declared ones or the log cannot be written. After a Ctrl-C the flush is left off.
-        If it fails, it raises too, but all events stay in memory and the next append or flush tries again.
+        differ from the declared ones or the log cannot be written. If the flush fails, it raises, too, but all events
+        stay in memory and the next append or flush tries again; a Ctrl-C leaves the flush to these without an error.
         """
         if len(batch) != len(late):
             raise ValueError(f"{len(batch)} events, but {len(late)} marks")

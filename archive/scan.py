@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from archive import sums
+from archive.head import LOG
 from archive.layout import LATE, OFFSET, SEQ, SOURCE, from_stored_rows, stored_schema, time_name
 from archive.place import SCHEME, Place
 from archive.recent import TIME_MAX_US, TIME_MIN_US, BoolArray, KeyRange, ResolvedRequest, columns_schema
@@ -492,6 +493,11 @@ def checked(
     try:
         sums.check(directory, ((table.paths[i], int(table.sizes[i])) for i in index), wanted, time_name(schema))
     except sums.Damaged as error:
+        if error.gone and not (directory / LOG).exists():
+            raise DataError(
+                f"the archive of {schema.name} in {directory} does not exist any more",
+                "the stream was dropped, or its directory removed: read evidence before that",
+            ) from None
         raise DataError(
             f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
             "restore the file from a copy, or run hybrid archive repair, which sets it aside",

@@ -32,6 +32,7 @@ from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
+from query.language.operators import operator_hint
 from query.plan.boxes import as_written
 from query.plan.expression import (
     Call,
@@ -521,9 +522,9 @@ def query(
 def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
     """Returns the function that makes the error of these expressions from DuckDB's message."""
     shown = ", ".join(map(as_written, expressions))
+    guard = f"guard it with TRY(...), TRY_CAST or CASE in: {shown}"
     return lambda reason: DataError(
-        f"a condition or measure cannot be computed for these rows: {reason}",
-        f"guard it with TRY(...), TRY_CAST or CASE in: {shown}",
+        f"a condition or measure cannot be computed for these rows: {reason}", operator_hint(reason, shown) or guard
     )
 
 

@@ -37,6 +37,7 @@ from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
+from query.language.operators import operator_hint
 from query.plan.boxes import as_written
 from query.plan.expression import (
     Aggregate,
@@ -574,8 +575,9 @@ PREFIX_ROWS = 1 << 20
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:
     """Returns a function that makes the error of a measure from DuckDB's message."""
     shown = ", ".join(map(as_written, expressions))
+    guard = f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
     return lambda reason: DataError(
-        f"a measure cannot be computed for these rows: {reason}", f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
+        f"a measure cannot be computed for these rows: {reason}", operator_hint(reason, shown) or guard
     )
 
 

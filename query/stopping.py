@@ -48,10 +48,11 @@ def heed(rows: int = 0) -> None:
 
 
 def expect(rows: int) -> None:
-    """Notes that so many rows more are to be matched."""
+    """Notes that so many rows more are to be matched. Those that were matched before, while they were read, belong to
+    the total."""
     stop = _stop.get()
     if stop is not None:
-        stop.total = (stop.total or 0) + rows
+        stop.total = (stop.rows if stop.total is None else stop.total) + rows
 
 
 def bytes_max() -> int | None:

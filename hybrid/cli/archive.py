@@ -306,13 +306,14 @@ def search(
     from archive.snapshot import HistorySnapshot
     from hybrid.cli.given import query_text
     from hybrid.database.pattern_file import read_patterns
+    from hybrid.rows.duck import interruptible
+    from hybrid.rows.limited import limited, memory_of
     from hybrid.rows.times import instant_us
     from hybrid.statement.progress import of_statement, progress
     from hybrid.statement.relations import Relations
     from hybrid.statement.statement import answer
     from hybrid.statement.stream_input import StreamInput
     from query.language.named import used_patterns
-    from query.stopping import Stop, stopping
 
     low_us = None if since is None else instant_us(since, "--from")
     high_us = None if until is None else instant_us(until, "--to")
@@ -333,8 +334,13 @@ def search(
     texts = {key: pattern.text for key, pattern in read_patterns(place_of(directory)).items()}
     used = used_patterns(statement, texts, list(streams))
     given = Relations(statement, {}, streams, search_rows_min=-1, spark=by_spark, patterns=used)
-    stop = Stop()
-    with stopping(stop), progress(of_statement(stop)), given.open() as relations:
+    with (
+        interruptible(),
+        limited(statement, None, None) as stop,
+        progress(of_statement(stop)),
+        given.open() as relations,
+    ):
+        stop.bytes_max = memory_of(relations.connection)
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from query.errors import QueryError
+    from query.errors import Diagnostic, QueryError
 
 
 def query_text(text: str) -> str:
@@ -89,18 +89,21 @@ def open_tables(tables: list[str] | None) -> dict[str, Any]:
 
 
 def with_file_hints(error: QueryError) -> QueryError:
-    """Returns an error with the hint to name a file for each unknown table, if it has no other hint."""
+    """Returns an error with the hint to name a file for each unknown table, if it has no other hint, and for a
+    statement that writes to a connection."""
     from dataclasses import replace
 
+    from hybrid.rows.faults import NO_CONNECTION
     from query.errors import QueryError
 
-    shown = [
-        replace(fault, hint=f"-t {name[1]}=FILE names its file")
-        if not fault.hint and (name := re.fullmatch(r"unknown table (?:or stream )?(\w+)", fault.message))
-        else fault
-        for fault in error.diagnostics
-    ]
-    return QueryError(shown, error.text)
+    def hinted(fault: Diagnostic) -> Diagnostic:
+        if not fault.hint and (name := re.fullmatch(r"unknown table (?:or stream )?(\w+)", fault.message)):
+            return replace(fault, hint=f"-t {name[1]}=FILE names its file")
+        if fault.message.endswith(NO_CONNECTION):
+            return replace(fault, hint="keep rows in a file: COPY (SELECT ...) TO 'rows.parquet'")
+        return fault
+
+    return QueryError([hinted(fault) for fault in error.diagnostics], error.text)
 
 
 def _of_stdin() -> Any:

@@ -81,9 +81,9 @@ class Held:
     failure: str | None
 
 
-#: Methods that a service needs beside a database.
-_OF_SERVICES = frozenset({
-    "abandon", "begin_checkpoint", "held", "names_kept", "notes", "one_checkpoint", "patterns_in", "reached", "rows_of",
+#: Methods that only a service needs; completion and the reference leave them out.
+OF_SERVICES = frozenset({
+    "abandon", "begin_checkpoint", "held", "names_kept", "one_checkpoint", "patterns_in", "reached", "rows_of",
 })  # fmt: skip
 
 
@@ -126,7 +126,7 @@ class Database:
 
     def __dir__(self) -> list[str]:
         """Returns what completion shows: the methods for people, not those for a service."""
-        return [name for name in super().__dir__() if name not in _OF_SERVICES]
+        return [name for name in super().__dir__() if name not in OF_SERVICES]
 
     @property
     def _lock(self) -> threading.RLock:
@@ -711,8 +711,8 @@ class Database:
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """Returns the stages of planning of a statement over streams and named tables as text. Reads no events.
 
-        stage: ast, plan, nfab, automaton, program or all. tables: named tables, as in hybrid.sql. Raises QueryError,
-        DataError."""
+        stage: ast, plan, nfab, automaton, program, all of these, or kernel. tables: named tables, as in hybrid.sql.
+        Raises QueryError, DataError."""
         with self._lock:
             self._opened.check()
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}

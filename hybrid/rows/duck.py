@@ -18,6 +18,7 @@ import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.operators import operator_hint
 from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
@@ -183,17 +184,21 @@ def check_memory_limit(limit: str) -> None:
         raise DataError(message, "write it as '2GB' or '500MB'") from None
 
 
-def query_error(error: duckdb.Error, text: str, about: str = "", code: str = "HQ100") -> QueryError | DataError:
-    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory.
+def query_error(
+    error: duckdb.Error | OSError, text: str, about: str = "", code: str = "HQ100"
+) -> QueryError | DataError:
+    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory. error: an OSError if Arrow
+    was reading from DuckDB.
 
     about: the part of the text in question (default: all of it). The span is the first name in the message that is
     found there, or else the whole part."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException) or str(error).startswith("Out of Memory Error"):
         return out_of_memory(lines[0] if lines else "")
     message = re.sub(r"^\w+ Error: ", "", first_line(error)) if lines else "DuckDB rejects the statement"
     hints = ("candidate", "did you mean")
     hint = "; ".join(line.strip() for line in lines[1:3] if any(h in line.lower() for h in hints))
+    hint = hint or operator_hint(message, text)
     lowered = message.lower()
     if isinstance(error, duckdb.PermissionException):
         hint = NO_ACCESS

@@ -5,6 +5,9 @@ from __future__ import annotations
 from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 
+#: End of the message about a statement that writes tables, without a connection that keeps them.
+NO_CONNECTION = "needs a DuckDB connection to write to"
+
 
 def fault(code: str, message: str, text: str, hint: str = "", span: Span | None = None) -> QueryError:
     """Returns a QueryError with one diagnostic; its span is the whole text by default."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -34,6 +35,8 @@ BATCH_ROWS = 65_536
 SORTED_MAX = 1 << 21
 #: Most rows that are brought into another order in one call of Arrow.
 TAKEN_ROWS = 1 << 19
+#: Returns what raises our error for one of DuckDB or Arrow.
+Faults = Callable[[], AbstractContextManager[None]]
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 
 
@@ -87,7 +90,8 @@ class NamedTable:
 
 def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> NamedTable:
     """Returns a named table; see `to_arrow`."""
-    with _faults_of(name):
+    hint = "a string is read as the path of a file" if isinstance(data, str) else ""
+    with _faults_of(name, hint):
         source = _source(data, name, access)
         if source is None:
             raise DataError(
@@ -122,18 +126,16 @@ _OF_COLUMN = re.compile(r"Conversion failed for column (.+) with type \w+$")
 
 
 @contextmanager
-def _faults_of(name: str) -> Iterator[None]:
-    """Raises DataError for what Arrow or DuckDB cannot read of a named table."""
+def _faults_of(name: str, hint: str = "") -> Iterator[None]:
+    """Raises DataError for what Arrow or DuckDB cannot read of a named table. hint: to an error of DuckDB."""
     try:
         yield
     except DataError:
         raise
     except duckdb.PermissionException as error:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
-    except duckdb.Error as error:
-        raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
-    except OSError as error:  # of DuckDB, while Arrow reads from it
-        raise DataError(f"table {name}: {first_line(error)}", "a string is read as the path of a file") from None
+    except (duckdb.Error, OSError) as error:  # OSError: of DuckDB, while Arrow reads from it
+        raise DataError(f"table {name}: {first_line(error)}", hint) from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError,
             OverflowError) as error:  # fmt: skip
         where = _OF_COLUMN.search(str(error.args[-1])) if len(error.args) > 1 else None
@@ -196,21 +198,22 @@ def table_of(relation: Any, name: str) -> pa.Table:
     return conform(arrow_of(relation), name)
 
 
-def tables_of(relation: Any, name: str) -> Generator[pa.Table]:
+def tables_of(relation: Any, name: str, faults: Faults | None = None) -> Generator[pa.Table]:
     """Yields the rows of a DuckDB relation as they are read, conformed, in tables of about BATCH_ROWS rows. Nothing
-    else may run on its connection meanwhile. Raises DataError as `table_of` does."""
+    else may run on its connection meanwhile. faults: around each read; None: raises DataError as `table_of` does."""
     _refuse_unfaithful(relation, name)
-    return _conformed(relation.to_arrow_reader(BATCH_ROWS), name)
+    return _conformed(relation.to_arrow_reader(BATCH_ROWS), name, faults)
 
 
-def _conformed(reader: pa.RecordBatchReader, name: str) -> Generator[pa.Table]:
+def _conformed(reader: pa.RecordBatchReader, name: str, faults: Faults | None = None) -> Generator[pa.Table]:
     """Yields the batches of a reader as tables, one without rows if there is none. Closed early, it closes the reader:
-    DuckDB refuses other statements on a connection with an open result."""
+    DuckDB refuses other statements on a connection with an open result. faults: see `tables_of`."""
+    faults = faults or partial(_faults_of, name)
     came = False
     with reader:
         while True:
             heed()
-            with _faults_of(name):
+            with faults():
                 try:
                     table = pa.Table.from_batches([reader.read_next_batch()])
                 except StopIteration:

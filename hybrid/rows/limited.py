@@ -19,6 +19,7 @@ UNITS = {"": 1, **{f"{p}b": 1000**i for i, p in enumerate(("", "k", "m", "g", "t
 UNITS |= {f"{p}ib": 1024**i for i, p in enumerate(("k", "m", "g", "t"), 1)}
 #: Seconds after which DuckDB is interrupted once more, if it goes on.
 _AGAIN_S = 0.1
+_SHORTEST_S = 1e-6
 
 
 def bytes_of(limit: str) -> int:
@@ -35,13 +36,13 @@ def seconds_of(timeout: Any) -> float | None:
     """Returns the seconds of a timeout: a number of them, or a duration. Raises DataError."""
     if timeout is None:
         return None
-    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        us = int(timeout * 1_000_000) if 0 <= timeout < 1e12 else -1
-    else:
-        us = duration_us(timeout, "timeout")
-    if us <= 0:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    seconds = timeout if is_number else duration_us(timeout, "timeout") / 1_000_000
+    if not seconds >= _SHORTEST_S:  # NaN is neither
         raise DataError(f"timeout is {timeout!r}: it must be above 0", "write it as '30s', or as a number of seconds")
-    return us / 1_000_000
+    if seconds > threading.TIMEOUT_MAX:
+        raise DataError(f"timeout is {timeout!r}: it must be below 292 years", "leave it out for no limit")
+    return float(seconds)
 
 
 @contextmanager

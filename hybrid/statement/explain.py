@@ -56,7 +56,7 @@ def explain_plan(
     pattern, which has boxes, runs as layers where one pattern would be chosen; None: as chosen."""
     if stage not in (*STAGES, KERNEL, "all"):
         raise fault("HQ500", f"unknown stage {stage}", plan.text, f"available: {', '.join(STAGES)}, {KERNEL}, all")
-    wanted = STAGES if stage == "all" else (stage,)
+    wanted: tuple[str, ...] = STAGES if stage == "all" else (stage,)
     keeps = any(factor.histories for factor in plan.factors)
 
     def purpose() -> Purpose:
@@ -88,7 +88,9 @@ def explain_plan(
         "program": lambda: each(lambda p: str(chosen(p)), lambda way: str(way.chosen)) + _counted(plan),
         KERNEL: lambda: each(lambda p: _kernel(chosen(p)), lambda way: _kernel(way.chosen)),
     }
-    parts = [(name, shown[name]()) for name in wanted]
+    if not plan.factors:
+        wanted = tuple(name for name in wanted if name in ("ast", "plan"))
+    parts = [(name, shown[name]()) for name in wanted] or [(stage, "none: the statement has no pattern")]
     if len(parts) == 1:
         return parts[0][1]
     return "\n\n".join(f"== {name}\n{body}" for name, body in parts)

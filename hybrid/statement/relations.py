@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -19,7 +20,7 @@ from archive.search.search import SearchReport
 from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows import duck, positions
-from hybrid.rows.faults import fault
+from hybrid.rows.faults import NO_CONNECTION, fault
 from hybrid.rows.frames import given_by
 from hybrid.rows.inputs import (
     TIME_TYPES,
@@ -274,7 +275,7 @@ class Relations:
             raise fault("HQ100", what, query.text, "use the rows of the result", query_head(query))
         if self._own and query.kind in (ast.StatementKind.INSERT, ast.StatementKind.CREATE_TABLE):
             hint = "hybrid.sql(text, connection); the result is DuckDB's row count"
-            what = f"{query.kind.value} needs a DuckDB connection to write to"
+            what = f"{query.kind.value} {NO_CONNECTION}"
             raise fault("HQ100", what, query.text, f"pass one: {hint}", query_head(query))
 
     def expect(self, query: ast.QuerySyntax) -> None:
@@ -434,7 +435,7 @@ class Relations:
             return self.table(key, columns)
         select = f"SELECT * FROM {text}" if key is not None else text
         self._fill(self._selected(select))
-        try:
+        with self._faults_of(name):
             if VARYING & {w.lower() for w in re.findall(r"\w+", select)}:
                 columns = None  # read again, it would have other values
             relation = self.connection.sql(select)
@@ -444,8 +445,6 @@ class Relations:
                 return table_of(relation.project(", ".join(map(quote, kept))), name)
 
             return self._reading(text, pa.table({c: [] for c in relation.columns}), columns, read)
-        except duckdb.Error as error:
-            raise duck.query_error(error, self._text, name) from None
 
     def has_positions(self, text: str) -> bool:
         """True if the rows of an input that is not a stream have positions: a table, a frame, a file, or a SELECT that
@@ -544,12 +543,19 @@ class Relations:
         read = self._selected(select)
         if VARYING & {w.lower() for w in re.findall(r"\w+", select)} or read & {*self._given, *self._streams}:
             return None
-        try:
+        faults = partial(self._faults_of, plan.schema.name)
+        with faults():
             relation = self.connection.sql(select)
             kept = [c for c in relation.columns if c in plan.columns] or relation.columns[:1]
-            return tables_of(relation.project(", ".join(map(quote, kept))), plan.schema.name)
-        except duckdb.Error as error:
-            raise duck.query_error(error, self._text, plan.schema.name) from None
+            return tables_of(relation.project(", ".join(map(quote, kept))), plan.schema.name, faults)
+
+    @contextmanager
+    def _faults_of(self, name: str) -> Iterator[None]:
+        """Raises QueryError for what DuckDB cannot read of an input."""
+        try:
+            yield
+        except (duckdb.Error, OSError) as error:  # OSError: while Arrow reads from DuckDB
+            raise duck.query_error(error, self._text, name) from None
 
     def searched(self, factor: FactorPlan) -> StreamInput | None:
         """Returns the stream of a pattern factor if it is large enough to be searched in parts, else None."""

@@ -40,6 +40,7 @@ from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, is_table, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
 from query.language.names import quoting_hint
+from query.language.operators import operator_hint
 from query.language.pieces import widest
 from query.language.read import error_at, read_tokens
 from query.language.sase_trends import check_clauses, is_trend, recognize_trends
@@ -590,7 +591,7 @@ def _check_around(
             span = next(t.span for t in items if t.start >= inside.start)
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
-    hint = quoting_hint(text, span.start)
+    hint = operator_hint(message, text) or quoting_hint(text, span.start)
     if re.fullmatch(r"\S+\.\w+", text.strip()):
         hint = "a query is the statement itself: read the file, Path(...).read_text()"
     raise error_at(text, "HQ100", message, span, hint=hint)

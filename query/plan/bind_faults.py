@@ -6,12 +6,15 @@ from query.errors import Diagnostic, Span
 from query.language.ast import ExpressionText
 from query.language.duck import DuckFault
 from query.language.names import quoting_hint
+from query.language.operators import operator_hint
 
 
 def syntax_diagnostic(fault: DuckFault, text: ExpressionText) -> Diagnostic:
     """Returns HQ102 with its position inside the expression."""
     message = "expected an expression" if fault.message.startswith("SELECT clause") else fault.message
-    hint = "" if fault.start is None else quoting_hint(text.text, fault.start)
+    hint = operator_hint(fault.message, text.text)
+    if not hint and fault.start is not None:
+        hint = quoting_hint(text.text, fault.start)
     if fault.start is None or fault.end is None or fault.kind == "parser":
         return Diagnostic("HQ102", message, text.span, hint=hint)
     start = min(fault.start, max(0, len(text.text) - 1))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from query.errors import Diagnostic, Span
 from query.language import duck
 from query.language.duck import DuckFault, Settings
+from query.language.operators import OF_LISTS
 from query.language.session import collation_key, collation_of, zoned
 from query.plan.expression import (
     Aggregate,
@@ -116,6 +117,10 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
         hint = "cast one of them"
         if call[1] == "-" and call[2] == "(VARCHAR, VARCHAR)":
             hint = "cast both: CAST(x AS TIMESTAMP), or AS DOUBLE"
+        elif call[1] == "+" and "VARCHAR" in call[2]:
+            hint = "cast one of them, or join texts with ||"
+        elif call[1] == "&&":
+            hint = OF_LISTS
         if call[1].isidentifier() and candidates:
             hint = "available: " + "; ".join(candidates[:3])
         message = f"{call[1]} does not take {call[2]}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hybrid
+from hybrid.database.database import OF_SERVICES
 
 #: Classes that methods of the exported ones return, with the members that are for users; None: all public ones.
 RETURNED: dict[str, tuple[str, ...] | None] = {
@@ -25,8 +26,6 @@ RETURNED: dict[str, tuple[str, ...] | None] = {
     "hybrid.rows.evidence_tree.EvidenceTree": None,
     "hybrid.rows.compare.Difference": None,
     "hybrid.watch.rewind.Rewound": None,
-    "hybrid.watch.stream.Reached": None,
-    "hybrid.database.database.Held": None,
     "hybrid.database.backup.Copied": None,
     "archive.ingest.IngestReport": None,
     "query.schema.Schema": ("column", "field", "names", "widens", "to_dict", "from_dict"),
@@ -36,7 +35,7 @@ RETURNED: dict[str, tuple[str, ...] | None] = {
 }  # fmt: skip
 #: Public members of the exported classes that the service needs, and nobody else.
 OF_THE_SERVICE = {
-    "hybrid.database.database.Database": ("abandon", "begin_checkpoint", "names_kept", "one_checkpoint", "rows_of"),
+    "hybrid.database.database.Database": tuple(OF_SERVICES),
     "hybrid.watch.shedding.Shed": ("save",),
 }
 #: Special methods that a reader looks for.

@@ -8,6 +8,7 @@ import shutil
 import signal
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import hybrid
 from archive import upkeep
 from hybrid.cli import app
+from hybrid.statement import statement
 from query.errors import DataError
 
 COLUMNS = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE"}
@@ -140,8 +142,16 @@ def test_events_before_1970_expire(tmp_path: Path) -> None:
         assert db.sql("SELECT count(*) AS n FROM old").arrow().to_pylist() == [{"n": 20}]
 
 
-@pytest.mark.parametrize(("command", "work"), [("compact", "compact"), ("verify", "verify")])
-def test_ctrl_c_within_duckdb_ends_a_command(market, monkeypatch: pytest.MonkeyPatch, command: str, work: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "owner", "work"),
+    [
+        (["compact"], upkeep, "compact"), (["verify"], upkeep, "verify"),
+        (["search", "SELECT 1"], statement, "answer"),
+    ],
+)  # fmt: skip
+def test_ctrl_c_within_duckdb_ends_a_command(
+    market, monkeypatch: pytest.MonkeyPatch, command: list[str], owner: Any, work: str
+) -> None:
     # Before: a traceback that ended with `RuntimeError: Query interrupted`.
     def pressed(*_: object, **__: object) -> None:
         try:
@@ -149,6 +159,6 @@ def test_ctrl_c_within_duckdb_ends_a_command(market, monkeypatch: pytest.MonkeyP
         except KeyboardInterrupt:
             raise RuntimeError("Query interrupted") from None  # as DuckDB tells it
 
-    monkeypatch.setattr(upkeep, work, pressed)
-    code, out, _ = run(command, "-d", market)
+    monkeypatch.setattr(owner, work, pressed)
+    code, out, _ = run(*command, "-d", market)
     assert (code, out) == (130, "")

@@ -52,6 +52,9 @@ def test_tables_of_the_command_line(tmp_path: Path) -> None:
         # Before: no hint.
         assert "hint: -t statement=FILE names its file" in run.stderr
         assert run.returncode == 1
+    code, _, err = ran("shell", stdin="CREATE TABLE x AS SELECT 1;")
+    # Before: `pass one: hybrid.sql(text, connection)`.
+    assert (code, "COPY (SELECT ...) TO 'rows.parquet'" in err, "hybrid.sql" in err) == (1, True, False)
 
 
 @pytest.mark.parametrize(

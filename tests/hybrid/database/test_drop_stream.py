@@ -55,6 +55,16 @@ def test_nothing_of_it_is_left_on_disk(tmp_path: Path) -> None:
         assert list(db.streams()) == ["others"]
 
 
+def test_evidence_of_a_dropped_stream(tmp_path: Path) -> None:
+    with opened(tmp_path / "db") as db:
+        db.flush()
+        found = db.sql(RISES)
+        db.drop_stream("ticks")
+        # Before: `restore the file from a copy, or run hybrid archive repair`.
+        with pytest.raises(DataError, match="does not exist any more\nhint: the stream was dropped"):
+            found.evidence()
+
+
 def test_who_uses_it_is_named(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         alerts = db.watch(RISES.replace("LAST(v)", "LAST(ts) AS ts, LAST(v)"), name="rises", into="high")

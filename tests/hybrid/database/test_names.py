@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hybrid
+from hybrid.database.database import OF_SERVICES
 
 COLUMNS = {"ts": "TIMESTAMP", "v": "BIGINT"}
 FALL = (
@@ -115,7 +116,8 @@ def test_what_a_database_shows_of_itself(tmp_path: Path) -> None:
     # Before: <hybrid.database.database.Database object at 0x7f...>, and its methods for services in completions.
     assert repr(db) == f"Database({str(tmp_path)!r}; streams: ticks)"
     assert {"push", "watch", "sql", "close"} <= set(dir(db))
-    assert not {"begin_checkpoint", "rows_of"} & set(dir(db))
+    assert not OF_SERVICES & set(dir(db))
+    assert all(hasattr(db, name) for name in OF_SERVICES)
     db.close()
     assert repr(db) == f"Database({str(tmp_path)!r}, closed; streams: ticks)"
     assert repr(hybrid.connect()) == "Database(in memory; streams: none)"

@@ -64,7 +64,6 @@ def table(rows: int, keys: int = 5, seed: int = 1) -> pa.Table:
 
 def written(directory: Path, rows: pa.Table, name: str = "t.parquet") -> str:
     path = directory / name
-    # A table that is written in groups of 300 rows.
     pq.write_table(rows, path, row_group_size=300)
     return str(path)
 
@@ -150,6 +149,20 @@ def test_a_condition_that_fails_says_what_it_says_of_a_table(tmp_path: Path) -> 
             hybrid.sql(text, t=given_)
         said.append(str(error.value))
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("at", [10, 250_000])
+def test_a_fault_of_a_select_is_an_error_of_the_statement_wherever_it_is(at: int) -> None:
+    """Before: of the statement in the first rows that DuckDB read, later of a table, with a hint about files."""
+    connection = duckdb.connect()
+    made = f"SELECT i AS n, make_timestamp(i) AS ts, 'a' AS k, CASE i WHEN {at} THEN 'x' ELSE '1' END AS v"
+    connection.execute(f"CREATE TABLE texts AS {made} FROM range(300_000) AS r(i)")
+    text = FALLS.replace("FROM t", "FROM (SELECT * REPLACE (v::INTEGER AS v) FROM texts)")
+    with pytest.raises(hybrid.QueryError, match=r"error\[HQ100\]: Could not convert string 'x'"):
+        hybrid.sql(text, connection)
+    with pytest.raises(hybrid.DataError, match=r"table t: .* convert string 'x'") as error:
+        hybrid.sql(FALLS, t=connection.sql("SELECT * REPLACE (v::INTEGER AS v) FROM texts"))
+    assert "path of a file" not in str(error.value)
 
 
 def test_a_timeout_ends_it(tmp_path: Path) -> None:

@@ -69,6 +69,13 @@ def test_a_timeout_is_a_duration_above_zero(timeout: Any) -> None:
         hybrid.sql(LONG, timeout=timeout, rows=ROWS)
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 1e10, "110000 days"])
+def test_a_timeout_is_no_longer_than_threads_wait(timeout: Any) -> None:
+    # Before: `it must be above 0`, or an OverflowError in the thread that waits, and no timeout.
+    with pytest.raises(DataError, match=r"below 292 years\nhint: leave it out"):
+        hybrid.sql(LONG, timeout=timeout, rows=ROWS)
+
+
 def test_a_statement_of_a_database_and_of_the_command_line_has_a_timeout(tmp_path: Path) -> None:
     with hybrid.connect() as db:
         assert "HQ602" in message_of(lambda: db.sql(LONG, timeout=0.5, rows=ROWS))[0]

@@ -14,7 +14,7 @@ import pytest
 import hybrid
 from hybrid.statement import compile_notice, progress
 from hybrid.statement.progress import Far, of_statement
-from query.stopping import Stop
+from query.stopping import Stop, expect, heed, stopping
 
 ROWS = 200_000
 TICKS = pa.table({"ts": range(ROWS), "price": [(i * 7919) % 101 for i in range(ROWS)]})
@@ -132,6 +132,17 @@ def test_a_statement_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             break
     assert f" of {ROWS:,} rows matched" in seen.text()
     assert found.num_rows > 1000
+
+
+def test_rows_that_are_matched_after_an_input_that_is_read_meanwhile() -> None:
+    stop = Stop()
+    with stopping(stop):
+        heed(9000)
+        expect(1000)
+        # Before: 9,000 rows of 1,000, "putting their matches together".
+        assert of_statement(stop)() == Far("9,000 of 10,000 rows matched", 9000, 10_000)
+        expect(500)
+        assert stop.total == 10_500
 
 
 def test_a_backtest_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

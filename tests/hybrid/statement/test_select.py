@@ -137,6 +137,28 @@ def test_explain_shows_what_each_input_is() -> None:
     assert "OVER WITH w AS (FROM ticks) SELECT * FROM (SELECT * FROM __hybrid_factor_0 AS w)" in shown.explain("plan")
 
 
+def test_explain_of_a_select_without_a_pattern() -> None:
+    # Before: headings of stages with nothing below.
+    result = hybrid.sql("SELECT 1 AS x")
+    assert result.explain() == "== ast\nQuerySyntax\n  kind: SELECT\n\n== plan\nselect      SELECT 1 AS x"
+    assert result.explain("nfab") == "none: the statement has no pattern"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 'n=' + count(*) FROM ticks",
+        f"SELECT 'n=' + top FROM ticks {FALLS}",
+        f"SELECT * FROM ticks {FALLS.replace('A.price AS top', chr(39) + 'n=' + chr(39) + ' + count(*) AS top')}",
+        f"SELECT * FROM ticks {FALLS.replace('price > PREV(price)', chr(39) + 'n=' + chr(39) + ' + price > 1')}",
+    ],
+)
+def test_a_text_plus_a_number_has_a_hint(text: str) -> None:
+    # Before: none, or to guard it with TRY.
+    with pytest.raises(hybrid.Error, match=r"Could not convert string 'n='(.|\n)*\nhint: join texts with \|\|"):
+        hybrid.sql(text, ticks=TICKS)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "piece"),
     [
