@@ -134,7 +134,7 @@ class Writer:
 
     def release(self) -> None:
         """Releases the right to write. Does nothing if already released, or in a forked child."""
-        file, self._file = self._file, None
+        file = self._file
         self._stopping.set()
         mine = self._holder.process == os.getpid()
         if self._thread is not None and mine and self._thread is not threading.current_thread():
@@ -146,7 +146,8 @@ class Writer:
             except OSError:
                 pass  # a full disk: closing the descriptor releases the lock
             finally:
-                os.close(file)
+                # None; in one line, so that an error leaves both undone
+                self._file = os.close(file)  # type: ignore[func-returns-value]
         elif self._thread is not None and mine and self._lost is None:
             _give_back(self._place, self._holder)
         self._thread = None

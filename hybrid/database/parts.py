@@ -53,6 +53,7 @@ class DatabaseParts:
         self._every_us = every_us
         self._left = Left(flow.streams)
         self._when_left: weakref.finalize[..., Any] | None = None
+        self._ends = False  # a close has begun to write what is left
         if memory_limit is not None:
             check_memory_limit(memory_limit)
             self.memory = Memory(memory_limit, None)
@@ -144,6 +145,8 @@ class DatabaseParts:
         self.clocks.stop()  # before taking the lock, for which its thread may wait
         with self.opened.lock:
             if self.opened.closed:
+                if self._ends:  # what an error has cut short
+                    self._release()
                 return
             try:
                 if self.keeper is not None:
@@ -156,6 +159,7 @@ class DatabaseParts:
 
     def _finish(self, checkpoint: bool) -> None:
         """Writes events and a last checkpoint, and closes."""
+        self._ends = True
         try:
             self.checkpoints.wait()
             if not self.opened.read_only:
@@ -166,12 +170,14 @@ class DatabaseParts:
                 self.checkpoints.take()
         finally:
             self.opened.closed = True
-            for query in self.flow.queries:
-                query.alerts.finish()
-            self._release()
+            try:
+                for query in self.flow.queries:
+                    query.alerts.finish()
+            finally:
+                self._release()
 
     def _release(self) -> None:
-        """Closes files and releases the write lock."""
+        """Closes files and releases the write lock, as far as that has not been done."""
         try:
             if self.keeper is not None:
                 self.keeper.stop()
