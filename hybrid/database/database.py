@@ -706,7 +706,7 @@ class Database:
         bytes_max = bytes_of_statements(self._parts.memory_limit)
         with limited(texts[-1], timeout, None) as stop:
             stop.bytes_max = bytes_max
-            return backtests(self._opened, texts, start, end, tables or {})
+            return backtests(self._opened, texts, start, end, tables or {}, stop)
 
     def explain(self, text: str, stage: str = "all", tables: Mapping[str, Any] | None = None) -> str:
         """Returns the stages of planning of a statement over streams and named tables as text. Reads no events.

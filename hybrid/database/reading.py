@@ -17,7 +17,7 @@ from hybrid.watch.backtest import backtest
 from hybrid.watch.stream import Stream
 from query.errors import DataError
 from query.language.cut import lacks_input
-from query.stopping import Stop, stopping
+from query.stopping import Stop
 
 
 def input_of(stream: Stream, late: bool) -> StreamInput:
@@ -45,10 +45,10 @@ def _may_be_large(opened: Opened, stream: Stream) -> bool:
 
 
 def backtests(
-    opened: Opened, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any]
+    opened: Opened, texts: Sequence[str], start: Any, end: Any, tables: Mapping[str, Any], stop: Stop
 ) -> list[Result]:
-    """Returns the results of several queries over the same events. start, end: see Database.backtest. Call it without
-    the lock. Raises DataError and QueryError."""
+    """Returns the results of several queries over the same events. start, end: see Database.backtest. stop: that the
+    work asks. Call it without the lock. Raises DataError and QueryError."""
     start_us = instant_us(start, "the start of a backtest")
     end_us = None if end is None else instant_us(end, "the end of a backtest")
     if end_us is not None and start_us > end_us:
@@ -61,8 +61,7 @@ def backtests(
             if _may_be_large(opened, history):
                 history.kept.flush()
         inputs = {key: input_of(stream, late=False) for key, stream in opened.streams.items()}
-    stop = Stop()
-    with interruptible(), stopping(stop), progress(of_statement(stop)):
+    with interruptible(), progress(of_statement(stop)):
         return [
             backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, opened.large)
             for one in plans

@@ -179,6 +179,7 @@ class BufferedRuns(ABC):
         """Makes room for one more row of this partition, at least doubling the arrays that are short."""
         most = self._room_for_runs(partition)
         if self.size + most > len(self._buffer.row):
+            check(2 * self.used_bytes)  # the nodes are there twice while they are copied
             capacity = max(2 * len(self._buffer.row), self.size + most)
             self._buffer = layout.Buffer(*(layout.grown(a, capacity) for a in self._buffer))
         if self.decided + most > len(self._decided.node):
