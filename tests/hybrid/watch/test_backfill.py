@@ -81,6 +81,7 @@ def test_a_query_that_fails_in_the_past_says_so_when_it_is_read() -> None:
     with opened() as db:
         db.push("ticks", ticks(0, 5, 6, 3, 2))
         alerts, other = db.watch(failing, start=0), db.watch(RISE, start=0)
+        assert pairs(alerts.fetch()) == [(5, 6)]  # decided before
         with pytest.raises(hybrid.DataError, match="Division by zero"):
             alerts.fetch()
         db.push("ticks", ticks(5, 1, 2))
