@@ -18,7 +18,19 @@ from hybrid.database.database import Database
 from hybrid.watch.alerts import Alerts
 from query.errors import HybridWarning
 from tests.hybrid.inside import flow_of
-from tests.hybrid.statement.test_boxes_of_streams import BEGIN, BOTH, ORDER, PAID, SEEN, VISIT, declare, expected, rows
+from tests.hybrid.statement.test_boxes_of_streams import (
+    BEGIN,
+    BOTH,
+    CLICKS,
+    ORDER,
+    ORDERS,
+    PAID,
+    SEEN,
+    VISIT,
+    declare,
+    expected,
+    rows,
+)
 
 #: Two streams with the same columns, a pattern over the first, and queries that begin with either.
 BOTH_ALIKE = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -316,3 +328,24 @@ def test_a_new_version_that_fails_leaves_the_old_one_alone(db: Database) -> None
     for _ in parts:
         pass
     assert rows(first.fetch()) == expected()
+
+
+def test_one_that_begins_while_events_wait_that_are_no_longer_kept_has_them() -> None:
+    second = dt.timedelta(seconds=1)
+    with hybrid.connect() as db:
+        db.create_stream("clicks", CLICKS, time="ts", retention=10 * second)
+        db.create_stream("orders", ORDERS, time="paid")
+        db.create_pattern("visit", VISIT)
+        first = db.watch(ORDER)
+        db.advance("orders", BEGIN)
+        pages = enumerate(["shoes", "shoes", "bye"], 1)
+        db.push("clicks", [{"ts": BEGIN + i * second, "person": "a", "page": page} for i, page in pages])
+        db.advance("clicks", BEGIN + 100 * second)
+        db.push("clicks", [{"ts": BEGIN + 50 * second, "person": "a", "page": "late"}])
+        assert db.sql("SELECT count(*) FROM clicks").fetchall() == [(0,)]
+        second_one = db.watch(ORDER, start=BEGIN)  # Before: an IndexError.
+        db.push("orders", [{"paid": BEGIN + 10 * second, "page": 5, "person": "a"}])
+        db.advance("orders", BEGIN + 100 * second)
+        found = rows(first.fetch())
+        assert len(found) == 2
+        assert rows(second_one.fetch()) == found
