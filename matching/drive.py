@@ -21,8 +21,8 @@ class Drive:
     """An Ordering in front of a Matcher. Takes on-time events in arrival order and returns the matches they decide.
 
     Not thread safe. failure: the error of the Matcher, None if it has not failed; the matches before it have been
-    returned, and none come any more. failed_us: all events before that time, and none from then on, have been matched
-    without it.
+    returned, and none come any more. failed_us: the time before which no match is missing because of it; None if it is
+    not known.
     """
 
     __slots__ = ("_advanced_us", "failed_us", "failure", "matcher", "ordering")

@@ -331,7 +331,7 @@ class Feed:
         group.push_all(own.push(ahead, watermark_us))
         if watermark_us is not None:
             group.advance(watermark_us)
-        if set(own.held_seqs().tolist()) != set(self._held_from(from_us, since_seq)):
+        if len(own) and set(own.held_seqs().tolist()) != set(self._held_from(from_us, since_seq)):
             group.ordering, group.ahead_us = own, int(ahead.ts_us[-1])
         self._groups.append(group)
         self._apart = True

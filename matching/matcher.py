@@ -214,7 +214,7 @@ class KernelMatcher:
         #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
         self._untaken: Int64Array = NO_ROWS
         self._unfit: Decode | None = None
-        #: time of the row at which it has failed; None: it was none
+        #: time of the row at which it has failed; None if it has not, or at no row
         self.failed_us: int | None = None
         self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
         self.rows.add(self)

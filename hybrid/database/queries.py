@@ -251,7 +251,11 @@ class Queries:
             raise fault("HQ400", message, text, "close the old query, and watch the new one")
         if old.events.shedding is not None:
             check_shed(new.plan, None)
-        whole = new.events.succeed(old.events, fresh)
+        try:
+            whole = new.events.succeed(old.events, fresh)
+        except BaseException:
+            self.withdraw(self._flow.queries)
+            raise
         self._has_begun(new)
         if old.asked is not None:
             new.asked = replace(
@@ -290,7 +294,7 @@ class Queries:
         query.alerts.finish("closed")
 
     def withdraw(self, before: Sequence[LiveQuery]) -> None:
-        """Ends the queries that are not in `before`, which failed while starting."""
+        """Ends the queries that are not in `before`, which failed while starting, and what only they read."""
         for query in [q for q in self._flow.queries if q not in before]:
             self.stop(query)
         for stream in self._flow.streams.values():

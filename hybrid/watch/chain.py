@@ -291,7 +291,7 @@ class _Pattern:
                 source.restore(kept)
 
     def watermark_us(self, reached: Frontier) -> int | None:
-        """Returns the least watermark of the inputs; None while one has none. It does not pass what has failed."""
+        """Returns the least watermark of the inputs; None while one has none. A failure holds it at its event."""
         least = END_US
         if self.drive.failure is not None:
             if self.drive.failed_us is None:

@@ -31,7 +31,7 @@ from hybrid.watch.query_spec import END_US
 from hybrid.watch.shedding import Shed
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import Drive, parts
+from matching.drive import parts
 from matching.feed import Member, Unread
 from matching.needed import needed_from
 from matching.ordering import Ordering
@@ -41,8 +41,8 @@ from query.schema import Schema
 
 
 class InMerged:
-    """See hybrid.watch.live_query.Events. member: None before the query begins, while it reads the archive, and once it
-    reads no more events."""
+    """See hybrid.watch.live_query.Events. member: not in the feed while the query reads the archive; None before it
+    begins, and once it reads no more events."""
 
     __slots__ = (
         "_factor", "_failed_us", "_feeds", "_filling", "_read_back_before", "_spill", "_stuck_before", "begun", "feed",
@@ -92,6 +92,7 @@ class InMerged:
     def begin(self, shed: Shed | None) -> None:
         if self.begun.from_us is not None:
             self._filling = self._alone()
+            self.member = self._filling.member
             return
         feed = self._shared_feed()
         self.member = feed.feed.add(self._factor.plan, feed.since(self.begun.since))
@@ -108,7 +109,7 @@ class InMerged:
 
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         if self._filling is not None:
-            return self._filling.push(stream, batch, watermark_us)
+            self._filling.push(stream, batch, watermark_us)
         return [] if self.member is None else self.member.take_found()
 
     @property
@@ -132,27 +133,25 @@ class InMerged:
             yield name, None, None
 
     def _entered(self, alone: _Alone) -> Member:
-        """Returns a member with the state of a matcher that has had all events of the query, but for those that its
-        order holds back."""
-        feed, from_us, ordering = self._shared_feed(), self.begun.from_us, alone.drive.ordering
-        member, watermark_us = Member(alone.drive.matcher), self.watermark_us
+        """Returns the member of a matcher that has had all events of the query, but for those that its order holds
+        back, in the shared feed."""
+        feed, from_us, watermark_us = self._shared_feed(), self.begun.from_us, self.watermark_us
         if watermark_us is not None:
-            for part in parts(ordering.advance(watermark_us)):
-                member.push_alone(part)
-        ahead = ordering.known(ordering.held())
+            alone.give(alone.ordering.advance(watermark_us))
+        ahead = alone.ordering.known(alone.ordering.held())
         begins_us, since_seq = (EVER, feed.since(self.begun.since)) if from_us is None else (from_us, 0)
-        feed.feed.enter(member, ahead, watermark_us, begins_us, ahead.sources, since_seq)
-        return member
+        feed.feed.enter(alone.member, ahead, watermark_us, begins_us, ahead.sources, since_seq)
+        return alone.member
 
     def leave(self) -> None:
         feed, member = self.feed, self.member
-        self.left = True
+        self.left, self._filling = True, None
         if member is not None:
             self._stuck_before, self._read_back_before = member.stuck, sum(one.read_back for one in member.spills)
             self._failed_us = member.failed_us
             self.member = None
         if feed is not None:
-            self.feed = self._filling = None
+            self.feed = None
             if member is not None:
                 feed.feed.remove(member)
             if not len(feed.feed):
@@ -199,7 +198,6 @@ class InMerged:
             had = self._had(old.begun)
             if not all(whole for _, whole in had.values()):
                 if not fresh:
-                    self.leave()
                     raise cannot_go_on()
                 self.member = None if was is None else feed.feed.add_anew(was, plan)
                 if self.member is None:
@@ -280,21 +278,29 @@ class InMerged:
 
 
 class _Alone:
-    """A matcher with an order of its own. from_us: earlier events are not for it."""
+    """A member of no feed, with an order of its own. from_us: earlier events are not for it."""
 
     def __init__(self, merged: Merged, streams: Sequence[str], matcher: Matcher, from_us: int | None) -> None:
-        self.drive = Drive(Ordering(merged.schema), matcher)
+        self.member = Member(matcher)
+        self.ordering = Ordering(merged.schema)
         self._merged = merged
         self._from_us = from_us
         self._reached: dict[str, int | None] = dict.fromkeys(streams)
 
-    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
+    def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> None:
         """Takes on-time events of a stream in order of arrival, or None, and a time that all later ones reach."""
         if batch is not None and self._from_us is not None and not bool((batch.ts_us >= self._from_us).all()):
             batch = batch.take(np.flatnonzero(batch.ts_us >= self._from_us))
-        taken = () if batch is None else merged_events(self._merged, stream, batch)
-        found = [matches for events in taken for matches in self.drive.push(events, None)]
+        for events in () if batch is None else merged_events(self._merged, stream, batch):
+            self.give(self.ordering.push(events, None))
         if watermark_us is not None:
             self._reached[stream] = watermark_us
         reached = [t for t in self._reached.values() if t is not None]
-        return found + self.drive.advance(min(reached)) if len(reached) == len(self._reached) else found
+        if len(reached) == len(self._reached):
+            self.give(self.ordering.advance(min(reached)))
+            self.member.guarded(self.member.alone.advance, min(reached))
+
+    def give(self, batch: EventBatch) -> None:
+        """Passes on the next events of the total order."""
+        for part in parts(batch):
+            self.member.push_alone(part)

@@ -39,8 +39,9 @@ Step: TypeAlias = tuple[str, EventBatch | None, int | None]
 class Events(Protocol):
     """The path of events to the last pattern of a live query, and its state.
 
-    `hybrid.watch.in_feed.InFeed` has one pattern over one stream, in a feed that it shares with other queries;
-    `hybrid.watch.in_chain.InChain` has several streams or patterns, for one query alone."""
+    `hybrid.watch.in_feed.InFeed` has one pattern over one stream, `hybrid.watch.in_merged.InMerged` one with boxes over
+    several streams, each in a feed that it shares with other queries; `hybrid.watch.in_chain.InChain` has several
+    streams or patterns, for one query alone."""
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -139,8 +140,8 @@ class Events(Protocol):
 
     @property
     def member(self) -> Member | None:
-        """Returns its member in the feed of its stream, or None. The state of a member is in that of the
-        feed."""
+        """Returns its member in a feed that it shares with other queries, or None. The state of a member is in that of
+        the feed."""
 
     @property
     def holders(self) -> Sequence[Holder]:
@@ -152,7 +153,7 @@ class Events(Protocol):
 
     @property
     def patterns(self) -> Mapping[str, Mapping[str, int]]:
-        """Returns what matching.feed.Feed.patterns does of the last pattern."""
+        """Returns the result of matching.feed.Feed.patterns for the last pattern."""
 
     def take_trouble(self) -> list[str]:
         """Returns the new warnings about `holders`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,26 +16,31 @@ from query.plan.lag import in_order_of_last_events
 from query.plan.pattern import min_rows
 from query.plan.plan import Plan
 
+#: The steps of the path of an event, and its place in the total order.
+_Event: TypeAlias = tuple[list[str], tuple[int, str, int]]
+
 
 def can_be_divided(plan: Plan) -> bool:
     """True if the matches of a pattern can be found in two parts, by the time of their first event: none depends on
     another or on earlier events, each comes out with its last event, and there is a WITHIN after which the first part
-    is complete."""
+    is complete. The order of events must show in their times, sources and offsets."""
     ends = plan.within is not None and plan.within.interval_us is not None
-    return ends and min_rows(plan.pattern) > 0 and independent_of_before(plan) and in_order_of_last_events(plan)
+    own = ends and min_rows(plan.pattern) > 0 and len(plan.order_by) == 1
+    return own and independent_of_before(plan) and in_order_of_last_events(plan)
 
 
 class Earlier:
     """The matches that begin before a time, until WITHIN has passed, from a matcher of their own. sources: as its
     events name them."""
 
-    __slots__ = ("_over_us", "_until_us", "matcher", "sources")
+    __slots__ = ("_over_us", "_plan", "_until_us", "matcher", "sources")
 
     def __init__(self, plan: Plan, matcher: Matcher, until_us: int, sources: tuple[str, ...]) -> None:
         assert plan.within is not None
         assert plan.within.interval_us is not None
         self.matcher = matcher
         self.sources = sources
+        self._plan = plan
         self._until_us = until_us
         self._over_us = until_us + plan.within.interval_us
 
@@ -44,11 +49,11 @@ class Earlier:
         return time_us is None or time_us > self._over_us
 
     def push(self, batch: EventBatch, later: Matches) -> Matches:
-        """Takes the next events. Returns their matches, with the later ones of another matcher, in order of emission:
-        by last events, and those of one by first events."""
+        """Takes the next events. Returns their matches, with the later ones of another matcher, in order of
+        emission."""
         named = in_sources(batch, self.sources)
         self.sources = named.sources
-        return _in_order(self._mine(self.matcher.push(named)), later, batch.seq)
+        return _in_order(self._plan, self._mine(self.matcher.push(named)), later, batch.seq)
 
     def advance(self, watermark_us: int | None, later: Matches) -> Matches:
         """See matching.batch.Matcher, and `push`."""
@@ -71,23 +76,52 @@ class Earlier:
         return Earlier(plan, matcher, head["until_us"], tuple(head["sources"]))
 
 
-def _in_order(mine: Matches, later: Matches, seq: Int64Array) -> Matches:
-    """Returns the matches of both in the order of their last events, which are among the events `seq`."""
+def _in_order(plan: Plan, mine: Matches, later: Matches, seq: Int64Array) -> Matches:
+    """Returns the matches of both in the order of their last events, which are among the events `seq`, and those with
+    one last event as layers give them."""
     if not len(mine):
         return later
+    both = _together([mine, later])
     if not len(later):
-        return _together([mine, later])
+        return both
     order = np.argsort(seq, kind="stable")
-    places = [order[np.searchsorted(seq[order], one.event_seq[one.event_bounds[1:] - 1])] for one in (mine, later)]
-    if places[0].max() <= places[1].min():
-        return _together([mine, later])
-    parts = []
-    for place in np.unique(np.concatenate(places)).tolist():
-        for one, at in zip((mine, later), places, strict=True):
-            here = np.flatnonzero(at == place)
-            if len(here):
-                parts.append(only(one, here))
-    return _together(parts)
+    last = order[np.searchsorted(seq[order], both.event_seq[both.event_bounds[1:] - 1])].tolist()
+    tied = set(last[: len(mine)]) & set(last[len(mine) :])
+    places = [(at, _of_match(plan, _events_of(both, i)) if at in tied else ()) for i, at in enumerate(last)]
+    index = np.array(sorted(range(len(both)), key=places.__getitem__))
+    return _together([only(both, part) for part in np.split(index, np.flatnonzero(np.diff(index) < 0) + 1)])
+
+
+def _events_of(found: Matches, i: int) -> list[_Event]:
+    """Returns the events of a match, each with the steps of its path and its place in the total order."""
+    at = slice(*found.event_bounds[i : i + 2].tolist())
+    paths = [found.variables[variable].split(".") for variable in found.event_variable[at].tolist()]
+    sources = [found.sources[source] for source in found.event_source[at].tolist()]
+    return list(zip(paths, zip(found.event_ts_us[at].tolist(), sources, found.event_offset[at].tolist())))
+
+
+def _of_match(plan: Plan, events: list[_Event]) -> tuple[object, ...]:
+    """Returns what orders the matches of a layer with one last event: its last element, and then all from the first
+    on."""
+    elements: list[list[_Event]] = []
+    for event in events:
+        head = event[0][0]
+        if elements and len(event[0]) > 1 and elements[-1][0][0][0] == head:
+            elements[-1].append(event)
+        else:
+            elements.append([event])
+    places = [_of_element(plan, of) for of in elements]
+    return places[-1], *places
+
+
+def _of_element(plan: Plan, events: list[_Event]) -> tuple[object, ...]:
+    """Returns the place of an event or of a match of a box among merged rows, see matching.hierarchy.merging.ORDER."""
+    path, first = events[0]
+    if len(path) == 1:
+        return first, 0
+    variable = path[0].partition("[")[0]
+    box = next(box for box in plan.boxes if box.variable == variable)
+    return events[-1][1], 1, first, box.name, *_of_match(box.plan, [(path[1:], place) for path, place in events])
 
 
 def _together(parts: list[Matches]) -> Matches:

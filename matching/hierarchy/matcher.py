@@ -182,7 +182,6 @@ class HierarchyMatcher:
 
     def _restored(self, head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Earlier | None:
         """Returns the matches that began before it joined the modules, None if their state does not fit."""
-
         before, shared = head["earlier"], self.modules
         over = shared.over if before["shares_rows"] else None
         modules = modules_for(self.plan, self._make, shared.join, shared.lenient, over)

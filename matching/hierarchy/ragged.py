@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import Int64Array, Matches
+from matching.hierarchy.layer import PATHS_MAX
+from matching.hierarchy.members import distinct
 from matching.kernels.ragged import BITS, put_in_order, tokens_of
 from query.errors import DataError
 from query.plan.one_pattern import ElementStep, OnePattern
@@ -33,7 +35,7 @@ class RaggedOrder:
 
     def ordered(self, found: Matches) -> Matches:
         """Returns matches as layers give them. `event_seq` has the positions of events. Raises DataError if they lie
-        too far from each other."""
+        too far from each other, or have too many paths."""
         if not len(found):
             return replace(found, variables=self._paths)
         leaf_of = np.array([self._names.index(n) if n in self._names else -1 for n in found.variables])  # -1: negated
@@ -73,7 +75,9 @@ class RaggedOrder:
         code = leaf
         for level, size in enumerate(sizes):
             code = code * size + number[:, level] if size > 1 else code
-        used = np.flatnonzero(np.bincount(code))
+        used, places = distinct(code)
+        if len(used) > PATHS_MAX:
+            raise DataError("matches have too many paths for one pattern")
         names = []
         for one in used.tolist():
             numbers = []
@@ -82,7 +86,7 @@ class RaggedOrder:
                 numbers.append(k)
             parts = self._paths[one].split(".")
             names.append(".".join(part + (f"[{k + 1}]" if k else "") for part, k in zip(parts, reversed(numbers))))
-        return tuple(names), np.searchsorted(used, code).astype(np.int16)
+        return tuple(names), places.astype(np.int16)
 
 
 class _Levels:

@@ -67,8 +67,10 @@ def _parameters(tokens: Tokens) -> Iterator[tuple[str, Span]]:
 def literal(value: Any, name: str) -> str:
     """Returns DuckDB's literal of a Python value. name: for the DataError if there is none."""
     kind = type(value)
-    if kind.__module__ == "numpy" and hasattr(value, "tolist"):  # of an array, a list
-        value = value.tolist()
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        if value.dtype.str.endswith(("[ns]", "[ps]", "[fs]", "[as]")):  # Python would have numbers
+            value = value.astype(f"{value.dtype.kind}8[us]")
+        value = value.tolist()  # of an array, a list
     if kind.__name__ in ("NaTType", "NAType") and kind.__module__.startswith("pandas."):
         return "NULL"
     match value:

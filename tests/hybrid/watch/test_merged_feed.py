@@ -17,7 +17,20 @@ from hybrid.database import queries as database_queries
 from hybrid.database.database import Database
 from hybrid.watch.alerts import Alerts
 from query.errors import HybridWarning
-from tests.hybrid.statement.test_boxes_of_streams import BEGIN, BOTH, ORDER, PAID, SEEN, VISIT, declare, expected, rows
+from tests.hybrid.inside import flow_of
+from tests.hybrid.statement.test_boxes_of_streams import (
+    BEGIN,
+    BOTH,
+    CLICKS,
+    ORDER,
+    ORDERS,
+    PAID,
+    SEEN,
+    VISIT,
+    declare,
+    expected,
+    rows,
+)
 
 #: Two streams with the same columns, a pattern over the first, and queries that begin with either.
 BOTH_ALIKE = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -288,3 +301,51 @@ def test_one_that_fails_leaves_the_others(db: Database) -> None:
     with pytest.raises(hybrid.Error):
         failing.fetch()
     assert visits(first)["queries"] == 1
+
+
+def test_one_that_fails_while_it_reads_the_archive_fails(db: Database) -> None:
+    # Before: it went on as if nothing had happened, without the matches of that time.
+    db.push("clicks", SEEN)
+    db.push("orders", PAID)
+    end(db)
+    failing = db.watch(ORDER.replace("O AS page > 2", "O AS page > 2 AND CAST(person AS BIGINT) > 2"), start=BEGIN)
+    with pytest.raises(hybrid.DataError, match="cannot be computed"):
+        failing.fetch()
+
+
+def test_a_new_version_that_fails_leaves_the_old_one_alone(db: Database) -> None:
+    first, parts = db.watch(ORDER), push_all(db)
+    for _ in range(8):
+        next(parts)
+    buys = ORDER.replace("FROM orders", "FROM clicks").replace("paid", "ts").replace("O.page AS nr", "7 AS nr")
+    buy = """SELECT * FROM orders MATCH_RECOGNIZE (PARTITION BY person ORDER BY paid MEASURES count(*) AS pages
+        AFTER MATCH NO SKIP PATTERN (A) WITHIN INTERVAL 30 SECOND DEFINE A AS CAST(person AS BIGINT) > 2)"""
+    buys = f"WITH visit AS ({buy}) {buys.replace('page > 2', 'true').replace('page = 0', 'false')}"
+    with pytest.raises(hybrid.DataError, match="cannot be computed"):
+        db.replace(first, buys)
+    # Before: the events of both streams went on being merged for it.
+    assert [len(merged.feed) for merged in flow_of(db).merged] == [1]
+    for _ in parts:
+        pass
+    assert rows(first.fetch()) == expected()
+
+
+def test_one_that_begins_while_events_wait_that_are_no_longer_kept_has_them() -> None:
+    second = dt.timedelta(seconds=1)
+    with hybrid.connect() as db:
+        db.create_stream("clicks", CLICKS, time="ts", retention=10 * second)
+        db.create_stream("orders", ORDERS, time="paid")
+        db.create_pattern("visit", VISIT)
+        first = db.watch(ORDER)
+        db.advance("orders", BEGIN)
+        pages = enumerate(["shoes", "shoes", "bye"], 1)
+        db.push("clicks", [{"ts": BEGIN + i * second, "person": "a", "page": page} for i, page in pages])
+        db.advance("clicks", BEGIN + 100 * second)
+        db.push("clicks", [{"ts": BEGIN + 50 * second, "person": "a", "page": "late"}])
+        assert db.sql("SELECT count(*) FROM clicks").fetchall() == [(0,)]
+        second_one = db.watch(ORDER, start=BEGIN)  # Before: an IndexError.
+        db.push("orders", [{"paid": BEGIN + 10 * second, "page": 5, "person": "a"}])
+        db.advance("orders", BEGIN + 100 * second)
+        found = rows(first.fetch())
+        assert len(found) == 2
+        assert rows(second_one.fetch()) == found

@@ -187,6 +187,16 @@ def test_matches_far_from_each_other_are_left_to_layers(monkeypatch: pytest.Monk
     assert matcher.why_layers == "matches lie too far from each other for one pattern"
 
 
+def test_too_many_paths_are_left_to_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: of more than 32,767 paths the later ones had negative numbers."""
+    monkeypatch.setattr(ragged, "PATHS_MAX", 3)
+    outer = statement("A V+ B", "ANY", f"{A}, V AS PATTERN visit, {B}", 9, measures="A.i AS a")
+    of = plan_of(over({"visit": VISIT}, outer))
+    matcher = one(of)
+    assert told([matcher.push(batch_of(SEEN))]) == expected(of)
+    assert matcher.why_layers == "matches have too many paths for one pattern"
+
+
 @pytest.mark.parametrize("many", [2, 1 << 14])
 def test_rows_beside_the_match_are_kept_of_each_partition(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     """Of a key that was not seen for long, too."""

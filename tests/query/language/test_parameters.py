@@ -44,6 +44,17 @@ def test_a_literal_is_the_value(value: Any) -> None:
         assert value is None or isinstance(found[0], type(value))
 
 
+@pytest.mark.parametrize(("value", "expected"), [
+    (np.datetime64("2024-03-01T09:00:00.000001", "ns"), dt.datetime(2024, 3, 1, 9, 0, 0, 1)),
+    (np.timedelta64(90_000_000_000, "ns"), dt.timedelta(seconds=90)), (np.datetime64("NaT", "ns"), None),
+    (np.array(["2024-03-01"], "datetime64[ns]"), [dt.datetime(2024, 3, 1)]),
+    (np.datetime64("2024-03-01", "D"), dt.date(2024, 3, 1)),
+])  # fmt: skip
+def test_times_of_numpy(value: object, expected: object) -> None:
+    # Before: those in nanoseconds, which pandas has, were numbers.
+    assert duckdb.connect().execute(f"SELECT {literal(value, '$v')}").fetchall() == [(expected,)]
+
+
 def test_named_parameters_in_every_clause() -> None:
     params = {"tag": "it's", "window": dt.timedelta(seconds=3), "least": np.int64(4), "most": Decimal("9.5")}
     assert hybrid.sql(RISE, params=params, rows=ROWS).fetchall() == [(9, "it's")]
