@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.array_lanes import ARRAY_FUNCTIONS, Overflow, run_lanes
@@ -403,6 +403,7 @@ def columns(rows: list[list[Value]], kinds: tuple[Kind, ...]) -> list[tuple[np.n
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join([c.name, *map(str, c.constants)]))
+@settings(max_examples=max(20, settings().max_examples // 3))  # of several rows each
 @given(data=st.data())
 def test_an_operation_means_the_same_everywhere(case: Case, data: st.DataObject) -> None:
     does = case.code.does
