@@ -248,7 +248,8 @@ CASES: dict[str, Callable[[int, Path], Scene]] = {
     ),
     "PATTERN of patterns": statement(
         "WITH fall AS (" + query(measures="MEASURES FIRST(ts) AS since, LAST(price) AS price") + ") "
-        + query("F G", "F AS PATTERN fall, G AS price > 99", measures="MEASURES F.since AS since"),
+        + query("F G", "F AS PATTERN fall, G AS price > 99", measures="MEASURES F.since AS since",
+                select="SELECTION SKIP TILL NEXT MATCH"),
     ),
     "a Parquet file": in_parquet,
     "a CSV file": in_csv,
