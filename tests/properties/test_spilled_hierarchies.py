@@ -36,6 +36,7 @@ SELECTIONS = ["NEXT", "ANY", "PARTITION"]
 LIMITS = (0, 0, 0, 500, 1_500, 1 << 30)
 
 
+@pytest.mark.slow
 def test_layers_that_leave_memory_change_nothing(record_property: Callable[[str, object], None]) -> None:
     """Rows, evidence and order are those of composition. After a crash another feed goes on from a snapshot, over a
     store that knows no more than its manifest."""
@@ -83,6 +84,7 @@ def test_layers_that_leave_memory_change_nothing(record_property: Callable[[str,
     assert tally["read back"] > 100
 
 
+@pytest.mark.slow
 def test_layers_of_several_streams_that_leave_memory_change_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:

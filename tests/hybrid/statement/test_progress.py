@@ -123,13 +123,21 @@ def test_an_error_erases_the_line(end: type[BaseException], monkeypatch: pytest.
     assert threads() == []
 
 
+def slow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each batch last until the line has been drawn."""
+
+    def slowly(rows: int) -> None:
+        heed(rows)
+        time.sleep(0.1)
+
+    monkeypatch.setattr("matching.drive.heed", slowly)
+
+
 def test_a_statement_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     hybrid.sql(FALLS, ticks=TICKS)  # compiles
     seen = terminal(monkeypatch, 0.0)
-    for _ in range(20):
-        found = hybrid.sql(FALLS, ticks=TICKS).arrow()
-        if f" of {ROWS:,} rows matched" in seen.text():
-            break
+    slow_batches(monkeypatch)
+    found = hybrid.sql(FALLS, ticks=TICKS).arrow()
     assert f" of {ROWS:,} rows matched" in seen.text()
     assert found.num_rows > 1000
 
@@ -150,10 +158,8 @@ def test_a_backtest_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "BIGINT"}, time="ts")
         db.push("ticks", TICKS.set_column(0, "ts", TICKS["ts"].cast(pa.timestamp("us"))))
         seen = terminal(monkeypatch, 0.0)
-        for _ in range(20):
-            rows = db.backtest(FALLS, "1970-01-01").arrow().num_rows
-            if f" of {ROWS:,} rows matched" in seen.text():
-                break
+        slow_batches(monkeypatch)
+        rows = db.backtest(FALLS, "1970-01-01").arrow().num_rows
         assert f" of {ROWS:,} rows matched" in seen.text()
         assert rows > 1000
 
