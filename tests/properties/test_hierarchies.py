@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from tests.hierarchies import (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=max(60, settings().max_examples // 3))
 @given(hierarchies())
 def test_layers_equal_composition(one: Hierarchy) -> None:
@@ -43,6 +45,7 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
         assert output(matched(plan, one.events, one.cuts, purpose=Purpose.ROWS, **how)) == rows
 
 
+@pytest.mark.slow
 @settings(max_examples=max(40, settings().max_examples // 5))
 @given(hierarchies(sources=("events", "others", "MERGE(events, others)")))
 def test_layers_of_several_streams_equal_composition(one: Hierarchy) -> None:

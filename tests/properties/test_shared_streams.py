@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +135,7 @@ def layered(members: dict[int, Member]) -> list[HierarchyMatcher]:
     return [m.matcher for m in members.values() if isinstance(m.matcher, HierarchyMatcher)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
@@ -174,6 +176,7 @@ def alike(draw: st.DrawFn, n: int) -> list[Asked]:
     return asked
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data())
 def test_queries_that_come_later_read_the_patterns_of_others(data: st.DataObject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def expected(plan: Plan, events: tuple[Event, ...], begin: int, end: int) -> lis
     return [tuple((path, i + begin) for path, i in match.leaves()) for match in found]
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data())
 def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
