@@ -114,7 +114,7 @@ def _restore_merged(saved: Mapping[str, Any], named: Mapping[str, LiveQuery]) ->
     queries = {name: named[name] for name in saved["members"]}
     feeds = {id(e.feed): e.feed for q in queries.values() if isinstance(e := q.events, InMerged) and e.feed is not None}
     plans = {name: query.factor.plan for name, query in queries.items()}
-    if len(feeds) != 1:  # the streams have been declared otherwise since
+    if len(feeds) != 1:  # the streams have other declarations now
         return dict.fromkeys(queries, Unread(None))
     (feed,) = feeds.values()
     return feed.restore(saved, plans)

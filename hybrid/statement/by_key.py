@@ -81,7 +81,7 @@ class ByKey:
         first = ordered.table.select(names).slice(0, FIRST_ROWS)
         if not all(_plain(kind) for kind in first.schema.types):
             return None
-        if first.group_by(names).aggregate([]).num_rows < KEYS_MANY:
+        if not has_many_keys(first, plan):
             return None
         from matching.kernels.radix import by_number  # loads numba, as the matcher has
         from matching.keys import Keys
@@ -148,6 +148,14 @@ class ByKey:
         at = at[sorting_order(self.ts_us[at])]
         rows = one_batch(self.table.take(pa.array(at)))
         return EventBatch(rows, self.ts_us[at], np.zeros(len(at), np.int32), at, at)
+
+
+def has_many_keys(rows: pa.Table, plan: Plan) -> bool:
+    """True if the first FIRST_ROWS rows have at least KEYS_MANY different keys of PARTITION BY."""
+    names = list(dict.fromkeys(c.name for c in plan.partition_by))
+    if not names:
+        return False
+    return rows.select(names).slice(0, FIRST_ROWS).group_by(names).aggregate([]).num_rows >= KEYS_MANY
 
 
 def run_by_key(matcher: Matcher, standing: ByKey, columns: Collection[str]) -> Iterator[Matches]:

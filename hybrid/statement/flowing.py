@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import one_batch, stands_in_order, times_us
-from hybrid.statement.by_key import KEYS_MANY
+from hybrid.statement.by_key import has_many_keys
 from matching.batch import EventBatch
 from query.plan.plan import Plan
 
@@ -44,7 +44,7 @@ class Flowing:
             if sum(map(len, read)) >= ROWS_MIN:
                 first = pa.concat_tables(read)
                 timed = time is None or not first.column(time).null_count
-                if timed and stands_in_order(first, plan.order_by) and not _has_many_keys(first, plan):
+                if timed and stands_in_order(first, plan.order_by) and not has_many_keys(first, plan):
                     return Flowing(name, first, tables, plan, time)
                 break
         return pa.concat_tables([*read, *tables])
@@ -68,10 +68,3 @@ class Flowing:
     def _tables(self) -> Generator[pa.Table]:
         yield from (pa.Table.from_batches([batch]) for batch in self.first.to_batches() if batch.num_rows)
         yield from (table for table in self.rest if table.num_rows)
-
-
-def _has_many_keys(first: pa.Table, plan: Plan) -> bool:
-    names = list(dict.fromkeys(c.name for c in plan.partition_by))
-    if not names:
-        return False
-    return first.select(names).group_by(names).aggregate([]).num_rows >= KEYS_MANY

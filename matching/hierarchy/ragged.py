@@ -90,7 +90,7 @@ class RaggedOrder:
 
 
 class _Levels:
-    """What the variables of the plain pattern are in each layer, the outermost is 0: arrays by level and variable.
+    """The variables of the plain pattern in each layer, of which 0 is the outermost: arrays by level and variable.
 
     step: number of the element, -1 if there is none. anew: each of its events begins one. repeated: the element may
     occur several times. rank: of its variable. box: number of its pattern in the order of names; 0: it is an event."""

@@ -1,5 +1,5 @@
-"""What of the conditions and measures of a hierarchy cannot fail, for which integers, and what has to be computed for
-every event beforehand, so that a failure shows as in layers."""
+"""Finds the parts of a hierarchy's conditions and measures that cannot fail, the integers for which that holds, and the
+parts to compute for every event beforehand, so that a failure shows as in layers."""
 
 from __future__ import annotations
 

@@ -11,17 +11,8 @@ import pytest
 
 from query.cache import is_private
 from query.language.read import parser_of
+from tests.query.language.test_grammar import TEXT
 
-#: A grammar with the starts of ours. Ours takes 2 s to be built.
-TEXT = """
-%declare NAME
-clauses: "PATTERN" NAME
-history_join: NAME
-sase: NAME
-trend: NAME
-returns: NAME
-alert: NAME
-"""
 RAN: list[str] = []
 
 
