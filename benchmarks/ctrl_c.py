@@ -73,8 +73,8 @@ def ticks(rows: int, keys: int = 1_000, seed: int = 1) -> pa.Table:
 
 @dataclass(slots=True)
 class Scene:
-    """The run of a case, and its check. undo: restores what a run has changed, before the next one. works: raises unless
-    the connection or the database still answers."""
+    """The run of a case, and its check. undo: restores what a run has changed, before the next one. works: raises
+    unless the connection or the database still answers."""
 
     run: Callable[[], object]
     works: Callable[[], object] = lambda: hybrid.sql(query(), ticks=ticks(1000))
