@@ -83,7 +83,8 @@ PYTHON313 ?= $(shell for p in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/version
 setup: .venv/.dev .venv/.spark  ## install everything for development (about 1 min)
 	@echo "ready: make demo, make quick, make check"
 
-demo: .venv/.demo  ## the stock demo: real prices, live and archived in one query (20 s after the first time)
+demo: .venv/.demo  ## README's two queries and their pictures: nine prices, then real ones, live and archived (20 s after the first time)
+	$(BIN)/hybrid demo valley </dev/null
 	$(BIN)/hybrid demo stock </dev/null
 
 test: .venv/.dev .venv/.spark  ## the whole suite

@@ -37,19 +37,36 @@ if TYPE_CHECKING:
 
 
 def _refuse_shadows() -> None:
-    """Raises ImportError if a module of the user, such as `query.py`, precedes one of our packages on the path."""
+    """Raises ImportError if a module of the user, such as `query.py`, precedes one of our packages on the path.
+
+    The script that runs may have such a name: nobody imports it, so our package is loaded from beside this one.
+    """
     home = Path(__file__).resolve().parent.parent
+    mains = [getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", "__mp_main__")]
+    scripts = {Path(file).resolve() for file in mains if file}
     for name in ("query", "matching", "live", "archive", "simulator"):
         spec = importlib.util.find_spec(name)
         if spec is None:
             raise ImportError(f"hybrid's package {name!r} is missing: expected {home / name}")
         places = [Path(p).resolve() for p in spec.submodule_search_locations or ()]
-        if home / name not in places[:1]:
-            found = spec.origin or (str(places[0]) if places else "something built in")
-            raise ImportError(
-                f"{found} hides hybrid's own package {name!r} ({home / name}): rename it, or start Python from another "
-                "folder"
-            )
+        if home / name in places[:1]:
+            continue
+        if spec.origin and Path(spec.origin).resolve() in scripts:
+            _load(name, home / name)
+            continue
+        found = spec.origin or (str(places[0]) if places else "something built in")
+        raise ImportError(
+            f"{found} hides hybrid's own package {name!r} ({home / name}): rename it, or start Python from another "
+            "folder"
+        )
+
+
+def _load(name: str, folder: Path) -> None:
+    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"hybrid's package {name!r} is missing: expected {folder}")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 _refuse_shadows()

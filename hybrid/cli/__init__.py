@@ -54,6 +54,7 @@ class ScenarioName(StrEnum):
 class Demo(StrEnum):
     """Demos."""
 
+    valley = "valley"
     stock = "stock"
     rfid = "rfid"
     highway = "highway"
@@ -345,6 +346,10 @@ def _demo_query(name: str) -> tuple[str, dict[str, Any]] | None:
     """Returns the query of a demo and the schemas of its streams; None for other names."""
     from query.schema import Field, Schema
 
+    if name == "valley":
+        from hybrid.demo import valley
+
+        return valley.QUERY, {"prices": Schema("prices", (Field("day", "TIMESTAMP"), Field("price", "BIGINT")), "day")}
     if name == "stock":
         from hybrid.demo import stock
 
@@ -436,7 +441,9 @@ def demo(
 
     if directory is not None and _is_taken(directory):
         raise typer.BadParameter(f"--directory {directory} is not empty")
-    if which is Demo.stock:
+    if which is Demo.valley:
+        code = demos.valley(picture or PICTURES / "valley.svg")
+    elif which is Demo.stock:
         code = demos.stock(directory, picture or PICTURES / "stock.png")
     elif which is Demo.flights:
         code = demos.flights(directory, picture or PICTURES / "flights.png")

@@ -22,6 +22,19 @@ STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset"
 FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_delay")
 
 
+def valley(picture: Path) -> int:
+    """Runs README's first example: prints the query and its row, and plots its match."""
+    from hybrid.demo import valley as demo
+
+    print(demo.QUERY)
+    result = demo.run()
+    rows = result.arrow()
+    print(text_table(rows, rows.num_rows))
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    _save(picture, lambda: result.plot(path=picture))
+    return 0
+
+
 def stock(directory: str | Path | None, picture: Path) -> int:
     """Runs the stock demo: prints the query, the first rows, and the evidence of the closest pair, and plots it."""
     from datetime import timedelta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from html import escape
 from itertools import groupby
 
@@ -29,8 +30,17 @@ def cell(value: object) -> str:
         if len(value) > ITEMS_MAX:
             items += [f"... {len(value) - ITEMS_MAX:,} more", cell(value[-1])]
         return f"[{', '.join(items)}]"
+    if isinstance(value, timedelta):
+        return _duration(value)
     text = str(value)
     return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t") if isinstance(value, str) else text
+
+
+def _duration(value: timedelta) -> str:
+    """Returns the days and the time of a duration, each only where there is one, and each with its sign."""
+    if value < timedelta(0):
+        return ", ".join(f"-{part}" for part in _duration(-value).split(", "))
+    return str(value).removesuffix(", 0:00:00")
 
 
 def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:

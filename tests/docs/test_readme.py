@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from textwrap import dedent
+
+import pandas as pd
 import pytest
 
-from hybrid.demo import stock
+import hybrid
+from hybrid.demo import stock, valley
 from hybrid.rows.result import text_table
 from tests.docs.documents import ROOT, blocks
 
@@ -14,6 +19,20 @@ SHOWN_ROWS = 5
 def test_query_is_the_demo() -> None:
     shown = [b.text for b in blocks("sql") if b.path == "README.md"]
     assert shown == [stock.QUERY]
+
+
+def test_ten_lines_are_the_demo(tmp_path: Path) -> None:
+    """Before: a demo without pandas made neither README's first rows nor their picture."""
+    (shown,) = (b for b in blocks("python") if b.path == "README.md")
+    assert dedent(shown.text.split('"""')[1]).strip() == valley.QUERY.strip()
+    assert f'"{valley.FIRST_DAY.date()}", periods={len(valley.PRICES)}' in shown.text
+    assert str(list(valley.PRICES)) in shown.text
+    found = valley.run()
+    assert str(found.df()) + "\n" == shown.output
+    frame = pd.DataFrame({"day": pd.date_range(valley.FIRST_DAY, periods=len(valley.PRICES)), "price": valley.PRICES})
+    assert found.arrow().equals(hybrid.sql(valley.QUERY, prices=frame).arrow())
+    found.plot(path=tmp_path / "valley.svg")
+    assert (tmp_path / "valley.svg").read_bytes() == (ROOT / "docs" / "valley.svg").read_bytes()
 
 
 @pytest.mark.slow

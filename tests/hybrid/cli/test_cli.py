@@ -276,6 +276,20 @@ def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
     assert "rename it" in done.stderr
 
 
+def test_a_script_may_have_a_name_of_ours(tmp_path: Path) -> None:
+    """Before: live.py, with `import hybrid` in it, hid hybrid's own package, and had to be renamed."""
+    (tmp_path / "live.py").write_text(
+        "import multiprocessing\nimport hybrid\n\ndef rows(n):\n    return hybrid.sql(f'SELECT {n} AS n').fetchall()\n\n"
+        "if __name__ == '__main__':\n    print(rows(1))\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        print(pool.map(rows, [2]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "live.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n[[(2,)]]\n", "")
+
+
 def test_csv_has_a_text_for_every_type() -> None:
     query = "SELECT [1, NULL] AS l, {'a': 'x'} AS s, INTERVAL 1 DAY AS i, 'a'::BLOB AS b, NULL::INTEGER[] AS n, 2 AS v"
     done = run("sql", query, "-f", "csv")

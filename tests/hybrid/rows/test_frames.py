@@ -97,6 +97,16 @@ def test_lists_and_durations_are_short_in_tables() -> None:
     assert shown == "[0, 1, 2, 3, 4, 5, 6, ... 12 more, 19]  [2024-01-01 00:00:00]  0:01:30  1.50"
 
 
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [("5 DAY", "5 days"), ("-1 DAY", "-1 day"), ("36 HOUR", "1 day, 12:00:00"), ("-90 SECOND", "-0:01:30"),
+     ("-36 HOUR", "-1 day, -12:00:00"), ("0 DAY", "0:00:00")],
+)  # fmt: skip
+def test_a_duration_has_no_part_that_is_nothing(interval: str, shown: str) -> None:
+    """Before: 5 days, 0:00:00, and of ninety seconds back -1 day, 23:58:30."""
+    assert str(hybrid.sql(f"SELECT INTERVAL '{interval}' AS took")).splitlines()[2] == shown
+
+
 def test_a_decimal_keeps_its_places() -> None:
     assert hybrid.sql("SELECT 1.50 AS d").fetchall() == [(Decimal("1.50"),)]
 
