@@ -62,7 +62,8 @@ def _refuse_shadows() -> None:
 
 
 def _load(name: str, folder: Path) -> None:
-    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    file = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(folder)])
     if spec is None or spec.loader is None:
         raise ImportError(f"hybrid's package {name!r} is missing: expected {folder}")
     sys.modules[name] = importlib.util.module_from_spec(spec)

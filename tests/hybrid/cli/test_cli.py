@@ -279,7 +279,8 @@ def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
 def test_a_script_may_have_a_name_of_ours(tmp_path: Path) -> None:
     """Before: live.py, with `import hybrid` in it, hid hybrid's own package, and had to be renamed."""
     (tmp_path / "live.py").write_text(
-        "import multiprocessing\nimport hybrid\n\ndef rows(n):\n    return hybrid.sql(f'SELECT {n} AS n').fetchall()\n\n"
+        "import multiprocessing\nimport hybrid\n\n"
+        "def rows(n):\n    return hybrid.sql(f'SELECT {n} AS n').fetchall()\n\n"
         "if __name__ == '__main__':\n    print(rows(1))\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        print(pool.map(rows, [2]))\n"
     )
