@@ -5,7 +5,7 @@ Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, first_failure
 from matching.rows import Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
+from matching.store import RowStore
 from matching.tenant import Needs
 from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
@@ -237,6 +238,16 @@ class KernelMatcher:
         self._tests = RowTests(program, engine.by_test, chosen.wanted is WantedRows.ALL)
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
+
+    def met(self, batches: Iterable[EventBatch]) -> Iterator[np.ndarray] | None:
+        """Returns, for each batch, which rows meet a condition, or have one that cannot be computed, bool (n,); the
+        others change nothing. None if they might."""
+        free = not self.needs.linked and not self.program.reach.after and self._planned.wanted is not WantedRows.ALL
+        if not free or not self._tests.passes_over:
+            return None
+        needs, values = self.needs, RowValues(self._tests.local, self.codes, self.plan.settings)
+        store = RowStore(needs.numeric, needs.other, needs.schema, False)
+        return (self._tests.met(store, values, batch) for batch in batches)
 
     def go_on_by(self, chosen: EnginePlan) -> Engine:
         """Switches to a new engine for the same program, without state. Returns the engine before."""

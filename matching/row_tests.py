@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from matching.array_lanes import Values, truth
-from matching.batch import Int64Array
+from matching.batch import EventBatch, Int64Array
 from matching.features import RowValues
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
@@ -110,6 +110,8 @@ class RowTests:
         self.local = tuple(local)
         self._tested = len(program.tested) == len(program.labels)
         self.looks_at_runs = not (self._tested and program.ignore is Ignore.NONE)
+        #: runs ignore a row that meets no condition
+        self.passes_over = self._tested and program.ignore is not Ignore.NONE
 
     def look(self, store: RowStore, positions: Int64Array | slice, attempt: Attempt, partitions: int) -> Looked:
         """Evaluates the conditions on the rows at `positions`, at least one, given the values that they read."""
@@ -136,6 +138,14 @@ class RowTests:
             return NOTHING
         features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
         return Looked([met[wanted] for met in tests], features, None, wanted)
+
+    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> np.ndarray:
+        """Returns which rows meet a condition, or have one that cannot be computed, bool (n,). store: empty, of rows
+        that do not know their neighbours; values: of `local`."""
+        store.show(batch, np.zeros(len(batch), np.int64))
+        found, failing = values.attempt(store, slice(0, len(batch)))
+        met = [truth(found[at]) if at >= 0 else np.ones(len(batch), np.bool_) for at, *_ in self._tests]
+        return _any([*met, *(failed for failed in failing if failed is not None)])
 
     def _wanted(
         self, store: RowStore, positions: Int64Array | slice, tests: list[np.ndarray], partitions: int

@@ -71,9 +71,9 @@ class ByKey:
         return ByKey(table, ts_us, clock_us, begins)
 
     @staticmethod
-    def gathered(ordered: OrderedInput, plan: Plan) -> ByKey | None:
-        """Returns the rows of an input partition by partition, in the order in which partitions appear; None unless
-        there are many."""
+    def gathered(ordered: OrderedInput, plan: Plan, matcher: Matcher) -> ByKey | None:
+        """Returns the rows of an input partition by partition, in the order in which partitions appear, without those
+        that change nothing for its matcher; None unless there are many partitions."""
         names = list(dict.fromkeys(c.name for c in plan.partition_by))
         rows = ordered.table.num_rows
         if rows < ROWS_MIN or not names or plan.selection is Selection.STRICT:
@@ -86,11 +86,16 @@ class ByKey:
         from matching.kernels.radix import by_number  # loads numba, as the matcher has
         from matching.keys import Keys
 
-        keys = [column.combine_chunks() for column in ordered.rows(names).select(names).columns]
-        ids = Keys([key.type for key in keys]).encode(keys, rows)
+        kept, order = _kept(ordered, matcher), ordered.order
+        at = order if kept is None else kept if order is None else order[kept]
+        table = ordered.table.select(names) if at is None else taken(ordered.table.select(names), at)
+        keys = [column.combine_chunks() for column in table.columns]
+        ids = Keys([key.type for key in keys]).encode(keys, table.num_rows)
         counts = np.bincount(ids)
-        begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        begins = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
         seq = by_number(ids, begins)
+        if kept is not None:
+            seq = kept[seq]
         del ids, keys, counts
         offset = seq if ordered.order is None else ordered.order[seq]
         table = taken(some_columns(ordered.table, plan.columns), offset)
@@ -207,6 +212,20 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) ->
     by = np.concatenate([m.decided_seq[m.row_match] for m in found if m.decided_seq is not None])
     rows = pa.concat_tables([m.rows for m in found]).combine_chunks().take(pa.array(sorting_order(by)))
     return [replace(found[0], rows=rows), *at_end]
+
+
+def _kept(ordered: OrderedInput, matcher: Matcher) -> np.ndarray | None:
+    """Returns the places, in the total order, of the rows that may change something for a matcher; None: most may."""
+    from matching.matcher import KernelMatcher
+
+    assert isinstance(matcher, KernelMatcher)
+    stored = replace(ordered, order=None)  # as they are stored: conditions of one row read no order
+    if (met := matcher.met(stored.batches(matcher.needs.schema.names))) is None:
+        return None
+    kept = np.concatenate(list(met))
+    if 2 * np.count_nonzero(kept) > len(kept):
+        return None
+    return np.flatnonzero(kept if ordered.order is None else kept[ordered.order])
 
 
 def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:

@@ -275,7 +275,7 @@ def found_in(
 ) -> list[Matches]:
     """Returns the bare matches of an input, whose rows come as batches, in the order in which they come out of these.
     make: makes another matcher of the plan."""
-    gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
+    gathered = ByKey.gathered(rows, plan, matcher) if dates(matcher) else None
     if gathered is not None:
         found = run_gathered(matcher, gathered, plan.columns)
         if found is not None:

@@ -136,6 +136,34 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
     assert errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("order", ["time", "shuffled"])
+def test_rows_that_no_condition_takes_are_not_brought_together(
+    order: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: all rows were, of which a funnel takes three in ten."""
+    events = table(3, order).drop_columns(["unread"])
+    words = ["a" if x == 1 else "12" if x == 5 else "6" for x in events.column("x").to_pylist()]
+    events = events.append_column("t", pa.array(words))
+    kept: list[int] = []
+    gathered = ByKey.gathered
+
+    def noted(*arguments: Any) -> Any:
+        found = gathered(*arguments)
+        kept.append(len(found.ts_us))
+        return found
+
+    monkeypatch.setattr(ByKey, "gathered", staticmethod(noted))
+    monkeypatch.setattr(ByKey, "of", lambda *arguments: None)
+    query = text("skip till next", AFTER[1], ROWS[0], "k")
+    assert hybrid.sql(query, t=events).arrow().num_rows
+    taken = sum(word != "6" for word in words)
+    assert kept == [taken]
+    assert 2 * taken < events.num_rows
+    # a row whose condition cannot be computed is one that may be taken
+    with pytest.raises(hybrid.DataError, match="'a' to INT"):
+        hybrid.sql(query.replace("A AS x = 1", "A AS t::INTEGER = 7"), t=events)
+
+
 def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "sorting_order", None)
     events = table(2, "ties")
