@@ -1,4 +1,4 @@
-"""MATCH_NUMBER, and the order of matches, where further columns divide the rows of a partition (query.automaton.tied)."""
+"""MATCH_NUMBER, and the order of matches, where further columns divide the rows of a partition (matching.tied)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.keys import Keys
 from matching.kernels.layout import grown
+from matching.keys import Keys
 from matching.state import read_array, saved_array
 from matching.store import RowStore
 

@@ -146,9 +146,9 @@ def _divided_by(plan: Plan, chosen: EnginePlan) -> tuple[Column, ...]:
 
 
 def _may_share(columns: tuple[Column, ...], program: Program, rows: Rows, spill: Spill | None) -> bool:
-    """True if a matcher of rows that are divided by columns may share rows with others. A later matcher does not see earlier rows; but
-    held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
-    memory and come back after later ones."""
+    """True if a matcher of rows that are divided by columns may share rows with others. A later matcher does not see
+    earlier rows; but held-back rows and the first row of a partition are not covered by that. Nor is the order of rows
+    if they may leave memory and come back after later ones."""
     if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.reach.before):
         return False
     if rows.partition_by != columns or rows.after != program.reach.after:

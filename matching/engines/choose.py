@@ -23,7 +23,7 @@ from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
 from matching.program.trends import conjoined_program
 from matching.purpose import Purpose
-from query.automaton.tied import Tied, tied
+from matching.tied import Tied, tied
 from query.language.ast import Selection
 from query.plan.boxes import KIND
 from query.plan.expression import MatchNumber, walk
