@@ -39,7 +39,7 @@ def split(kernels: Sequence[KernelMatcher], buckets: int) -> list[bytes]:
     """Returns the state of matchers over the same rows, a part for each bucket. They must have emitted their matches,
     and may continue. Raises DataError if partitions cannot be separated."""
     rows = kernels[0].rows
-    _refuse(rows)
+    _refuse(kernels)
     rows.bring_all()
     in_use = np.ones(len(rows.keys), np.bool_)
     in_use[rows.keys.free] = False
@@ -56,14 +56,17 @@ def join(kernels: Sequence[KernelMatcher], parts: Sequence[bytes]) -> None:
     """Adds the keys of these parts to matchers of the same plans, in the order of `split`, over rows of their own. They
     must not have had an event of these keys, and their watermark must be that of the parts. Raises DataError for parts
     of other plans or releases, and for a key that they have already."""
-    _refuse(kernels[0].rows)
+    _refuse(kernels)
     for part in parts:
         _take_in(kernels, part)
 
 
-def _refuse(rows: Rows) -> None:
-    if rows.why is not None:
-        raise DataError(f"this state cannot be split by key: {rows.why}", "let one matcher keep the whole state")
+def _refuse(kernels: Sequence[KernelMatcher]) -> None:
+    why = kernels[0].rows.why
+    if any(kernel.chosen.looked_up for kernel in kernels):
+        why = "the rows of a key are divided by another column, and its matches are numbered together"
+    if why is not None:
+        raise DataError(f"this state cannot be split by key: {why}", "let one matcher keep the whole state")
 
 
 def _part(kernels: Sequence[KernelMatcher], ids: Int64Array, keep: np.ndarray) -> bytes:

@@ -39,12 +39,13 @@ from matching.engines.engine import (
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
+from matching.match_numbers import MatchNumbers, deadlines, in_order
 from matching.measures import Measures
 from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
 from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, first_failure, length
-from matching.rows import Rows
+from matching.rows import KEYS_MIN, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.store import RowStore
@@ -55,7 +56,7 @@ from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
-from query.plan.expression import MatchNumber, walk
+from query.plan.expression import Column, MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -111,9 +112,9 @@ def make_matcher(
         spill = None
     rows = None
     if shared is not None:
-        rows = next((r for r in shared if _may_share(plan, chosen.program, r, spill)), None)
+        rows = next((r for r in shared if _may_share(_divided_by(plan, chosen), chosen.program, r, spill)), None)
     if rows is None:
-        rows = Rows(plan.partition_by, chosen.program.reach.after, spill)
+        rows = Rows(_divided_by(plan, chosen), chosen.program.reach.after, spill)
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
@@ -134,19 +135,24 @@ def _as_one_pattern(
 
     def make_one(flat: Plan, chosen: EnginePlan) -> Matcher:
         assert chosen.program is not None
-        rows = Rows(flat.partition_by, chosen.program.reach.after)
+        rows = Rows(_divided_by(flat, chosen), chosen.program.reach.after)
         return KernelMatcher(flat, chosen, sources, lenient, rows, builder)
 
     return FlattenedMatcher(plan, way, make_one, make_layers, sources)
 
 
-def _may_share(plan: Plan, program: Program, rows: Rows, spill: Spill | None) -> bool:
-    """True if the matcher of a plan may share rows with others. A later matcher does not see earlier rows; but
-    held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
-    memory and come back after later ones."""
+def _divided_by(plan: Plan, chosen: EnginePlan) -> tuple[Column, ...]:
+    """Returns the columns by which the rows of a plan are divided."""
+    return (*plan.partition_by, *chosen.looked_up)
+
+
+def _may_share(columns: tuple[Column, ...], program: Program, rows: Rows, spill: Spill | None) -> bool:
+    """True if a matcher of rows that are divided by columns may share rows with others. A later matcher does not see
+    earlier rows; but held-back rows and the first row of a partition are not covered by that. Nor is the order of rows
+    if they may leave memory and come back after later ones."""
     if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.reach.before):
         return False
-    if rows.partition_by != plan.partition_by or rows.after != program.reach.after:
+    if rows.partition_by != columns or rows.after != program.reach.after:
         return False
     return not rows.began or not (program.reach.after or any(program.first_row))
 
@@ -217,12 +223,20 @@ class KernelMatcher:
         self._unfit: Decode | None = None
         #: time of the row at which it has failed; None if it has not, or at no row
         self.failed_us: int | None = None
-        self.rows = Rows(plan.partition_by, program.reach.after) if rows is None else rows
+        self.rows = Rows(_divided_by(plan, chosen), program.reach.after) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
-        new_when_idle = found and not reach and _is_new_when_idle(plan, program)
-        self.forgets = bool(plan.partition_by) and new_when_idle
+        new_when_idle = found and not reach and _is_new_when_idle(plan, program, bool(chosen.looked_up))
+        self.forgets = bool(self.rows.partition_by) and new_when_idle
+        #: where further columns divide the rows of a partition
+        self._numbers: MatchNumbers | None = None
+        if chosen.looked_up:
+            read = any(isinstance(e, MatchNumber) for m in plan.measures for e in walk(m.expression))
+            types = [plain_type(c.type) for c in plan.partition_by]
+            self._numbers = MatchNumbers(types, None if read else KEYS_MIN)
+        self._sorts = self._numbers is not None and bool(program.absence.behind)
+        self._told_us: int | None = None  # the time before which WITHIN is over, as the engine was told
         self._empty = self.measures.schema.empty_table()
         if plan.trends is not None:
             self._empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
@@ -271,6 +285,8 @@ class KernelMatcher:
         chosen = choose_engine(plan, purpose)
         if (chosen.program, plan.schema, plan.partition_by) != (self.program, self.plan.schema, self.plan.partition_by):
             return None
+        if chosen.looked_up != was.looked_up:
+            return None
         if chosen.trends != was.trends or chosen.runs != was.runs or (chosen.chain is None) != (was.chain is None):
             return None
         known = set(self.needs.schema.names)  # others may have come later, and earlier rows lack what only they read
@@ -290,6 +306,7 @@ class KernelMatcher:
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
         new._kept, new._kept_of_all = self._kept, self._kept_of_all
+        new._numbers, new._told_us = self._numbers, self._told_us
         self.rows.remove(self)
         return new
 
@@ -303,6 +320,8 @@ class KernelMatcher:
         wanted = self.wants(batch.sources)
         self.take(self.rows.retain([wanted]))
         self.rows.taken()
+        if self._sorts and len(batch):  # rows of other values decide too
+            self.expire(int(batch.ts_us[-1]), NO_ROWS)
         matches = self.emit()
         self.rows.compact()
         return matches
@@ -337,6 +356,8 @@ class KernelMatcher:
         Returns False if it cannot."""
         if self.plan.trends is not None or self.chosen.purpose in (Purpose.COUNTS, Purpose.GRAPH):
             return False
+        if self._numbers is not None:
+            return False
         if len(self.rows) > 1 or not self.rows.take_runs():
             return False
         self.keys, self.forgets, self._by_runs = self.rows.keys, False, True
@@ -346,6 +367,7 @@ class KernelMatcher:
     def dates(self) -> bool:
         """True if bare matches found key by key have the row that decided each: Matches.decided_seq."""
         waits = self.measures.ahead or self.program.reach.after or self._unsettled is not None
+        waits = waits or self._numbers is not None
         return self._bare and not waits and getattr(self.engine, "dates", False)
 
     def restart(self) -> None:
@@ -404,6 +426,7 @@ class KernelMatcher:
                 until = np.full(len(self.keys), np.iinfo(np.int64).max)
                 np.minimum.at(until, self.store.partition[held], self.store.ts[held])
             self._guarded(lambda: self.engine.expire(watermark_us, until))
+            self._told_us = watermark_us
 
     def _reserve(self, begin: int) -> None:
         """Makes room for all partitions, and for the untaken rows of the store from `begin` on."""
@@ -507,17 +530,33 @@ class KernelMatcher:
         self._expire_before_failure()
         parts.append(self._decoded())
         if not self.chosen.keeps_rows:
+            for part in parts:
+                self._number(part)
             return [matches for part in parts for matches in self._fit(part)]
         out, come = parts[0].then(parts[1]), self._first_unknown()
         if self._unsettled is not None:
             out = self._settle_before_failure(self._unsettled, out)
-        return self._fit(self._hold(out, False, come) if self.measures.ahead else out)
+        if self._waits:
+            out = self._hold(out, False, come)
+        self._number(out)
+        return self._fit(out)
 
     def _decoded(self) -> Decode:
         """Returns the decided matches."""
-        out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
+        out = Decode(self._bare and not self._waits and self._unsettled is None)
         self.engine.decode(self.store, out)
         return out
+
+    @property
+    def _waits(self) -> bool:
+        """True if decided matches may wait before they come out."""
+        return bool(self.measures.ahead) or self._sorts
+
+    def _number(self, out: Decode) -> None:
+        """Numbers matches in the order in which they come out, where the engine numbers those of one value."""
+        if self._numbers is not None and out.count:
+            keys = [self.keys.values(i, out.partition) for i in range(len(self.plan.partition_by))]
+            out.number[:] = self._numbers.number(keys, out.count)
 
     def _fit(self, out: Decode) -> list[Matches]:
         """Returns decoded matches up to the first one of which a measure cannot be computed."""
@@ -588,6 +627,7 @@ class KernelMatcher:
                 failed = False
             except ConditionFailed as error:  # again that of the row not taken, or one before
                 failed = self.store.partition[error.args[0]] == of
+        self._told_us = now
 
     def _settle_before_failure(self, unsettled: Unsettled, out: Decode) -> Decode:
         """Returns `out` with the unmatched rows between. Which of those behind the last match of the partition that has
@@ -822,8 +862,7 @@ class KernelMatcher:
         if (windows := windowed(self.engine)) is not None:
             return self._rows_of_windows(windows.windows())
         self._look_whether_stuck()
-        out = Decode(self._bare and not self.measures.ahead and self._unsettled is None)
-        self.engine.decode(self.store, out)
+        out = self._decoded()
         if self._unsettled is not None:
             attempts = ordered(self.engine)
             assert attempts is not None
@@ -832,10 +871,11 @@ class KernelMatcher:
             out = self._unsettled.settle(self.store, frontier, taken, out)
             if not out.count and self._held is None:
                 return self._none()
-        if self.measures.ahead:
+        if self._waits:
             out = self._hold(out, ended)
             if not out.count:
                 return self._none()
+        self._number(out)
         try:
             return self.matches_of(out)
         except Exception:
@@ -899,10 +939,22 @@ class KernelMatcher:
 
     def _hold(self, out: Decode, ended: bool, come: int | None = None) -> Decode:
         """Returns the matches that may be emitted now. A match whose measures read a future row waits, and the later
-        matches of its partition wait with it, to keep their order. come: see Measures.waits."""
+        matches of its partition wait with it, to keep their order. Of rows that further columns divide, matches wait
+        until those of all values that come before them are decided. come: see Measures.waits."""
         if self._held is not None:
             out = self._held.then(out)
         self._held = None
+        if self._sorts:
+            assert self.program.within_us is not None
+            out = in_order(out, self.store, self.program.within_us)
+            if ended or not out.count:
+                return out
+            over = np.zeros(out.count, np.bool_)
+            if self._told_us is not None:
+                over = deadlines(out, self.store, self.program.within_us) < self._told_us
+            if not over.all():
+                self._held = out.take(np.flatnonzero(~over))
+            return out.take(np.flatnonzero(over))
         if ended:
             return out
         found = found_of(out)
@@ -939,6 +991,8 @@ class KernelMatcher:
             arrays |= {f"held.{tag}": getattr(self._held, n) for n, tag in HELD_TAGS.items()}
         if self._unsettled is not None:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
+        if self._numbers is not None:
+            arrays |= {f"number.{n}": a for n, a in self._numbers.snapshot().items()}
         arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": self.engine.tag, "plan": self._fingerprint,
@@ -989,6 +1043,9 @@ class KernelMatcher:
         self.stuck = self.engine.stuck
         if self._unsettled is not None:
             self._unsettled.restore(group("unsettled", arrays))
+        if self._numbers is not None:
+            self._numbers.restore(group("number", arrays))
+        self._told_us = None
         self._held = None
         if held := group("held", arrays):
             self._held = Decode()
@@ -1013,11 +1070,12 @@ _NO_VARIABLES, _NO_SOURCES = np.zeros(0, np.int16), np.zeros(0, np.int32)
 _START_ANEW = "start the query again, or run the version that wrote the state"
 
 
-def _is_new_when_idle(plan: Plan, program: Program) -> bool:
+def _is_new_when_idle(plan: Plan, program: Program, looked_up: bool) -> bool:
     """True if a partition without runs is equivalent to one without rows: no condition reads earlier rows, and no row
-    waits to be settled. Rows that PREV and NEXT read are not considered."""
+    waits to be settled. Rows that PREV and NEXT read are not considered. looked_up: further columns divide the rows,
+    and matches get their numbers later."""
     remembers = program.strict or program.extras.unmatched or program.absence.before
     anchored = program.anchored
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
     numbered = any(isinstance(e, MatchNumber) for x in read for e in walk(x))
-    return not (remembers or anchored or numbered)
+    return not (remembers or anchored or (numbered and not looked_up))

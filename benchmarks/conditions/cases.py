@@ -15,14 +15,15 @@ EVENTS = Schema(
     (
         Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "DOUBLE"), Field("q", "BIGINT"),
         Field("s", "VARCHAR"), Field("n", "BIGINT"), Field("z", "DOUBLE"), Field("d", "DECIMAL(12,2)"),
-        Field("b", "BOOLEAN"), Field("f", "FLOAT"), Field("w", "TIMESTAMP"),
+        Field("b", "BOOLEAN"), Field("f", "FLOAT"), Field("w", "TIMESTAMP"), Field("u", "BIGINT"),
     ),
     time="ts", keys=("k",),
 )  # fmt: skip
 
 
 def events(rows: int, keys: int, seed: int) -> pa.Table:
-    """Returns events of `keys` keys at random, seven seconds apart. n has nulls, z has nothing else."""
+    """Returns events of `keys` keys at random, seven seconds apart. n has nulls, z has nothing else, u 10,000 values.
+    """
     at = generator(seed)
     times = START_US + np.arange(rows, dtype=np.int64) * 7_000_000
     words = pa.array(["ab", "Ab", "cde", "x", "yy"])
@@ -35,24 +36,28 @@ def events(rows: int, keys: int, seed: int) -> pa.Table:
         "d": pa.chunked_array([cents]).cast(pa.decimal128(21, 2)).cast(pa.decimal128(12, 2)),
         "b": at.random(rows) < 0.5, "f": price.astype(np.float32),
         "w": pa.array(times + at.integers(0, 3_600_000_000, rows)).view(TIMESTAMP),
+        "u": at.integers(0, 10_000, rows),
     })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A condition in its pattern. kind: the group it belongs to. neighbour: the name of the cheap case beside it; its
-    own name for a neighbour itself."""
+    own name for a neighbour itself. by: the columns of PARTITION BY; clauses: after the pattern."""
 
     kind: str
     name: str
     pattern: str
     define: str
     neighbour: str
+    by: tuple[str, ...] = ("k",)
+    clauses: str = ""
 
     def text(self) -> str:
+        by = f"PARTITION BY {', '.join(self.by)} " if self.by else ""
         return (
-            "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES FIRST(ts) AS t0, LAST(v) AS v "
-            f"PATTERN ({self.pattern}) DEFINE {self.define})"
+            f"SELECT * FROM t MATCH_RECOGNIZE ({by}ORDER BY ts MEASURES FIRST(ts) AS t0, LAST(v) AS v "
+            f"PATTERN ({self.pattern}) {self.clauses} DEFINE {self.define})"
         )
 
 
@@ -146,6 +151,39 @@ _CONDITIONS = {
 }
 
 
+_DAY = "WITHIN INTERVAL 1 DAY"
+_NEXT, _ANY = f"{_DAY} SELECTION SKIP TILL NEXT MATCH", f"{_DAY} SELECTION SKIP TILL ANY MATCH"
+#: Rows of a match with one u, over thousands of partial matches with others: pattern, clauses, and conditions in which
+#: {} is the equality.
+_EQUAL = {
+    "a step": ("Q A", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}"),
+    "a step that compares": ("Q A", _NEXT, "Q AS s = 'x', A AS s = 'yy' AND v > Q.v{}"),
+    "two steps": ("Q A B", _ANY, "Q AS s = 'x', A AS s = 'yy'{}, B AS s = 'cde'{}"),
+    "absent between": ("Q NOT N A", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, N AS s = 'cde'{}"),
+    "absent behind": ("Q NOT A", _DAY, "Q AS s = 'x', A AS s = 'yy'{}"),
+    "absent behind a step": ("Q A NOT N", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, N AS s = 'cde'{}"),
+}
+
+
+def _equalities() -> list[Case]:
+    """Returns patterns tied by u, each after the same one with PARTITION BY u."""
+    found = []
+    for by in ((), ("k",)):
+        for shown, (pattern, clauses, define) in _EQUAL.items():
+            cheap = f"{shown}, PARTITION BY {', '.join((*by, 'u'))}"
+            name = f"{shown}, u = Q.u" + (" by k" if by else "")
+            parts = define.count("{}")
+            apart, tied = (define.format(*[e] * parts) for e in ("", " AND u = Q.u"))
+            found.append(Case("equality", cheap, pattern, apart, cheap, (*by, "u"), clauses))
+            found.append(Case("equality", name, pattern, tied, cheap, by, clauses))
+    beside = "absent behind, PARTITION BY u"
+    two, all_of_u = "absent behind two rows, u = Q.u", "Q AS s = 'x', A AS s = 'yy' AND u = Q.u"
+    found.append(Case("equality", two, "Q R NOT A", all_of_u, beside, (), _DAY))
+    other = "absent behind, u = Q.n"
+    found.append(Case("equality", other, "Q NOT A", "Q AS s = 'x', A AS s = 'yy' AND u = Q.n", beside, (), _DAY))
+    return found
+
+
 def _name(condition: str) -> str:
     return " ".join(condition.split())
 
@@ -158,4 +196,4 @@ def cases() -> tuple[Case, ...]:
         for written in _CONDITIONS[kind].replace("\n", ";").split(";"):
             if name := _name(written):
                 found.append(Case(kind, name, pattern, define.format(name), cheap))
-    return tuple(found)
+    return (*found, *_equalities())

@@ -23,6 +23,7 @@ from matching.program.program import Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
 from matching.program.trends import conjoined_program
 from matching.purpose import Purpose
+from matching.tied import Tied, tied
 from query.language.ast import Selection
 from query.plan.boxes import KIND
 from query.plan.expression import MatchNumber, walk
@@ -50,11 +51,15 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         return _of_trends(plan, purpose)
     if plan.boxes:
         return EnginePlan(None, "a pattern with boxes: one matcher for each layer", purpose, None)
-    try:
-        program = assemble(plan) if program is None else program
-    except NoKernel as construct:
-        return EnginePlan(None, str(construct), purpose, None, instead=construct.instead)
     gives_matches = purpose not in (Purpose.COUNTS, Purpose.GRAPH)
+    looked_up = tied(plan) if gives_matches and program is None else None
+    program = _among_rows_of_one_value(looked_up) if isinstance(looked_up, Tied) else program
+    if program is None:
+        looked_up = None if isinstance(looked_up, Tied) else looked_up
+        try:
+            program = assemble(plan)
+        except NoKernel as construct:
+            return EnginePlan(None, str(construct), purpose, None, instead=construct.instead)
     if purpose.again and not (found_again(plan, program) or (contiguous(program) and program.number < 0)):
         purpose = Purpose.LIVE
 
@@ -62,9 +67,15 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
         chain: Chain | None = None,
     ) -> EnginePlan:  # fmt: skip
-        resident = why_resident(plan, program if carried is None else carried.program, engine)
-        wanted = rows_wanted(program)
-        return EnginePlan(engine, why, purpose, program, table, carried, chain, wanted, resident, RUNS_MAX)
+        divided = looked_up.plan if isinstance(looked_up, Tied) else plan
+        resident = why_resident(divided, program if carried is None else carried.program, engine)
+        columns = looked_up.columns if isinstance(looked_up, Tied) else ()
+        if columns and program.absence.behind:
+            resident = "matches of several values wait, to be put in order"
+        return EnginePlan(
+            engine, why, purpose, program, table, carried, chain, rows_wanted(program), resident, RUNS_MAX,
+            looked_up=columns, not_looked_up=looked_up if isinstance(looked_up, str) else "",
+        )  # fmt: skip
 
     if purpose is Purpose.COUNTS and counts_paths(program):
         return by(RunCounts, "matches are counted by state without being found")
@@ -88,6 +99,14 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         carried = carry(plan, program) if purpose.carries else None
         return by(RunBlocks, "rows may be skipped, and each run has its own future", carried=carried)
     return by(RunLists, "each run has its own future")
+
+
+def _among_rows_of_one_value(looked_up: Tied) -> Program | None:
+    """Returns the program that runs among the rows of each value alone; None if only the reference can run it."""
+    try:
+        return assemble(looked_up.plan)
+    except NoKernel:
+        return None
 
 
 def _of_trends(plan: Plan, purpose: Purpose) -> EnginePlan:

@@ -14,6 +14,7 @@ from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.program.carried import Carried, Chain
 from matching.program.determinise import ListTable
+from matching.program.equalities import equalities_behind
 from matching.program.program import Program
 from matching.program.starts import StartTable, show_starts
 from matching.program.trends import TrendTable
@@ -23,6 +24,7 @@ from matching.spill import Policy
 from matching.state import stamp
 from matching.store import RowStore
 from matching.workload.program import Workload
+from query.plan.expression import Column, show
 from query.stopping import bytes_max, heed
 
 #: State to be saved, by name.
@@ -294,7 +296,9 @@ class EnginePlan:
     registers that runs carry for measures, besides those of the program; chain: the variables of each match, if its
     rows alone determine the match. wanted: the rows it receives. resident: reason that its partial matches cannot leave
     memory, or None. runs_max: maximum number of partial matches of one partition at a time. trends: of ONE ROW PER
-    WINDOW. workload: of many such queries."""
+    WINDOW. workload: of many such queries. looked_up: columns whose value all rows of a match have in common
+    (matching.tied), which divide the rows as PARTITION BY does; not_looked_up: why there are none though
+    conditions compare rows of a match for equality."""
 
     engine: type[Engine] | None
     why: str
@@ -309,6 +313,8 @@ class EnginePlan:
     instead: str = ""
     trends: TrendTable | None = None
     workload: Workload | None = None
+    looked_up: tuple[Column, ...] = ()
+    not_looked_up: str = ""
 
     @property
     def runs(self) -> Program:
@@ -329,9 +335,10 @@ class EnginePlan:
             return stamp(self.program, self.trends, *(way for way, taken in ways if taken))
         if self.workload is not None:
             return stamp(self.program, self.workload)
+        by = (("looked up", *(c.name for c in self.looked_up)),) if self.looked_up else ()
         if self.keeps_rows:
-            return stamp(self.program, self.table)
-        return stamp(self.runs, self.table, () if self.chain is None else self.chain.variables)
+            return stamp(self.program, self.table, *by)
+        return stamp(self.runs, self.table, () if self.chain is None else self.chain.variables, *by)
 
     @property
     def specialised(self) -> bool:
@@ -362,6 +369,15 @@ class EnginePlan:
             return self.show_engine()
         tests = str(self.runs) if self.trends is None else self.trends.show_conditions(self.runs.local)
         lines = [tests, self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
+        if self.looked_up:
+            names = ", ".join(c.name for c in self.looked_up)
+            lines.append(f"looked up   {names}: a row meets partial matches of its own value only")
+        elif self.not_looked_up:
+            lines.append(f"looked up   nothing, though rows of a match are equal: {self.not_looked_up}")
+        if getattr(self.engine, "finds_waiting", False):
+            for found in equalities_behind(self.runs):
+                value, name = show(self.runs.features[found.feature][0]), self.runs.names[found.label]
+                lines.append(f"looked up   {value}: a row that {name} negates meets matches that wait with its value only")
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
         if self.purpose.live:

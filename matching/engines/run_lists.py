@@ -8,7 +8,9 @@ from matching.batch import Int64Array
 from matching.engines.buffered_runs import BufferedRuns, fields, named
 from matching.engines.engine import ROOM, Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
+from matching.kernels import waiting as looked_up
 from matching.kernels.layout import Counters, Parameters
+from matching.program.equalities import equalities_behind
 from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
 from matching.store import RowStore
 
@@ -20,6 +22,7 @@ class RunLists(BufferedRuns):
     tag = "lists"
     _kernel = step
     due_yields = True  # WITHIN and the end of the input decide matches
+    finds_waiting = True  # see matching.kernels.waiting
     key_bytes = 8 * 9 + 1 + 16
 
     def __init__(self, chosen: EnginePlan) -> None:
@@ -28,11 +31,27 @@ class RunLists(BufferedRuns):
         self._partitions = layout.new_partitions(ROOM)
         self._counters[Counters.FREE] = ROOM
         self._counters[Counters.LAST_PARTITION] = -1
+        self._waiting = looked_up.no_entries(self.program, equalities_behind(self.program))
+        self._entered = True  # all matches that wait
 
     def _state(self) -> tuple[object, ...]:
+        if not self._entered:
+            self._enter_all(0)
         return (
             self._runs, self._buffer, self._partitions, self._heap, self._decided, self._scratch, self._counters,
+            self._waiting,
         )  # fmt: skip
+
+    def _enter_all(self, more: int) -> None:
+        """Enters all matches that wait anew, with room for as many again and more."""
+        self._entered = True
+        if not len(self._waiting.label):
+            return
+        partitions = len(self._partitions.head)
+        count = looked_up.count_pending(partitions, self._runs, self._partitions) * len(self._waiting.label)
+        capacity = 2 * (count + more) + ROOM
+        self._waiting = looked_up.with_room(self._waiting, capacity)
+        looked_up.enter_all(partitions, self._runs, self._partitions, self._waiting)
 
     def frontier(self, partitions: int) -> Int64Array:
         """Returns, per partition, the row where the first undecided attempt began; -1: all rows taken are settled."""
@@ -102,6 +121,7 @@ class RunLists(BufferedRuns):
         match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
         step.move_runs(ids, self._runs, self._partitions, self._moved, row_moved)
         self._counters[Counters.NODES] = self._live
+        self._entered = False  # nodes have other numbers
 
     def idle(self, partitions: int) -> np.ndarray:
         """Returns, per partition, True if it has no run and no waiting match, bool (partitions,)."""
@@ -127,6 +147,8 @@ class RunLists(BufferedRuns):
         if c[Counters.FREE] < 2 * most:
             capacity = max(2 * len(self._runs.state), len(self._runs.state) + 2 * most)
             self._runs, c[Counters.FREE] = layout.grown_runs(self._runs, capacity, int(c[Counters.FREE]))
+        if self._waiting.used[0] + most * len(self._waiting.label) > len(self._waiting.item):
+            self._enter_all(most * len(self._waiting.label))
         return most
 
     def snapshot(self) -> Arrays:
@@ -140,6 +162,7 @@ class RunLists(BufferedRuns):
         self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
+        self._entered = False
 
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
@@ -189,6 +212,7 @@ class RunLists(BufferedRuns):
         queued = self._partitions.queued[ids]
         self.forget(ids)
         self._partitions.queued[ids] = queued
+        self._entered = False
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         ids, n = coming.ids, len(coming.ids)
@@ -216,6 +240,7 @@ class RunLists(BufferedRuns):
         self._partitions.head[ids] = np.where(some, known[bounds[:-1]], -1)
         self._partitions.calm[ids] = np.where(calm > 0, known[bounds[:-1] + calm - 1], -1)
         self._partitions.nearest_bad[ids] = anew(one["nearest_bad"] - 1, base, np.arange(n)) + 1
+        self._entered = False
         if self.program.within_us is not None:  # of runs from another matcher
             new = ids[some & ~self._partitions.queued[ids]]
             first = self._runs.ts[self._partitions.head[new]]

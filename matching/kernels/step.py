@@ -16,7 +16,8 @@ Where rows are negated after a match, a run that accepts leaves a pending match,
 comes within WITHIN ends it. When WITHIN is over, the most preferred pending match of a start is its match. Most of
 these wait at the front of the list, oldest first; a row that is not negated passes over all that are not due at once.
 If the condition of such a negation reads the match, a pending match keeps its registers, and a row that may be negated
-is tested for each. Then no pending match of a start replaces another: a row may forbid one of them only.
+is tested for each, or, by an equality, for those with its value (matching.kernels.waiting): these stay linked until the
+list is read there. Then no pending match of a start replaces another: a row may forbid one of them only.
 
 Where rows are negated before a match, a run knows the nearest one before its start.
 
@@ -31,6 +32,7 @@ from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
 from matching.kernels.predicate import begin_registers, concerns, forbids, has, read_features, take, walks_from
+from matching.kernels.waiting import enter, finds, forbid
 from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -79,6 +81,8 @@ FAILED = -3
 PENDING = -4
 #: Of an item that leaves its list.
 GONE = -5
+#: Of a pending match that has been forbidden and is still linked.
+FORBIDDEN = -6
 
 #: What `drop_runs` drops: what began before a time; all runs, but no pending matches; all.
 OLD = 0
@@ -187,7 +191,7 @@ def decide_heads(p, program, runs, buffer, partitions, decided, counters):
     item = partitions.head[p]
     while item >= 0:
         state = runs.state[item]
-        if not chooses or runs.first[item] >= partitions.resume[p]:
+        if state != FORBIDDEN and (not chooses or runs.first[item] >= partitions.resume[p]):
             if state >= 0 or state == PENDING:
                 break
             if state == FAILED:
@@ -253,6 +257,8 @@ def drop_runs(p, before_ts, which, timeouts, runs, partitions, counters):
             break
         if last >= 0 and runs.state[last] == MATCH and runs.first[last] == runs.first[item]:
             keep = False  # what is less preferred than the match of its start
+        elif state == FORBIDDEN:
+            keep = False
         elif state == PENDING:
             if which == EVERYTHING or runs.ts[item] < before_ts:
                 runs.state[item] = MATCH
@@ -491,7 +497,7 @@ def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
     cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads,
     trails, coded, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch,
-    counters,
+    counters, waiting,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
@@ -555,6 +561,7 @@ def advance(
                 if coded:
                     runs.valid[tail] = new_valid
                     write_fresh(program, tail, runs, scratch)
+                    enter(p, tail, runs, waiting)
                 else:
                     ended_first = first
             if lesser >= 0 and not spent:  # what is less preferred than ending here
@@ -570,7 +577,7 @@ def advance(
 @kernel
 def step(
     begin, end, partition, mask, bad, ts, row, feature, feature_f, feature_valid,
-    program, runs, buffer, partitions, heap, decided, scratch, counters,
+    program, runs, buffer, partitions, heap, decided, scratch, counters, waiting,
 ):  # fmt: skip
     """Advances every run over the rows [begin, end) of the arrays; returns (next row, status).
 
@@ -622,6 +629,8 @@ def step(
             calm_left, calm_end = partitions.calm_length[p], partitions.calm[p]
         other_length = partitions.length[last_p] if breaks else np.int64(0)
         status = room_for(length, calm_left, other_length, degree, runs_max, runs, buffer, heap, decided, counters)
+        if coded and waiting.used[0] + (length - calm_left + 2) * degree * len(waiting.label) > len(waiting.item):
+            status = ROOM
         if status != OK:
             break
         t = ts[i]
@@ -638,7 +647,13 @@ def step(
         tests_each = False  # the row may be negated after some pending matches only
         if trails:
             hit, hit_label = negated(program.absent_behind, m, b)
-            if coded and hit != 0:
+            if coded and hit != 0 and not some_bad and finds(waiting, m):
+                forbid(
+                    p, i, m, t, ordinal, within_us, within_rows, program, runs, waiting, feature, feature_f,
+                    feature_valid, scratch,
+                )  # fmt: skip
+                hit = np.int64(0)
+            elif coded and hit != 0:
                 tests_each = True
                 calm_left = np.int64(0)
 
@@ -653,7 +668,7 @@ def step(
         cut_first = np.int64(-1)  # or what is less preferred of this start
         ended_first = np.int64(-1)  # start of the last match made by this row that is pending
         at_start = False
-        waiting = np.int64(0)  # matches that wait before the item looked at
+        decided_ahead = np.int64(0)  # matches that wait before the item looked at
         while True:
             # ---- the next item: an old one, then the start of this row
             mine = item
@@ -680,7 +695,7 @@ def step(
                     cut_first = first
                 if GONE < state < 0:
                     if state == MATCH:
-                        waiting += 1
+                        decided_ahead += 1
                     tail, calm_left, calm, calm_length = keep(
                         p, mine, tail, state, trails, calm_left, calm_end, calm, calm_length, runs, partitions
                     )  # fmt: skip
@@ -688,7 +703,7 @@ def step(
                     runs.next[tail] = -1
                     continue
                 free = release(mine, runs, free)
-                if state == GONE:
+                if state <= GONE:
                     continue
                 start_ts, start_row = runs.ts[mine], runs.row[mine]
                 node, valid = runs.node[mine], runs.valid[mine]
@@ -704,7 +719,7 @@ def step(
                     nearest, nearest_bad = partitions.nearest[p], partitions.nearest_bad[p]
                 begin_registers(program, scratch)
                 if numbered >= 0:
-                    scratch.old[numbered] = partitions.number[p] + waiting + 1
+                    scratch.old[numbered] = partitions.number[p] + decided_ahead + 1
             else:
                 break
             walks_from(program, node)
@@ -717,7 +732,7 @@ def step(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
                 spent, tail, cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows,
                 timeouts, absent, leads, trails, coded, some_bad, feature, feature_f, feature_valid, program, runs,
-                buffer, partitions, decided, scratch, counters,
+                buffer, partitions, decided, scratch, counters, waiting,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:

@@ -1,0 +1,68 @@
+"""Negations after a match whose condition compares a value of the row with one of the match for equality.
+
+A row that may be negated is then tested for the matches that wait with its value (matching.kernels.waiting), not for
+all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from matching.program.opcodes import OPCODES, Compute, Jump, OpCode, Push
+from matching.program.program import Program
+from matching.program.registers import Accumulate, RegisterKind
+
+_Code = tuple[tuple[int, int, int], ...]
+_KEPT = (RegisterKind.LAST, RegisterKind.FIRST)
+#: Operations that have a value whatever they take, of the row and of values that the run keeps.
+_SAFE = frozenset(
+    int(op) for op in OPCODES
+    if isinstance(op.does, Push | Jump) or (
+        isinstance(op.does, Compute) and not op.does.fails and "low" not in op.does.operands
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """label: of the negation; feature: of its row; register: of the match."""
+
+    label: int
+    feature: int
+    register: int
+
+
+def equalities_behind(program: Program) -> tuple[Equality, ...]:
+    """Returns an equality for each negation after a match whose condition reads it; none unless all of them have one
+    and their conditions can be computed for every row and match."""
+    coded = [label for label in dict.fromkeys(program.absence.behind) if program.code[label]]
+    found = [_of_one(program, label) for label in coded]
+    return tuple(equality for equality in found if equality is not None) if None not in found else ()
+
+
+def _of_one(program: Program, label: int) -> Equality | None:
+    code, variable = program.code[label], program.variables[label]
+    if any(op not in _SAFE for op, _, _ in code):
+        return None
+    for register in program.registers:
+        of_row = not register.variables or variable in register.variables
+        if of_row and isinstance(register.kind.does, Accumulate) and register.kind.does.fails:
+            return None
+    for part in _conjuncts(code, 0, len(code)):
+        match sorted(part):
+            case [(OpCode.FEATURE, f, _), (OpCode.REGISTER, r, _), (OpCode.EQ | OpCode.FEQ, _, _)]:
+                register = program.registers[r]
+                if register.kind in _KEPT and register.variables and variable not in register.variables:
+                    return Equality(label, f, r)
+    return None
+
+
+def _conjuncts(code: _Code, begin: int, end: int) -> Iterator[_Code]:
+    """Yields the instructions of each part of a conjunction."""
+    if code[end - 1][0] == OpCode.AND:
+        for at in range(begin, end):
+            if code[at][:2] == (OpCode.JUMP_IF_FALSE, end):
+                yield from _conjuncts(code, begin, at)
+                yield from _conjuncts(code, at + 1, end - 1)
+                return
+    yield code[begin:end]

@@ -1,0 +1,105 @@
+"""Which columns divide the rows of a plan further than PARTITION BY, and what EXPLAIN says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+import hybrid
+from matching.engines.choose import choose_engine
+from matching.purpose import Purpose
+from matching.tied import Tied, tied
+from query.plan.expression import show
+from query.plan.plan import Plan
+from query.schema import Field, Schema
+
+EVENTS = Schema(
+    "t", (
+        Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("s", "VARCHAR"), Field("tk", "BIGINT"),
+        Field("n", "BIGINT"), Field("x", "DOUBLE"), Field("i", "INTERVAL"),
+    ), time="ts",
+)  # fmt: skip
+STEP = "SELECTION SKIP TILL NEXT MATCH"
+
+
+def plan_of(pattern: str, define: str, clauses: str = STEP, before: str = "", measures: str = "FIRST(ts) AS t0") -> Plan:
+    text = (
+        f"SELECT * FROM t MATCH_RECOGNIZE ({before} ORDER BY ts MEASURES {measures} PATTERN ({pattern}) {clauses} "
+        f"DEFINE {define})"
+    )
+    if "AFTER MATCH" in clauses:
+        after, rest = clauses.split(";")
+        text = text.replace("PATTERN", f"{after} PATTERN").replace(clauses, rest)
+    return hybrid.plan(text, {"t": EVENTS}).factors[0].plan
+
+
+def found(plan: Plan) -> str:
+    """The columns, and the conditions that are left; or why there are none."""
+    tie = tied(plan)
+    if not isinstance(tie, Tied):
+        return str(tie)
+    names = ", ".join(c.name for c in tie.columns)
+    shown = "; ".join(f"{d.variable} {show(d.condition)}" for d in tie.plan.defines)
+    return f"{names}: {shown}".replace("(", "").replace(")", "")
+
+
+@pytest.mark.parametrize(("pattern", "define", "clauses", "expected"), [
+    ("Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", STEP,
+     "tk: Q s = 'q' AND tk IS NOT NULL; A s = 'a' AND tk IS NOT NULL"),
+    ("Q A*", "Q AS s = 'q', A AS Q.tk = tk", STEP, "tk: Q s = 'q'; A tk IS NOT NULL"),
+    ("Q A B", "A AS tk = Q.tk, B AS tk = A.tk AND n = Q.n", STEP,
+     "tk: Q tk IS NOT NULL; A tk IS NOT NULL; B tk = LASTA.tk AND n = LASTQ.n"),
+    ("Q A", "A AS tk = Q.tk AND n = Q.n", STEP, "tk, n: Q tk IS NOT NULL AND n IS NOT NULL; "
+     "A tk IS NOT NULL AND n IS NOT NULL"),
+    ("Q NOT N A", "A AS tk = Q.tk, N AS s = 'n' AND tk = Q.tk", STEP,
+     "tk: Q tk IS NOT NULL; N s = 'n' AND tk IS NOT NULL; A tk IS NOT NULL"),
+    ("Q NOT N A", "A AS tk = Q.tk, N AS s = 'n'", STEP, "None"),  # a row of any tk forbids the match
+    ("A+ B", "A AS tk = FIRST(A.tk), B AS tk = LAST(A.tk)", STEP, "tk: A tk IS NOT NULL; B tk IS NOT NULL"),
+    ("A+ B", "A AS tk = LAST(A.tk), B AS tk = LAST(A.tk)", STEP, "None"),  # the row itself
+    ("Q B+", "B AS tk = FIRST(B.tk)", STEP, "None"),  # the first B is any row
+    ("Q B+", "B AS tk = LAST(tk, 1)", STEP, "tk: Q tk IS NOT NULL; B tk = LASTtk, 1"),
+    ("Q NOT A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", "WITHIN INTERVAL '1' HOUR",
+     "tk: Q s = 'q'; A s = 'a' AND tk IS NOT NULL"),
+    ("Q A", "A AS tk = Q.tk", "", "None"),  # rows follow each other
+    ("Q A", "A AS i = Q.i", STEP, "None"),
+    ("Q A", "A AS x = Q.x", STEP, "x: Q x IS NOT NULL; A x IS NOT NULL"),
+    ("Q A", "A AS tk = Q.n", STEP, "None"),
+    ("Q A", "A AS tk = Q.tk AND x > Q.x * 2 AND ts - Q.ts < INTERVAL '1' HOUR", STEP,
+     "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND x > LASTQ.x * 2 AND ts - LASTQ.ts < INTERVAL 3600000000 us"),
+    ("Q A", "A AS tk = Q.tk AND n * 2 > Q.n", STEP,
+     "the condition of A may fail, which is an error whatever the equality says"),
+    ("Q A", "A AS tk = Q.tk AND n > PREV(n)", STEP, "PREV or NEXT reads rows beside the match"),
+    ("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "WITHIN counts all rows"),
+    ("Q A", "A AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}",
+     "AFTER MATCH SKIP PAST LAST ROW compares matches of all values"),
+])  # fmt: skip
+def test_columns_tie_rows_together(pattern: str, define: str, clauses: str, expected: str) -> None:
+    assert found(plan_of(pattern, define, clauses)) == expected
+
+
+def test_partition_columns_divide_first() -> None:
+    plan = plan_of("Q A", "A AS tk = Q.tk", before="PARTITION BY k")
+    tie = tied(plan)
+    assert isinstance(tie, Tied)
+    assert [c.name for c in tie.plan.partition_by] == ["k", "tk"]
+    assert tied(plan_of("Q A", "A AS tk = Q.tk", before="PARTITION BY tk")) is None
+
+
+def test_explain_says_what_is_looked_up() -> None:
+    # Before: nothing was looked up, and each row met each partial match.
+    plan = plan_of("Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk")
+    assert "looked up   tk: a row meets partial matches of its own value only" in str(choose_engine(plan, Purpose.ROWS))
+    beside = str(choose_engine(plan_of("Q A", "A AS tk = Q.tk AND n > PREV(n)"), Purpose.ROWS))
+    assert "looked up   nothing, though rows of a match are equal: PREV or NEXT reads rows beside the match" in beside
+    none = str(choose_engine(plan_of("Q A", "Q AS s = 'q', A AS s = 'a'"), Purpose.ROWS))
+    assert "looked up" not in none
+    waiting = plan_of("Q R NOT A", "Q AS s = 'q', A AS s = 'a' AND n = Q.tk", "WITHIN INTERVAL '1' HOUR")
+    shown = "looked up   n: a row that A negates meets matches that wait with its value only"
+    assert shown in str(choose_engine(waiting, Purpose.ROWS))
+
+
+def test_a_query_that_only_the_reference_could_run_has_an_engine() -> None:
+    # Before: the negation read the match in a place where no engine tests it.
+    plan = plan_of(
+        "NOT A Q", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", "WITHIN INTERVAL '1' HOUR"
+    )
+    assert choose_engine(plan, Purpose.ROWS).engine is not None
