@@ -30,7 +30,7 @@ from matching.store import lanes
 from matching.walked import KeptValues
 from query.errors import DataError
 from query.language.duck import Settings
-from query.plan.expression import to_sql
+from query.plan.expression import Aggregate, to_sql
 
 #: Lines that are computed together, at least and at most.
 FEW, MANY = 64, 1 << 16
@@ -64,6 +64,7 @@ class Answers:
         self._asked = program.asked
         self._program = program
         self._lists = Lists(program) if any(asked.rows for asked in program.asked) else None
+        self._of_nothing: dict[Aggregate, pa.Array] = {}
         self._settings = settings
         self._width = 1 + max(len(asked.operands) + (asked.rows is not None) for asked in program.asked)
         self._out = np.zeros(KEY + 1 + OPERANDS_MAX, np.int64)
@@ -205,7 +206,7 @@ class Answers:
             if lane.floating:
                 bits = out_of_order(bits).view(np.int64)
             columns.append(self._column(bits, valid, value.type, lane))
-        found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of)
+        found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of, self._of_nothing)
         return [array.take(pa.array(of_line)) for array in found]
 
     def _column(self, bits: Int64Array, there: np.ndarray, type: str, lane: Lane) -> pa.Array:

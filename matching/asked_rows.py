@@ -21,6 +21,10 @@ from query.plan.expression import Aggregate, Expression, show, to_sql
 
 #: Rows of the lists that are computed together, at most, unless one has more.
 ROWS_MAX = 1 << 19
+#: Rows back from which a list may begin that has not been asked for; and at most.
+BACK, BACK_MAX = 4, 64
+#: Lists that are computed together, at least if that many may be asked for soon.
+LISTS_MIN = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,14 @@ class Lists:
         self._last = np.full((len(program.walks), 0), -1, np.int64)
         self._last_row = self._last.copy()
         self._time = 0
+        self._ahead = 1024  # rows that are looked at
+        self._back = BACK
+        self._row = -1  # of the block: the one that asked before
 
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
         """Returns the tables of matching.kernels.layout.ProgramArrays for the rows of a block. nodes: that runs have."""
         self._note()
-        self._partition, self._position = partition, position
+        self._partition, self._position, self._row = partition, position, -1
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)
         wanted = 4 * (nodes + len(partition)) + 1024
         if wanted > len(self._lines):
@@ -119,7 +126,13 @@ class Lists:
         here = before + row
         next, behind = seen.after(here)
         base = np.full(len(next), -1, np.int64)
-        first = next.copy()
+        number = int(self._rows[walk, row])
+        if row == self._row:  # by several runs: mostly, they began one after the other
+            length = int(self.expanded(np.array([number]))[1][-1])
+            self._back = min(BACK_MAX, max(self._back, length + 2))
+        self._row = row
+        since = np.maximum(next - self._back, np.append(0, behind[:-1]))
+        first = since.copy()
         place = np.empty(len(seen.index), np.int64)
         place[seen.index] = np.arange(len(seen.index))
 
@@ -142,34 +155,44 @@ class Lists:
         own = seen.position[np.minimum(first, len(seen.position) - 1)]
         with_own = some & (self._lines[np.maximum(base, 0), lists.ROW] == own)
         base[with_own] = self._lines[base[with_own], lists.BEFORE]
-        ahead = max(4, size // (2 * max(1, int(np.count_nonzero(next < behind)))))
-        numbers, at = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        mask = seen.mask
-        count = lists.foresee(
-            self._lines, self._table, base, first, np.minimum(behind, next + ahead), here, seen.position, seen.index,
-            mask & self._labels[walk] != 0, mask & asking != 0,
-            bool(self._lines[self._rows[walk, row], lists.ROW] == self._position[row]), ROWS_MAX, numbers, at,
-        )  # fmt: skip
+        size = max(size, LISTS_MIN)
+        mask, numbers, at = seen.mask, np.zeros(size, np.int64), np.zeros(size, np.int64)
+        joins, asks = mask & self._labels[walk] != 0, mask & asking != 0
+        includes = bool(self._lines[number, lists.ROW] == self._position[row])
+        while True:
+            upto, _ = seen.after(min(here + self._ahead, len(mask) - 1))
+            count = lists.foresee(
+                self._lines, self._table, base, first, since, upto, here, seen.position, seen.index, joins, asks, includes,
+                ROWS_MAX, numbers, at,
+            )  # fmt: skip
+            if count < size or self._ahead <= 16:
+                break
+            self._ahead //= 2  # all partitions as far: they need more at the same time
+        if 2 * count < size and self._ahead < len(mask):
+            self._ahead *= 2
         return numbers[:count], at[:count]
 
 
 def aggregated(
-    of: AskedRows, columns: Sequence[pa.Array], bounds: Int64Array, settings: Settings, sql_of: Callable[[str, str], str]
-) -> list[pa.Array]:
+    of: AskedRows, columns: Sequence[pa.Array], bounds: Int64Array, settings: Settings,
+    sql_of: Callable[[str, str], str], of_nothing: dict[Aggregate, pa.Array],
+) -> list[pa.Array]:  # fmt: skip
     """Returns each aggregate over each of some lists. columns: of each input, the values at the rows of all lists, one
-    after the other; bounds: of each list in them. sql_of: the SQL of a column in its type."""
+    after the other; bounds: of each list in them. sql_of: the SQL of a column in its type. of_nothing: the aggregates over
+    no row, as far as they are known; gets those of these."""
     group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     table = {"k": pa.array(group), "i": pa.array(np.arange(len(group)))}
     names: dict[Expression, str] = {}
     for j, (value, column) in enumerate(zip(of.inputs, columns, strict=True)):
         table[f"l{j}"] = column
         names[value] = sql_of(f"l{j}", value.type)
-    return [_one(e, table, names, len(bounds) - 1, settings) for e in of.aggregates]
+    return [_one(e, table, names, len(bounds) - 1, settings, of_nothing) for e in of.aggregates]
 
 
 def _one(
-    e: Aggregate, table: Mapping[str, pa.Array], names: dict[Expression, str], count: int, settings: Settings
-) -> pa.Array:
+    e: Aggregate, table: Mapping[str, pa.Array], names: dict[Expression, str], count: int, settings: Settings,
+    of_nothing: dict[Aggregate, pa.Array],
+) -> pa.Array:  # fmt: skip
     keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
     if not e.distinct and (keys or e.function not in (*IN_ANY_ORDER, *MACROS)):
         keys.append("i")
@@ -181,9 +204,10 @@ def _one(
     def failure(reason: str) -> DataError:
         return DataError(f"{show(e)} cannot be computed: {reason}", "guard it with a condition before it")
 
-    nothing = {name: array.slice(0, 0) for name, array in table.items()}
-    (none,) = query(f"SELECT {call} AS r FROM t", {"t": nothing}, failure, settings)
+    if e not in of_nothing:
+        nothing = {name: array.slice(0, 0) for name, array in table.items()}
+        (of_nothing[e],) = query(f"SELECT {call} AS r FROM t", {"t": nothing}, failure, settings)
     k, found = query(f"SELECT k, {call} AS r FROM t {where} GROUP BY k", {"t": table}, failure, settings)
     place = np.full(count, len(k), np.int64)
     place[k.to_numpy()] = np.arange(len(k))
-    return pa.concat_arrays([found, none.cast(found.type)]).take(pa.array(place))
+    return pa.concat_arrays([found, of_nothing[e].cast(found.type)]).take(pa.array(place))

@@ -92,29 +92,31 @@ def rows_of(lines, numbers, bounds, rows):
 
 @kernel
 def foresee(
-    lines, table, base, first, upto, here, position, index, joins, asks, includes, values_max, numbers, at
+    lines, table, base, first, since, upto, here, position, index, joins, asks, includes, values_max, numbers, at,
 ):  # fmt: skip
     """Finds the lists that are probably asked for soon, where no row lies between two rows of a match. Returns how many.
 
-    base: by partition, the last list that was asked for, -1 none; first: the place of the row for which it was, in the
-    order of partitions, or of the first row; upto: the places to look at. position, index: of the row at a place, in the
-    row store and in the order of events; those after `here` are foreseen. joins: whether the row may be of the match;
-    asks: whether its condition may ask. includes: a list has the row that asks. numbers, at: get the lists and the
-    places of the rows that ask."""
+    base: by partition, the list before the last row that asked, -1 none; first: the place of that row, in the order of
+    partitions; since: the first place where another list may begin; upto: the places to look at. position, index: of the
+    row at a place, in the row store and in the order of events; those after `here` are foreseen. joins: whether the row
+    may be of the match; asks: whether its condition may ask. includes: a list has the row that asks. numbers, at: get the
+    lists and the places of the rows that ask. values_max: rows of all lists, at most."""
     found, left = 0, values_max
     for p in range(len(base)):
-        begin = first[p]
-        for start in range(begin, upto[p]):
-            known = start == begin and base[p] >= 0
-            if not known and (not joins[start] or index[start] <= here and start != begin):
+        for start in range(since[p] - 1, upto[p]):
+            goes_on = start < since[p]
+            begin, number, length = np.int64(start), np.int64(0), 0
+            if goes_on:
+                if base[p] < 0:
+                    continue
+                begin, number = first[p], base[p]
+                before = number
+                while before != 0:
+                    length += 1
+                    before = lines[before, BEFORE]
+            elif not joins[start]:
                 continue
-            number = base[p] if known else np.int64(0)
-            length = 0
-            before = number
-            while before != 0:
-                length += 1
-                before = lines[before, BEFORE]
-            for place in range(start, upto[p]):
+            for place in range(begin, upto[p]):
                 more = with_row(lines, table, number, position[place]) if joins[place] else np.int64(-1)
                 asked = more if includes else number
                 if asks[place] and asked > 0 and index[place] > here:

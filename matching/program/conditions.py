@@ -20,6 +20,7 @@ from matching.program.lanes import (
     NoLane,
     Op,
     Unit,
+    exp,
     is_wide,
     kept_lane,
     lane_of,
@@ -437,9 +438,8 @@ class ConditionCode:
             case ("sum" | "avg" | "mean"), () if e.distinct and not _reads_neighbours(argument):
                 return self._sum_of_new(e, argument)
             case ("count_if" | "countif"), () if argument.type == "BOOLEAN" and not e.distinct:
-                counted = Call("case", (argument, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
-                feature = self.feature(counted)
-                return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, Lane(False)), Lane(False))
+                feature, total = self.feature(Call("cast", (argument,), "BIGINT")), lane_of(e.type)
+                return Leaf(self._register(RegisterKind.SUM, feature, e.variables, 0, total), total)
             case ("bit_and" | "bit_or" | "bit_xor" as name), () if not e.distinct and e.type == argument.type:
                 lane = lane_of(argument.type)
                 if lane.floating or lane.scale or lane.boolean or lane.unit is not Unit.NUMBER or is_wide(argument.type):
