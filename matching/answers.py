@@ -16,17 +16,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from matching.asked_rows import Lists, SeenRows, aggregated
 from matching.batch import Int64Array
+from matching.engines.run_trends import out_of_order
 from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import OPERANDS_MAX, Lane, Unit
+from matching.program.opcodes import OpCode
 from matching.program.program import Program
 from matching.store import lanes
+from matching.walked import KeptValues
 from query.errors import DataError
 from query.language.duck import Settings
-from query.plan.expression import to_sql
+from query.plan.expression import Aggregate, to_sql
 
 #: Lines that are computed together, at least and at most.
 FEW, MANY = 64, 1 << 16
@@ -50,6 +54,7 @@ class _Seen(NamedTuple):
     order: Int64Array
     place: Int64Array
     begin: Int64Array
+    rows: SeenRows
 
 
 class Answers:
@@ -57,15 +62,19 @@ class Answers:
 
     def __init__(self, program: Program, settings: Settings) -> None:
         self._asked = program.asked
+        self._program = program
+        self._lists = Lists(program) if any(asked.rows for asked in program.asked) else None
+        self._of_nothing: dict[Aggregate, pa.Array] = {}
         self._settings = settings
-        self._width = 1 + max(len(asked.operands) for asked in program.asked)
+        self._width = 1 + max(len(asked.operands) + (asked.rows is not None) for asked in program.asked)
         self._out = np.zeros(KEY + 1 + OPERANDS_MAX, np.int64)
         self._out[NUMBER] = next(_numbers)
         _answering[int(self._out[NUMBER])] = self
         self._size = [1024] * len(program.asked)  # lines that are computed together
         #: by function and partition, the values that were asked last, and for how many rows
         self._held: dict[tuple[int, int], tuple[bytes, int]] = {}
-        self._blocks: list[tuple[Int64Array, np.ndarray, np.ndarray]] = []
+        #: partitions, features, which of these are not null, positions, masks
+        self._blocks: list[tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array]] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
         self.forget()
@@ -80,11 +89,13 @@ class Answers:
         self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
 
     def begin(
-        self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row."""
-        self._codes, self._seen = codes, None
-        self._blocks.append((partition, feature, valid[: len(feature)]))
+        self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray, position: Int64Array,
+        mask: Int64Array, kept: KeptValues | None, nodes: int,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row. position:
+        of the rows in the row store. kept: what is kept of all rows there. nodes: how many nodes runs have."""
+        self._codes, self._seen, self._kept = codes, None, kept
+        self._blocks.append((partition, feature, valid[: len(feature)], position, mask))
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
             del self._blocks[0]
@@ -92,7 +103,8 @@ class Answers:
         wanted = min(LINES_MAX, max(lines, 1 << (4 * max(self._used, len(partition))).bit_length()))
         if wanted > lines:
             self._grow(wanted)
-        return {
+        of_lists = {} if self._lists is None else self._lists.begin(partition, position, nodes)
+        return of_lists | {
             "asked_keys": self._keys, "asked_values": self._values, "asked_known": self._known, "answer": self._out,
         }  # fmt: skip
 
@@ -104,6 +116,12 @@ class Answers:
         asking.put_new(keys[there], self._keys, self._known, places)
         some = np.flatnonzero(places >= 0)
         asking.put_values(places[some], known[there[some]], values[there[some]], self._values, self._known)
+
+    def move(self, moved: Int64Array) -> None:
+        """Renumbers rows. moved: by position in the row store, the new one, -1 for rows that are gone."""
+        if self._lists is not None:
+            self._lists.move(moved)
+            self._blocks, self._seen = [], None
 
     def end(self) -> None:
         """Raises what has been raised while a kernel asked."""
@@ -142,7 +160,12 @@ class Answers:
             values, now = self._computed(asked, lines[some])
         except DataError:  # not one that TRY catches
             self._known[places[some]] = UNKNOWN
-            values, now = self._computed(asked, line[None])
+            try:
+                values, now = self._computed(asked, line[None])
+            except DataError:
+                if asked.rows is None:
+                    raise
+                return FAILS  # an aggregate
             out[VALUE] = values[0]
             return int(now[0])
         asking.put_values(places[some], now, values, self._values, self._known)
@@ -157,6 +180,10 @@ class Answers:
             lane = asked.lanes[k]
             columns[f"v{k}"] = self._column(lines[:, 1 + k], (lines[:, 0] >> k) & 1 == 1, operand.type, lane)
             names[operand] = _sql_of(f"v{k}", operand.type)
+        if asked.rows is not None:
+            for j, (e, column) in enumerate(zip(asked.rows.aggregates, self._of_lists(asked, lines), strict=True)):
+                columns[f"a{j}"] = column
+                names[e] = leaf_sql(f"a{j}", e.type)
         columns["_"] = pa.nulls(len(lines))
         array, failed = attempted(columns, to_sql(lazy(asked.expression), names), self._settings)
         numbers, valid = lanes(array, asked.lane.floating)
@@ -166,6 +193,21 @@ class Answers:
         if failed is not None:
             now[failed] = FAILS
         return np.ascontiguousarray(numbers).view(np.int64), now
+
+    def _of_lists(self, asked: AskedFunction, lines: np.ndarray) -> list[pa.Array]:
+        """Returns the aggregates of a function at each line."""
+        assert asked.rows is not None and self._lists is not None and self._kept is not None
+        numbers, of_line = np.unique(lines[:, 1 + len(asked.operands)], return_inverse=True)
+        rows, bounds = self._lists.expanded(numbers)
+        columns = []
+        for value, f in zip(asked.rows.inputs, asked.rows.features, strict=True):
+            lane = self._program.features[f][1]
+            bits, valid = self._kept.of(f, rows)
+            if lane.floating:
+                bits = out_of_order(bits).view(np.int64)
+            columns.append(self._column(bits, valid, value.type, lane))
+        found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of, self._of_nothing)
+        return [array.take(pa.array(of_line)) for array in found]
 
     def _column(self, bits: Int64Array, there: np.ndarray, type: str, lane: Lane) -> pa.Array:
         """Returns the values of a lane, which are given by their bits, as DuckDB takes them."""
@@ -206,6 +248,8 @@ class Answers:
         here = row + len(seen.order) - len(self._blocks[-1][0])
         partition = int(self._blocks[-1][0][row])
         back = [self._distance(seen, here, line, k, asked) for k in range(len(asked.operands))]
+        if asked.rows is not None:
+            return self._soon_of_lists(which, asked, line, row, size, seen, back)
         others = np.array([line[0], *(line[1 + k] for k, d in enumerate(back) if d != 0)]).tobytes()
         before, count = self._held.get((which, partition), (b"", 4))
         count = min(4 * count, size) if before == others else 4
@@ -215,17 +259,38 @@ class Answers:
         found = []
         if all(d is not None for d in back):
             rows = np.arange(here + 1, min(here + size, len(seen.order)))
-            found.append(self._lines(which, asked, line, seen, rows, back))
+            found.append(self._lines(which, asked, line, seen, rows, back)[0])
         if before == others or None in back:
             at = seen.place[here]
             rows = seen.order[at + 1 : at + 1 + count]
             rows = rows[seen.begin[rows] == seen.begin[here]]
-            found.append(self._lines(which, asked, line, seen, rows, [d if d == 0 else None for d in back]))
+            found.append(self._lines(which, asked, line, seen, rows, [d if d == 0 else None for d in back])[0])
         return found
+
+    def _soon_of_lists(
+        self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int, seen: _Seen,
+        back: Sequence[int | None],
+    ) -> list[np.ndarray]:  # fmt: skip
+        """Returns lines with lists that may be asked for soon, by all partitions."""
+        assert asked.rows is not None and self._lists is not None
+        before = len(seen.order) - len(self._blocks[-1][0])
+        asking_labels = sum(
+            1 << v for v, code in enumerate(self._program.code)
+            if any(op == OpCode.ASK and self._program.constants[a] == which for op, a, _ in code)
+        )  # fmt: skip
+        numbers, at = self._lists.soon(asked.rows.walk, asking_labels, row, before, seen.rows, size)
+        if None in back:
+            own = seen.rows.partition[at] == self._blocks[-1][0][row]
+            numbers, at = numbers[own], at[own]
+        lines, there = self._lines(which, asked, line, seen, seen.order[at], back)
+        operand = len(asked.operands)
+        lines[:, 1 + operand] = numbers[there]
+        lines[:, 0] |= 1 << operand
+        return [lines]
 
     def _rows(self) -> _Seen:
         if self._seen is None:
-            partition, feature, valid = (
+            partition, feature, valid, position, mask = (
                 np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] for parts in zip(*self._blocks)
             )
             order = np.argsort(partition, kind="stable")
@@ -234,7 +299,9 @@ class Answers:
             first = np.flatnonzero(np.diff(partition[order], prepend=-1))
             begin = np.empty_like(order)
             begin[order] = np.repeat(first, np.diff(np.append(first, len(order))))
-            self._seen = _Seen(feature, valid, order, place, begin)
+            of = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+            rows = SeenRows(order, partition[order], of, position[order], mask[order])
+            self._seen = _Seen(feature, valid, order, place, begin, rows)
         return self._seen
 
     def _distance(self, seen: _Seen, here: int, line: Int64Array, k: int, asked: AskedFunction) -> int | None:
@@ -254,9 +321,11 @@ class Answers:
     def _lines(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array,
         back: Sequence[int | None],
-    ) -> np.ndarray:  # fmt: skip
-        """Returns the lines of rows. back: by operand, how many rows of the partition before, None: as in `line`."""
-        there = np.all([seen.place[rows] - (d or 0) >= seen.begin[rows] for d in back], axis=0)
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Returns the lines of rows, and which rows have one. back: by operand, how many rows of the partition before,
+        None: as in `line`."""
+        farthest = max((d or 0 for d in back), default=0)
+        there = seen.place[rows] - farthest >= seen.begin[rows]
         rows = rows[there]
         lines = np.zeros((len(rows), self._width), np.int64)
         lines[:, 0] = which << OPERANDS_MAX
@@ -270,7 +339,7 @@ class Answers:
             valid = seen.valid[feature, at]
             lines[:, 1 + k] = np.where(valid, seen.feature[feature, at], 0)
             lines[:, 0] |= valid.astype(np.int64) << k
-        return lines
+        return lines, there
 
 
 def _sql_of(name: str, type: str) -> str:

@@ -483,8 +483,12 @@ class KernelMatcher:
                 self._kept.put(positions, feature, feature_valid)
                 looking_up(self.engine).look_up(**self._kept.tables(positions))
             if self._answers is not None:
-                at = self.store.partition[positions]
-                looking_up(self.engine).look_up(**self._answers.begin(self.codes, at, feature, feature_valid))
+                rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+                tables = self._answers.begin(
+                    self.codes, self.store.partition[positions], feature, feature_valid, rows, mask, self._kept,
+                    self.engine.size,
+                )  # fmt: skip
+                looking_up(self.engine).look_up(**tables)
             try:
                 self.engine.run(self.store, positions, mask, feature, feature_valid, bad)
             finally:
@@ -710,6 +714,9 @@ class KernelMatcher:
         self.engine.move(ids, moved)
         if self._kept is not None:
             self._kept.move(moved)
+            looking_up(self.engine).forget_walks()
+        if self._answers is not None:
+            self._answers.move(moved)
         if not self._tests.hot.everywhere:  # otherwise rows come densely, and the value is not needed
             self._tests.hot.put(ids, self.engine.busy(ids), len(self.keys))
         if self._unsettled is not None:

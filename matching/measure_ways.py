@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from matching.kernels import fold
+from matching.program.conditions import IN_ANY_ORDER
 from matching.program.lanes import Leaf, Lowered, NoLane, is_wide, lane_of, lower
 from query.plan.expression import (
     Aggregate,
@@ -18,11 +19,6 @@ from query.plan.expression import (
 )
 
 KINDS = {"count": fold.COUNT, "sum": fold.SUM, "avg": fold.SUM, "mean": fold.SUM, "min": fold.MIN, "max": fold.MAX}
-#: Aggregates whose value is exactly independent of the order of their rows.
-IN_ANY_ORDER = {
-    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
-    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
-}  # fmt: skip
 #: Aggregates with an exact state: as windows along a match they equal those over each of its prefixes exactly. Others
 #: (stddev, corr, ...) add floating numbers, and a window adds them in another order.
 _ALONG = IN_ANY_ORDER | {
@@ -31,12 +27,6 @@ _ALONG = IN_ANY_ORDER | {
 }  # fmt: skip
 #: Macros: they take no ORDER BY, and get their rows in order.
 MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
-
-
-def is_exact(e: Aggregate) -> bool:
-    """True if it is over whole numbers or decimals."""
-    type = e.argument.type if e.argument is not None else ""
-    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
 
 
 def runs_along(e: Aggregate) -> bool:

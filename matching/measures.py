@@ -21,17 +21,16 @@ from matching.batch import Int64Array
 from matching.features import leaf_sql, leaves_of, project, query
 from matching.kernels import fold
 from matching.measure_ways import (
-    IN_ANY_ORDER,
     KINDS,
     MACROS,
     call_sql,
     folds_type,
-    is_exact,
     is_leaf,
     lowered_measure,
     runs_along,
 )
 from matching.program.carried import row_meant
+from matching.program.conditions import IN_ANY_ORDER, is_exact
 from matching.program.lanes import Lowered, lane_of
 from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type

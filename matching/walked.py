@@ -28,6 +28,11 @@ class KeptValues:
             self._values[place, positions] = in_order(numbers.view(np.float64)) if floating else numbers
             self._valid[place, positions] = valid[f]
 
+    def of(self, feature: int, positions: Int64Array) -> tuple[Int64Array, np.ndarray]:
+        """Returns the values of a feature at positions, and which are not null."""
+        place = [f for f, _ in self._features].index(feature)
+        return self._values[place, positions], self._valid[place, positions]
+
     def move(self, moved: Int64Array) -> None:
         """Renumbers rows. moved: by position, the new one, -1 for rows that are gone."""
         before = np.flatnonzero(moved[: self._values.shape[1]] >= 0)

@@ -25,7 +25,7 @@ from matching.kernels.integers import (
 from matching.kernels.asking import answer
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.libm import function_of, function_of_two, nearest, rounded
-from matching.kernels.walks import quantile, unseen"""
+from matching.kernels.walks import unseen, walked"""
 
 _INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
 
@@ -195,11 +195,11 @@ def _asked() -> list[str]:
 def _walked() -> list[str]:
     return [
         "top += ONE",
-        "which = program.constant[a]",
-        "ok[top] = quantile(",
-        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid,",
-        "    program.walks[which], program.walks_f[which], variable, program.rows[i], program.values, program.at,",
-        "    program.at_f,",
+        "ok[top] = walked(",
+        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid, program.walks,",
+        "    program.walks_f, program.constant[a], variable, program.rows, i, program.values, program.at, program.at_f,",
+        "    program.roots, program.best, program.tree, program.list_lines, program.list_table, program.list_rows,",
+        "    program.asked_known,",
         ")",
         "stack[top] = program.at[1]",
     ]

@@ -68,7 +68,7 @@ def register_interpreter() -> str:
 def _accumulating(f: str) -> list[tuple[RegisterKind, Accumulate]]:
     """Returns the kinds that accumulate, with what they do; f: "_f" of floats, or ""."""
     found = [(kind, kind.does_float if f else kind.does) for kind in RegisterKind if not (
-        kind.ranks_texts if f else kind.floats_only)]  # fmt: skip
+        kind.whole_only if f else kind.floats_only)]  # fmt: skip
     return [(kind, does) for kind, does in found if isinstance(does, Accumulate)]
 
 
@@ -88,7 +88,8 @@ def _accumulated(f: str) -> list[str]:
     """Returns the statements by which a register that has a value gets the next one. f: as above."""
     names = {name: name + f for name in "xy"}
     lines = [f"{names[name]} = {of}{f}{at}" for name, of, at in (("x", "registers", "[r]"), ("y", "feature", "[f, i]"))]
-    names |= {"z": _ASSIGNED["z"], "c": "program.ranks", "w": "registers_f[program.register_depth[r]]"}
+    names |= {"z": _ASSIGNED["z"], "c": "program.ranks", "w": "registers_f[program.register_depth[r]]",
+              "u": _ASSIGNED["u"]}  # fmt: skip
     for k, (kind, does) in enumerate(_accumulating(f)):
         lines.append(f"{'elif' if k else 'if'} kind == {int(kind)}:")
         lines += _indented(_more(does, names, f"registers{f}[r]", "return np.int64(-1)"))

@@ -28,11 +28,15 @@ from matching.kernels import layout, match_buffer, step
 from matching.kernels.jit import key_of
 from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
+from matching.kernels.trees import ITEMS_MAX
+from matching.program.conditions import Wanted
 from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, owners
 from matching.specialise import source_of
 from matching.store import RowStore
 from query.plan.output import Outcome
 
+#: Items of the trees of walks, at most, unless one run has more.
+TREE_ITEMS_MAX = 1 << 22
 #: A step of matching.kernels.step or skip_till, or one written out for a program.
 Step = Callable[..., tuple[int, int]]
 
@@ -80,6 +84,12 @@ class BufferedRuns(ABC):
     @property
     def _decided_bytes(self) -> int:
         return self.decided * (40 + 8 * len(self.program.carries or ()))
+
+    @property
+    def _walks_bytes(self) -> int:
+        """Returns the bytes of what walks have found."""
+        tables = self._tables
+        return 32 * int(tables.tree[0, 0]) + (24 * len(tables.roots) + 8 * bool(len(tables.roots))) * self.size
 
     @abstractmethod
     def _lengths(self, partition: Int64Array) -> Int64Array:
@@ -148,7 +158,7 @@ class BufferedRuns(ABC):
                     self._give_nodes()
                 at, status = run(at, upto, *given, self._tables, *self._state())
                 if at == upto:
-                    check(self.used_bytes + self._decided_bytes)
+                    check(self.used_bytes + self._decided_bytes + self._walks_bytes)
                 match status:
                     case step.ROOM:
                         self._grow(int(partition[at]))
@@ -161,13 +171,30 @@ class BufferedRuns(ABC):
             raise
 
     def _give_nodes(self) -> None:
-        """Gives walks the nodes of runs, and room for a value of each."""
-        nodes, values = self._buffer, self._tables.values
-        if len(values) <= len(nodes.row):
-            values = np.zeros(len(nodes.row) + 1, np.int64)
-        self._tables = self._tables._replace(
-            previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values
-        )
+        """Gives walks the nodes of runs, room for the rows of one, and for what they find of each node."""
+        nodes, tables = self._buffer, self._tables
+        values, count = tables.values, len(nodes.row)
+        if len(values) <= count:
+            values = np.zeros(count + 1, np.int64)
+        roots, best, tree = tables.roots, tables.best, tables.tree
+        if roots.shape[1] < count:
+            more = count - roots.shape[1]
+            roots = np.pad(roots, ((0, 0), (0, more)), constant_values=-1)
+            best = np.pad(best, ((0, 0), (0, more)))
+        enough = 4 * count + ITEMS_MAX
+        if any(walk.wanted is not Wanted.LIST for walk in self.program.walks) and (
+            len(tree) < enough or (2 * tree[0, 0] > len(tree) and len(tree) < TREE_ITEMS_MAX)
+        ):
+            tree = layout.grown(tree, max(enough, 2 * len(tree)))
+        self._tables = tables._replace(
+            previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values, roots=roots, best=best,
+            tree=tree,
+        )  # fmt: skip
+
+    def forget_walks(self) -> None:
+        """See matching.engines.engine.LookingUp."""
+        self._tables.roots[:] = -1
+        self._tables.tree[0, 0] = 1
 
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:

@@ -271,6 +271,9 @@ class LookingUp(Protocol):
     def look_up(self, **tables: np.ndarray) -> None:
         """Takes tables of matching.kernels.layout.ProgramArrays for the next rows."""
 
+    def forget_walks(self) -> None:
+        """Forgets what walks have found for nodes, whose numbers have changed."""
+
 
 def looking_up(engine: Engine) -> LookingUp:
     """Returns the engine, whose program looks values up."""

@@ -93,7 +93,13 @@ class ProgramArrays(NamedTuple):
     of_rows: np.ndarray  # (kept, positions) of the row store, by matching.walked.KeptValues
     of_rows_valid: np.ndarray
     rows: np.ndarray  # the positions of the rows that are taken
-    values: np.ndarray  # room for the values of a run
+    values: np.ndarray  # room for the rows of a run
+    roots: np.ndarray  # (walks, nodes): the tree or list of a run that ends with the node, -1 not known
+    best: np.ndarray  # (2 * walks, nodes): of its most frequent value the first row, and the number of rows
+    tree: np.ndarray  # (n, 4): see matching.kernels.trees
+    list_lines: np.ndarray  # (n, 2): see matching.kernels.lists
+    list_table: np.ndarray
+    list_rows: np.ndarray  # (walks, rows): the list that was asked for with a row, -1 none
     previous: np.ndarray  # those of the match buffer
     row: np.ndarray
     variable: np.ndarray
@@ -236,7 +242,7 @@ def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 _Walks = tuple[
     np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
-    np.ndarray, np.ndarray, np.ndarray,
+    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
 ]  # fmt: skip
 
 
@@ -250,14 +256,23 @@ def walked(program: Program | None) -> _Walks:
         assert program is not None
         labels = sum(1 << v for v, name in enumerate(program.variables) if not walk.variables or name in walk.variables)
         over, under = walk.fraction.as_integer_ratio()
-        floating = program.features[walk.feature][1].floating
-        table[i] = kept_of[walk.feature], labels, walk.before, walk.between, over, under, floating
+        of_rows = walk.feature >= 0
+        place, floating = (kept_of[walk.feature], program.features[walk.feature][1].floating) if of_rows else (-1, False)
+        table[i] = place, labels, walk.before, walk.wanted, over, under, floating
     at, none = np.full(2, -1, np.int64), np.zeros(1, np.int64)
     return (
         np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in walks], np.float64), at,
-        at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(), none.copy(),
-        none.copy(), np.zeros(1, np.int16),
+        at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(),
+        *no_trees(len(walks)), np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int64),
+        none.copy(), none.copy(), np.zeros(1, np.int16),
     )  # fmt: skip
+
+
+def no_trees(walks: int, nodes: int = 1, items: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns ProgramArrays.roots, .best and .tree of which nothing is known."""
+    tree = np.zeros((items, 4), np.int64)
+    tree[0, 0] = 1
+    return np.full((walks, nodes), -1, np.int64), np.zeros((2 * walks, nodes), np.int64), tree
 
 
 def new_runs(capacity: int, registers: int) -> LinkedRuns:

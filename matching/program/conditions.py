@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import IntEnum
 from fractions import Fraction
 
 from matching.program.lanes import (
@@ -19,6 +20,7 @@ from matching.program.lanes import (
     NoLane,
     Op,
     Unit,
+    exp,
     is_wide,
     kept_lane,
     lane_of,
@@ -48,34 +50,74 @@ from query.plan.row_parts import by_rows
 
 #: What may be written instead.
 _AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
+_IN_ORDER = "say in which order of its values: DISTINCT x ORDER BY x"
 _NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
 #: DuckDB's functions for the length of a list.
 _LENGTHS = ("len", "length", "array_length", "list_length")
+#: Aggregates whose value is exactly independent of the order of their rows.
+IN_ANY_ORDER = {
+    "count", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "count_if", "countif", "median",
+    "quantile", "quantile_cont", "quantile_disc", "approx_count_distinct", "bitstring_agg", "histogram",
+}  # fmt: skip
+_BITS = {
+    "bit_and": RegisterKind.BITS_OF_ALL, "bit_or": RegisterKind.BITS_OF_ANY, "bit_xor": RegisterKind.BITS_OF_ODD,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRows:
+    """Aggregates over one list of rows of the match, which DuckDB computes. walk: the one of Program.walks that gives the
+    number of the list; it is the last operand. features: of `inputs`, all that is read of the rows, but for constants."""
+
+    walk: int
+    aggregates: tuple[Aggregate, ...]
+    inputs: tuple[Expression, ...]
+    features: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskedFunction:
     """A function between rows that DuckDB computes, for many runs at a time (matching.answers). operands: what it reads
     of the match, with the lane of each. sources: of each the feature that it is, or was at another row (-1: neither),
-    and whether it is of the row that is tried. lane: of the result."""
+    and whether it is of the row that is tried. lane: of the result. rows: the aggregates in it, if any."""
 
     expression: Expression
     operands: tuple[Expression, ...]
     lanes: tuple[Lane, ...]
     sources: tuple[tuple[int, bool], ...]
     lane: Lane
+    rows: AskedRows | None = None
+
+
+class Wanted(IntEnum):
+    """What a walk over the rows of a run finds."""
+
+    AT = 0  # the value at a fraction of those in order
+    BETWEEN = 1  # or between two of them
+    MODE = 2  # the most frequent value
+    LIST = 3  # the rows
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """A quantile of a feature over the rows of a run that are bound to `variables` (empty: all). before: without the
-    row that is tried. between: the value between two of them is meant, not one of them."""
+    """What is found by walking over the rows of a run that are bound to `variables` (empty: all): a quantile of a
+    feature, its most frequent value, or the list of the rows (feature -1). before: without the row that is
+    tried."""
 
     feature: int
     variables: tuple[str, ...]
     before: bool
-    between: bool
-    fraction: Fraction
+    wanted: Wanted
+    fraction: Fraction = Fraction(0)
+
+    def __str__(self) -> str:
+        match self.wanted:
+            case Wanted.LIST:
+                return "the rows"
+            case Wanted.MODE:
+                return f"most frequent f{self.feature}"
+            case _:
+                return f"{'between' if self.wanted == Wanted.BETWEEN else 'at'} {self.fraction} of f{self.feature}"
 
 
 class ConditionCode:
@@ -130,6 +172,9 @@ class ConditionCode:
         if self._lowers(e):
             return e
         by_row = by_rows(e, self._lowers, self._settings)
+        if isinstance(e, Aggregate) and self._can_ask(e):
+            self._asked.setdefault(e, len(self._asked))
+            return e
         if not isinstance(e, Call | Opaque) or self._lowers(by_row):
             return by_row
         for whole in dict.fromkeys((e, by_row)):
@@ -143,24 +188,74 @@ class ConditionCode:
         return by_row
 
     def _can_ask(self, e: Expression) -> bool:
-        """True if DuckDB can be asked for a function between rows: by values that runs keep, for a number or truth."""
-        operands = operands_of(e)
-        if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(operands) <= OPERANDS_MAX:
+        """True if DuckDB can be asked for a function between rows: by values that runs keep, and the rows of the match, for
+        a number or truth."""
+        values, lists = self._operands(e)
+        if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
             return False
-        return all(self._lowers(operand) or _told_apart(operand) for operand in operands)
+        if len({(a.variables, a.before) for a in lists}) > 1:
+            return False
+        return all(self._lowers(v) or _told_apart(v) for v in values) and all(map(self._can_list, lists))
+
+    def _operands(self, e: Expression) -> tuple[list[Expression], list[Aggregate]]:
+        """Returns what a function between rows reads: values, and aggregates that only DuckDB computes."""
+        values: list[Expression] = []
+        lists: list[Aggregate] = []
+        for part in operands_of(e):
+            if isinstance(part, Aggregate) and (part == e or not self._lowers(part)):
+                lists.append(part)
+            else:
+                values.append(part)
+        return values, lists
+
+    def _can_list(self, e: Aggregate) -> bool:
+        """True if DuckDB can compute an aggregate of values that are kept of each row."""
+        inputs = inputs_of(e)
+        if not inputs or _order_is_open(e):
+            return False
+        alone = ConditionCode(self._settings)
+        try:
+            for value in inputs:
+                alone._feature_of_list(value)
+        except NoLane:
+            return False
+        return True
+
+    def _feature_of_list(self, value: Expression) -> int:
+        if not is_row_local(value) or _reads_neighbours(value):
+            raise NoLane("values of other rows")
+        if is_storable(value):
+            return self.feature(value)
+        if not _told_apart(value):
+            raise NoLane(f"values of type {value.type}", _NARROWER)
+        return self._coded(value)
 
     def _ask(self, e: Expression) -> Lowered:
-        return Op("ask", tuple(map(self._operand, operands_of(e))), lane_of(e.type), self._asked[e])
+        values, lists = self._operands(e)
+        operands = list(map(self._operand, values))
+        if lists:
+            for value in (value for of in lists for value in inputs_of(of)):
+                self._feature_of_list(value)
+            operands.append(self._walk(self._list_of(lists), Lane(False)))
+        return Op("ask", tuple(operands), lane_of(e.type), self._asked[e])
+
+    def _list_of(self, aggregates: list[Aggregate]) -> Walked:
+        one = aggregates[0]
+        return Walked(-1, tuple(sorted(one.variables)), one.before, Wanted.LIST)
+
+    def _coded(self, value: Expression) -> int:
+        """Returns the feature of a value that has no lane but codes."""
+        if value not in self.features:
+            self.features[value] = len(self.features)
+            self.lanes.append(Lane(False, unit=Unit.CODE, coded=value.type))
+        return self.features[value]
 
     def _operand(self, e: Expression) -> Lowered:
         """Returns what DuckDB is given: a value in its lane, or by its code."""
         if self._lowers(e):
             return lower(e, self.leaf)
-        read = e.argument if isinstance(e, Navigation) and e.logical is not None else e
-        if read not in self.features:
-            self.features[read] = len(self.features)
-            self.lanes.append(Lane(False, unit=Unit.CODE, coded=read.type))
-        feature, lane = self.features[read], self.lanes[self.features[read]]
+        feature = self._coded(e.argument if isinstance(e, Navigation) and e.logical is not None else e)
+        lane = self.lanes[feature]
         if not isinstance(e, Navigation) or e.logical is None:
             return Leaf(("feature", feature), lane)
         kind = RegisterKind.LAST if e.logical is Logical.LAST else RegisterKind.FIRST
@@ -182,10 +277,15 @@ class ConditionCode:
 
         found = []
         for e in self._asked:
-            operands = operands_of(e)
+            operands, lists = self._operands(e)
             low = [self._operand(operand) for operand in operands]
             lanes = tuple(x.lane for x in low)
-            found.append(AskedFunction(e, operands, lanes, tuple(map(source, low)), lane_of(e.type)))
+            rows = None
+            if lists:
+                inputs = tuple(dict.fromkeys(value for of in lists for value in inputs_of(of)))
+                features = tuple(map(self._feature_of_list, inputs))
+                rows = AskedRows(self.walks.index(self._list_of(lists)), tuple(lists), inputs, features)
+            found.append(AskedFunction(e, tuple(operands), lanes, tuple(map(source, low)), lane_of(e.type), rows))
         return tuple(found)
 
     def text(self, value: str) -> int:
@@ -277,7 +377,8 @@ class ConditionCode:
         if (found := self._of_rows(e)) is not None:
             return found
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", _AGGREGATES)
+            instead = _IN_ORDER if _order_is_open(e) else _AGGREGATES
+            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", instead)
         argument = e.argument
         if e.where is not None:
             # a value that is filtered out counts as little as a null; a row does too if something of it is counted
@@ -317,8 +418,7 @@ class ConditionCode:
                 count = self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole)
                 return Leaf(("avg", added, count), Lane(True))
             case "stddev" | "stddev_samp" | "stddev_pop" | "variance" | "var_samp" | "var_pop":
-                as_double = argument if argument.type == "DOUBLE" else Call("cast", (argument,), "DOUBLE")
-                return self._spread(e.function, as_double, e.variables)
+                return self._spread(e.function, _as_double(argument), e.variables)
             case _:
                 raise NoLane(f"{e.function}()", _AGGREGATES)
 
@@ -334,8 +434,30 @@ class ConditionCode:
             argument = Call("case", (e.where, argument, Constant(None, argument.type)), argument.type)
         match e.function, e.more:
             case "count", () if e.distinct and not _reads_neighbours(argument):
-                feature = self.feature(argument)
-                return Leaf(self._register(RegisterKind.COUNT_NEW, feature, e.variables, 0, Lane(False)), Lane(False))
+                return self._new(self.feature(argument), e)
+            case ("sum" | "avg" | "mean"), () if e.distinct and not _reads_neighbours(argument):
+                return self._sum_of_new(e, argument)
+            case ("count_if" | "countif"), () if argument.type == "BOOLEAN" and not e.distinct:
+                feature, total = self.feature(Call("cast", (argument,), "BIGINT")), lane_of(e.type)
+                return Leaf(self._register(RegisterKind.SUM, feature, e.variables, 0, total), total)
+            case ("bit_and" | "bit_or" | "bit_xor" as name), () if not e.distinct and e.type == argument.type:
+                lane = lane_of(argument.type)
+                if lane.floating or lane.scale or lane.boolean or lane.unit is not Unit.NUMBER or is_wide(argument.type):
+                    return None
+                return Leaf(self._register(_BITS[name], self.feature(argument), e.variables, 0, lane), lane)
+            case "product", () if not e.distinct:
+                feature = self.feature(_as_double(argument))
+                return Leaf(self._register(RegisterKind.PRODUCT, feature, e.variables, 0, FLOAT), FLOAT)
+            case ("geomean" | "geometric_mean"), () if not e.distinct:
+                logarithm = Opaque('ln("_0")', (_as_double(argument),), "DOUBLE")
+                mean = Aggregate("avg", logarithm, e.variables, False, e.final, "DOUBLE", where=e.where)
+                return exp(self._aggregate(mean))
+            case "sem", () if not e.distinct:
+                return self._error_of_mean(_as_double(argument), e.variables)
+            case "mode", () if not e.distinct and e.type == argument.type and not _reads_neighbours(argument):
+                lane = kept_lane(argument.type)
+                walked = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, Wanted.MODE)
+                return self._walk(walked, lane)
             case "any_value", ():
                 lane = kept_lane(argument.type)
                 return Leaf(self._register(RegisterKind.ANY, self.feature(argument), e.variables, 0, lane), lane)
@@ -371,8 +493,36 @@ class ConditionCode:
             return None
         if _reads_neighbours(argument):
             return None
-        found = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, between, fraction)
+        wanted = Wanted.BETWEEN if between else Wanted.AT
+        found = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, wanted, fraction)
         return self._walk(found, FLOAT if between else lane)
+
+    def _new(self, feature: int, e: Aggregate) -> Lowered:
+        """Returns how many different values there are."""
+        return Leaf(self._register(RegisterKind.COUNT_NEW, feature, e.variables, 0, Lane(False)), Lane(False))
+
+    def _sum_of_new(self, e: Aggregate, argument: Expression) -> Lowered | None:
+        """Returns the sum or mean of the different values of numbers."""
+        lane = lane_of(argument.type)
+        if lane.boolean or lane.unit is not Unit.NUMBER or (e.function != "sum" and e.type != "DOUBLE"):
+            return None
+        total = lane_of(e.type) if e.function == "sum" else lane if lane.floating else Lane(False, lane.scale)
+        feature = self.feature(argument)
+        added = self._register(RegisterKind.SUM_NEW, feature, e.variables, 0, total)
+        if e.function == "sum":
+            return Leaf(added, total)
+        count = self._new(feature, e)
+        assert isinstance(count, Leaf)
+        return Leaf(("avg", added, count.source), FLOAT)
+
+    def _error_of_mean(self, argument: Expression, variables: tuple[str, ...]) -> Lowered:
+        """Returns the standard error of the mean of doubles."""
+        feature = self.feature(argument)
+        mean = self._register(RegisterKind.MEAN, feature, variables, 0, FLOAT)
+        spread = Leaf(self._register(RegisterKind.SPREAD, feature, variables, mean, FLOAT), FLOAT)
+        count = Leaf(self._register(RegisterKind.COUNT_VALUES, feature, variables, 0, Lane(False)), Lane(False))
+        number = Op("to_float", (count,), FLOAT)
+        return Op("fdiv", (sqrt(Op("fdiv", (spread, number), FLOAT)), sqrt(number)), FLOAT)
 
     def _walk(self, walked: Walked, lane: Lane) -> Lowered:
         if walked not in self.walks:
@@ -460,6 +610,28 @@ def operands_of(e: Expression) -> tuple[Expression, ...]:
             yield part
 
     return tuple(dict.fromkeys(reads(e)))
+
+
+def inputs_of(e: Aggregate) -> tuple[Expression, ...]:
+    """Returns what an aggregate reads of each row, but for constants."""
+    return tuple(value for value in e.inputs if any(not isinstance(part, Constant | Call | Opaque) for part in walk(value)))
+
+
+def is_exact(e: Aggregate) -> bool:
+    """True if it is over whole numbers or decimals."""
+    type = e.argument.type if e.argument is not None else ""
+    return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
+
+
+def _order_is_open(e: Aggregate) -> bool:
+    """True if DuckDB does not say in which order an aggregate reads its values."""
+    return e.distinct and not e.order and e.function not in IN_ANY_ORDER and not (
+        e.function in ("sum", "avg", "mean") and is_exact(e)
+    )
+
+
+def _as_double(e: Expression) -> Expression:
+    return e if e.type == "DOUBLE" else Call("cast", (e,), "DOUBLE")
 
 
 def _told_apart(e: Expression) -> bool:

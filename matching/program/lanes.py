@@ -497,6 +497,11 @@ def sqrt(value: Lowered) -> Lowered:
     return Op("function", (value,), FLOAT, _FUNCTIONS["sqrt"])
 
 
+def exp(value: Lowered) -> Lowered:
+    """The exponential of a double."""
+    return Op("function", (value,), FLOAT, _FUNCTIONS["exp"])
+
+
 def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) -> Lowered:
     """Returns the expression in lanes. `leaf` maps sub-expressions that are read from outside (columns, registers).
 

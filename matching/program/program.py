@@ -222,8 +222,9 @@ class Program:
     @property
     def kept(self) -> tuple[int, ...]:
         """Returns the features whose values are kept of each row of a run, which walks over its rows read."""
-        new = {r.feature for r in self.registers if r.kind is RegisterKind.COUNT_NEW}
-        return tuple(sorted(new | {walked.feature for walked in self.walks}))
+        new = {r.feature for r in self.registers if r.kind.asks_for_new}
+        inputs = {f for function in self.asked if function.rows is not None for f in function.rows.features}
+        return tuple(sorted(new | inputs | {walked.feature for walked in self.walks} - {-1}))
 
     @property
     def tested(self) -> tuple[int, ...]:
@@ -292,8 +293,7 @@ class Program:
             lines.append(f"{'asked' if i == 0 else '':<12}{i} {show(function.expression)}")
         for i, walked in enumerate(self.walks):
             over = "|".join(walked.variables) or "all"
-            how = "between" if walked.between else "at"
-            lines.append(f"{'walks' if i == 0 else '':<12}{i} {how} {walked.fraction} of f{walked.feature} of {over}")
+            lines.append(f"{'walks' if i == 0 else '':<12}{i} {walked} of {over}")
         if self.texts.values:
             lines.append(f"texts       {', '.join(f'{i} {text!r}' for i, text in enumerate(self.texts.values))}")
         first = True
@@ -520,7 +520,7 @@ def _refuse_codes(
             raise NoKernel("MATCH_NUMBER() in DEFINE with TIMEOUT ROWS")
     absence = negated_ends(plan.pattern)
     for name in (name for name in codes if name in negated(plan.pattern)):
-        new = any(op == OpCode.REGISTER and registers[a].kind is RegisterKind.COUNT_NEW for op, a, _ in codes[name])
+        new = any(op == OpCode.REGISTER and registers[a].kind.asks_for_new for op, a, _ in codes[name])
         if new or any(op == OpCode.WALK for op, _, _ in codes[name]):  # they are kept of rows that are taken
             raise NoKernel(f"the negation ~{name}: its condition on different values or quantiles of the match")
     rows = plan.within is not None and plan.within.rows is not None

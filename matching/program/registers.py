@@ -78,6 +78,11 @@ class RegisterKind(IntEnum):
     AT_LARGEST = Assign("y", valid="yv", when="kv and (not zv or k > z)")
     AT_LEAST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(k, z))")
     AT_LARGEST_FLOAT = Assign("y", valid="yv", when="kv and (not zv or float_less(z, k))")
+    SUM_NEW = Accumulate("x + y", when="u", fails="u and add_overflows(x, y)"), Accumulate("x + y", "y + 0.0", "u")
+    PRODUCT = Accumulate("x * y")
+    BITS_OF_ALL = Accumulate("x & y")
+    BITS_OF_ANY = Accumulate("x | y")
+    BITS_OF_ODD = Accumulate("x ^ y")
     NUMBER = Assign("x")  # of MATCH_NUMBER(), given to a run as it begins
 
     @property
@@ -103,7 +108,17 @@ class RegisterKind(IntEnum):
     @property
     def floats_only(self) -> bool:
         """True if the register is a float always."""
-        return self in (RegisterKind.MEAN, RegisterKind.SPREAD)
+        return self in (RegisterKind.MEAN, RegisterKind.SPREAD, RegisterKind.PRODUCT)
+
+    @property
+    def whole_only(self) -> bool:
+        """True if the register is no float ever."""
+        return self.ranks_texts or self in (RegisterKind.BITS_OF_ALL, RegisterKind.BITS_OF_ANY, RegisterKind.BITS_OF_ODD)
+
+    @property
+    def asks_for_new(self) -> bool:
+        """True if the value after a row depends on whether an earlier one has the same."""
+        return _reads("u", self.does)
 
     @property
     def ranks_texts(self) -> bool:
