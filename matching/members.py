@@ -34,9 +34,10 @@ class Member:
     """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
     no more rows. matcher: its own; None: it is counted together with others. kernel: its matcher, if that shares rows.
     shedder: leaves out partitions of the query, which then shares rows with no other query. bytes_max: memory that its
-    partial matches may take; None: what the budget allows (matching.budget)."""
+    partial matches may take; None: what the budget allows (matching.budget). after: of one that has failed, the first
+    event of the slice in which it has (None: by time alone), and how many of the matches of that have come."""
 
-    __slots__ = ("bytes_max", "failure", "found", "kernel", "matcher", "shedder")
+    __slots__ = ("after", "bytes_max", "failure", "found", "kernel", "matcher", "shedder")
 
     def __init__(self, matcher: Matcher | None, shedder: Shedder | None = None) -> None:
         from matching.matcher import KernelMatcher
@@ -47,6 +48,7 @@ class Member:
         self.found: list[Matches] = []
         self.failure: Exception | None = None
         self.bytes_max: int | None = None
+        self.after: tuple[int | None, int] = None, 0
 
     @property
     def stuck(self) -> int:
@@ -133,6 +135,7 @@ class Member:
         except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             self.failure = error
             found = before_failure(self.alone)
+            self.after = None, sum(map(len, found))
         for some in found:
             among = some if self.shedder is None else self.shedder.among(some)
             if len(among) or among.rows.num_rows:
@@ -374,6 +377,7 @@ class Group:
             if not kernel.settled:
                 member.guarded(kernel.emit)
             if member.failure is not None:
+                member.after = int(batch.seq[0]), member.after[1]
                 self.rows.remove(kernel)
         self.rows.compact()
 

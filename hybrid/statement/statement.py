@@ -230,8 +230,7 @@ def answer_factor(
         except Overflows as overflow:
             if not alone or not may_be_wide(factor.plan):
                 raise
-            warn(f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference "
-                 "matcher: exact, but slow and with all rows kept in memory")
+            warn(matched_again(overflow))
             batches, reader, late = relations.factor(factor)
             lookups = (lookup_in(reader, late), beside)
             found = list(run(by_reference(factor.plan), batches))
@@ -292,6 +291,12 @@ def by_reference(plan: Plan) -> Matcher:
     if plan.boxes:
         return HierarchyMatcher(plan, lambda layer, _: by_reference(layer))
     return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
+
+
+def matched_again(overflow: Overflows) -> str:
+    """Returns the warning that the reference takes over."""
+    return f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference matcher: " \
+        "exact, but slow and with all rows kept in memory"  # fmt: skip
 
 
 def may_be_wide(plan: Plan) -> bool:
