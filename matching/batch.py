@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from query.plan.plan import Plan
+
 Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 #: Times lie strictly between -TIME_END_US and TIME_END_US (the year 148108), so that adding a WITHIN or taking off a
@@ -146,6 +148,8 @@ class Matcher(Protocol):
     stuck: number of matches from which AFTER MATCH SKIP TO would not have moved on; only a lenient matcher continues
     after one.
     """
+
+    plan: Plan
 
     @property
     def stuck(self) -> int: ...

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from matching.batch import EventBatch, Matcher
-from matching.drive import pushed
+from matching.batch import EventBatch, Matcher, Matches
+from matching.by_reference import ReferenceMatcher
+from matching.drive import advanced, pushed
+from matching.emitted import only
 from matching.members import Group, Member, share_out
 from matching.ordering import Ordering, Since, from_then_on, in_sources
 from matching.purpose import Purpose
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
 
 #: Version of Feed.snapshot; restore refuses others.
 STATE_VERSION = 1
+NO_PLACES = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +259,12 @@ class Feed:
     def replay(
         self, plan: Plan, since_seq: Since, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
+        wide: bool = False, after: tuple[int | None, int] | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
         the total order, possibly including held-back ones. shedder: as in `add`; none of these events is left out.
-        from_us: earlier events are not for it. Raises the failure of the query."""
+        from_us: earlier events are not for it. wide: the reference matches it from now on. after: see Member; matches
+        after these come out, others have. Raises the failure of the query."""
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -267,12 +272,16 @@ class Feed:
         hidden = self.ordering.held_count(since_seq) < len(self.ordering)
         if sharing is not None and shedder is None and shares_trends(plan):
             return self._replay_together(plan, since_seq if hidden else 0, events, from_us, purpose, sharing)
-        matcher = self._make(plan, self._purpose(purpose, shedder))
-        for _ in pushed(matcher, [events]):
+        matcher = ReferenceMatcher(plan, lenient=True) if wide else self._make(plan, self._purpose(purpose, shedder))
+        at = np.flatnonzero(events.seq == after[0]) if after is not None else NO_PLACES
+        cut = int(at[0]) if len(at) else len(events)
+        for _ in pushed(matcher, [events.slice(0, cut)]):
             pass  # it has been emitted
+        found = list(pushed(matcher, [events.slice(cut, len(events))]))
         if self._advanced_us is not None:
-            matcher.advance(self._advanced_us)
+            found += advanced(matcher, self._advanced_us)
         member = Member(matcher, shedder)
+        member.found = [] if after is None else later(found, after[1])
         group = Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
         if from_us is not None and (self._advanced_us is None or self._advanced_us < from_us):
             group.from_us = from_us
@@ -371,6 +380,7 @@ class Feed:
                 "ahead_us": group.ahead_us, "sources": list(group.sources),
             })  # fmt: skip
             groups[-1]["purposes"] = [member.purpose.name for member in chosen]
+            groups[-1]["wide"] = any(isinstance(member.matcher, ReferenceMatcher) for member in chosen)
             if group.ordering is not None:
                 parts[f"own{i}"] = as_array(group.ordering.snapshot())
             if group.together:
@@ -427,7 +437,10 @@ class Feed:
                 if layered is not None and plan.boxes:
                     group.members.append(self._layered(group, plan, purpose))
                 else:
-                    group.members.append(Member(self._make(plan, purpose, shared)))
+                    member = Member(self._make(plan, purpose, shared))
+                    if kept.get("wide") and member.kernel is not None:
+                        member = Member(ReferenceMatcher(plan, lenient=True))
+                    group.members.append(member)
             shedder = None
             if shed := {n.removeprefix(f"shed{i}."): a for n, a in parts.items() if n.startswith(f"shed{i}.")}:
                 shedder = Shedder(plans[len(members)].partition_by)
@@ -561,6 +574,16 @@ class Feed:
                 group.from_us = None
                 self._scattered |= group.together
             group.advance(watermark_us)
+
+
+def later(found: Sequence[Matches], count: int) -> list[Matches]:
+    """Returns the matches without the first ones."""
+    left = []
+    for matches in found:
+        if count < len(matches):
+            left.append(only(matches, np.arange(count, len(matches))) if count else matches)
+        count = max(0, count - len(matches))
+    return left
 
 
 def shares_trends(plan: Plan) -> bool:

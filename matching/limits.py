@@ -11,11 +11,22 @@ from query.plan.plan import AfterMatch, Plan
 _FIRST_US, _LAST_US = -(2**63) + 2, 2**63 - 2
 
 
-def over_budget(plan: Plan, program: Program, runs_max: int, bytes_max: int | None = None) -> QueryError:
+def over_budget(plan: Plan, program: Program | None, runs_max: int, bytes_max: int | None = None) -> QueryError:
     """Returns the error of a partition with more than `runs_max` partial matches, or of matches and partial matches
-    that take more than `bytes_max`, and why they do not merge."""
-    dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
+    that take more than `bytes_max`, and why they do not merge. program: None if the plan has none, or several."""
     hints = ["shorten WITHIN" if plan.within else "add WITHIN", "partition by more columns"]
+    needs = f"one partition needs more than {runs_max:,} partial matches"
+    if bytes_max is not None:
+        needs = f"its matches and partial matches take more than {bytes_max / 1e6:,.0f} MB"
+        hints.insert(0, "raise memory_limit")
+    why = "" if program is None else f": {_why_apart(plan, program, hints)}"
+    hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
+    return QueryError([Diagnostic("HQ600", f"PATTERN ({plan.pattern}): {needs}{why}", NO_SPAN, hint=hint)])
+
+
+def _why_apart(plan: Plan, program: Program, hints: list[str]) -> str:
+    """Returns why partial matches do not merge; adds to `hints`."""
+    dependent = dict.fromkeys(v for v, code in zip(program.variables, program.code, strict=True) if code)
     if dependent:
         names = ", ".join(dependent)
         why = f"the condition of {names} depends on the match so far, so partial matches do not merge"
@@ -31,14 +42,8 @@ def over_budget(plan: Plan, program: Program, runs_max: int, bytes_max: int | No
         why = f"AFTER MATCH {plan.after} keeps the starts apart"
         hints.append("use AFTER MATCH SKIP PAST LAST ROW")
     else:
-        why = "WITHIN keeps the starts apart"
-    needs = f"one partition needs more than {runs_max:,} partial matches"
-    if bytes_max is not None:
-        needs = f"its matches and partial matches take more than {bytes_max / 1e6:,.0f} MB"
-        hints.insert(0, "raise memory_limit")
-    hint = ", ".join(hints[:-1]) + f", or {hints[-1]}"
-    message = f"PATTERN ({plan.pattern}): {needs}: {why}"
-    return QueryError([Diagnostic("HQ600", message, NO_SPAN, hint=hint)])
+        why = "WITHIN keeps the starts apart" if plan.within else "a match in progress keeps all its rows"
+    return why
 
 
 def not_moving_on(after: AfterMatch) -> QueryError:

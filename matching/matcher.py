@@ -30,6 +30,7 @@ from matching.engines.engine import (
     OverBudget,
     Spillable,
     WantedRows,
+    array_bytes,
     looking_up,
     ordered,
     specialisable,
@@ -378,6 +379,11 @@ class KernelMatcher:
         engine = specialisable(self.engine)
         if engine is not None and self._special is not None:
             engine.run_by(self._special)
+
+    def give_up(self) -> None:
+        """Drops all partial matches. No more rows may come."""
+        self._held = None
+        self._run_by(self._planned)
 
     # ---- the parts of push and advance, for one of the matchers of shared rows
 
@@ -816,7 +822,7 @@ class KernelMatcher:
 
     @property
     def used_bytes(self) -> int:
-        return 0 if self._spillable is None else self._spillable.used_bytes
+        return array_bytes(self.engine) if self._spillable is None else self._spillable.used_bytes
 
     @property
     def row_bytes(self) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import before_failure, failed_at, parts
+from matching.budget import Budget, budget
+from matching.drive import ROWS_MAX, before_failure, failed_at
 from matching.ordering import Ordering, Since, in_sources
 from matching.purpose import Purpose
 from matching.spill import BY_REFERENCE, SpillStats
 from query.plan.plan import Plan
+from query.stopping import Stop, stopping
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.hierarchy.modules import Modules
@@ -22,13 +25,19 @@ if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.shedding import Shedder
     from matching.spilled import Spilled
 
+#: Least number of events in a slice for partitions that may leave memory: if that is too many, one of them does not
+#: fit.
+SLICE_MIN = 64
+
 
 class Member:
     """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
     no more rows. matcher: its own; None: it is counted together with others. kernel: its matcher, if that shares rows.
-    shedder: leaves out partitions of the query, which then shares rows with no other query."""
+    shedder: leaves out partitions of the query, which then shares rows with no other query. bytes_max: memory that its
+    partial matches may take; None: what the budget allows (matching.budget). after: of one that has failed, the first
+    event of the slice in which it has (None: by time alone), and how many of the matches of that have come."""
 
-    __slots__ = ("failure", "found", "kernel", "matcher", "shedder")
+    __slots__ = ("after", "bytes_max", "failure", "found", "kernel", "matcher", "shedder")
 
     def __init__(self, matcher: Matcher | None, shedder: Shedder | None = None) -> None:
         from matching.matcher import KernelMatcher
@@ -38,6 +47,8 @@ class Member:
         self.shedder = shedder
         self.found: list[Matches] = []
         self.failure: Exception | None = None
+        self.bytes_max: int | None = None
+        self.after: tuple[int | None, int] = None, 0
 
     @property
     def stuck(self) -> int:
@@ -118,11 +129,13 @@ class Member:
         if self.failure is not None:
             return
         try:
-            matches = act(*arguments)
+            with nullcontext() if self.bytes_max is None else stopping(Stop(self.bytes_max)):
+                matches = act(*arguments)
             found = [] if matches is None else [matches]
         except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             self.failure = error
             found = before_failure(self.alone)
+            self.after = None, sum(map(len, found))
         for some in found:
             among = some if self.shedder is None else self.shedder.among(some)
             if len(among) or among.rows.num_rows:
@@ -155,6 +168,15 @@ def spills_of(matcher: Matcher | None) -> Sequence[SpillStats]:
     return found
 
 
+def bytes_taken(matcher: Matcher | None) -> int:
+    """Returns the bytes of the rows and partial matches of a matcher that shares them with no other."""
+    from matching.hierarchy.flattened import FlattenedMatcher
+
+    if isinstance(matcher, FlattenedMatcher):
+        return matcher.kept_bytes + bytes_taken(matcher.runs)
+    return sum(rows.used_bytes + rows.key_bytes for rows in rows_searched(matcher))
+
+
 def share_out(limit_bytes: int, rows: Sequence[tuple[Rows, Spilled]]) -> None:
     """Divides a memory limit among rows: one half by what they use, the other equally, so that rows of which nothing is
     in memory can have something there again."""
@@ -176,7 +198,10 @@ class Group:
     together (matching.together). modules: the patterns of boxes that its members share, who then all have boxes."""
 
     together = False
-    __slots__ = ("ahead_us", "from_us", "members", "modules", "ordering", "rows", "since_seq", "sources")
+    __slots__ = (
+        "__weakref__", "_slice", "ahead_us", "from_us", "members", "modules", "ordering", "rows", "since_seq",
+        "sources",
+    )  # fmt: skip
 
     def __init__(self, rows: Rows | None, since_seq: Since) -> None:
         self.rows = rows
@@ -187,6 +212,7 @@ class Group:
         self.ordering: Ordering | None = None
         self.ahead_us = 0
         self.sources: tuple[str, ...] = ()
+        self._slice = ROWS_MAX
 
     @property
     def plain(self) -> bool:
@@ -194,9 +220,60 @@ class Group:
         return self.from_us is None and self.ordering is None
 
     def push_all(self, batch: EventBatch) -> None:
-        """Takes the next events of the total order, in slices."""
-        for part in parts(batch):
+        """Takes the next events of the total order, in slices. Queries that take too much memory fail."""
+        at, held = 0, budget()
+        while at < len(batch):
+            part = batch.slice(at, min(at + self._slice, len(batch))) if len(batch) > self._slice else batch
             self.push(part)
+            at += len(part)
+            if held is not None and held.is_due(self, len(part)):
+                self._look(held)
+
+    def _look(self, held: Budget) -> None:
+        """Lets queries fail that take too much memory. Where partitions may leave it, slices become shorter first."""
+        together, spilled = self.taken_bytes(), None if self.rows is None else self.rows.spilled
+        if spilled is not None:
+            most = spilled.most_bytes
+            much = 2 * most > held.limit_bytes
+            self._slice = max(SLICE_MIN, self._slice // 2) if much else min(ROWS_MAX, 2 * self._slice)
+            if self._slice == SLICE_MIN:
+                together = max(together, most)
+        gone, bytes_max = held.look(self, together, lambda: self._taken_by_each(together))
+        for member in self.members:
+            member.bytes_max = bytes_max
+        for member in gone:
+            self._over_budget(member, held.limit_bytes)
+
+    def _over_budget(self, member: Member, limit_bytes: int) -> None:
+        """Ends a query that takes too much memory, and drops what only it needs."""
+        from matching.limits import over_budget
+
+        matcher, kernel = member.matcher, member.kernel
+        assert matcher is not None
+        member.failure = over_budget(matcher.plan, None if kernel is None else kernel.program, 0, limit_bytes)
+        if self.rows is not None and kernel is not None:
+            kernel.give_up()
+            self.rows.remove(kernel)
+            self.rows.drop(self.rows.mark())
+
+    def taken_bytes(self) -> int:
+        """Returns the bytes of the rows and partial matches of all members."""
+        if self.rows is not None:
+            return self.rows.used_bytes + self.rows.key_bytes
+        rows = {id(r): r for m in self.members for r in m.rows}
+        apart = sum(bytes_taken(m.matcher) for m in self.members if not m.rows)
+        return apart + sum(r.used_bytes + r.key_bytes for r in rows.values())
+
+    def _taken_by_each(self, together: int) -> dict[Member, int]:
+        """Returns the bytes of the rows and partial matches of each member; of rows that several share those that it
+        needs. together: of all of them."""
+        going = [m for m in self.members if m.failure is None]
+        if len(going) == 1:
+            return {going[0]: together}
+        if self.rows is None:
+            return {m: bytes_taken(m.matcher) for m in going}
+        row = self.rows.bytes_of_row()
+        return {m: k.used_bytes + row * int(np.count_nonzero(self.rows.needed(k))) for m, k in self.kernels}
 
     def own(self, batch: EventBatch | None, watermark_us: int | None, ended: bool, feeds: Ordering) -> None:
         """Takes events in order of arrival through its own ordering, which ends once all events unknown to the feed are
@@ -300,6 +377,7 @@ class Group:
             if not kernel.settled:
                 member.guarded(kernel.emit)
             if member.failure is not None:
+                member.after = int(batch.seq[0]), member.after[1]
                 self.rows.remove(kernel)
         self.rows.compact()
 

@@ -113,6 +113,12 @@ class SharedQueries:
         """Returns statistics of their memory."""
         return self._matcher.matcher.spill
 
+    @property
+    def taken_bytes(self) -> int:
+        """Returns the bytes of their rows and counts."""
+        rows = self._matcher.matcher.rows
+        return rows.used_bytes + rows.key_bytes
+
     def show(self, query: int) -> list[str]:
         """Returns what one of the queries shares, and the last change of the plan."""
         template = self.template

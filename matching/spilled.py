@@ -79,6 +79,7 @@ class Spilled:
         self.trouble: str | None = None
         self._untold: list[str] = []
         self.out_count = self.written_count = self.read_count = 0
+        self.most_bytes = 0  # in use after the last batch, before partitions left
         self._lines = PartitionLines()
         self._layouts: list[Layout] = []
         self._batch = 0
@@ -216,7 +217,7 @@ class Spilled:
 
     def evict(self, rows: Housed) -> bool:
         """Evicts partitions if more is in use than the limit. Returns True if it has dropped unreachable rows."""
-        used = rows.used_bytes
+        used = self.most_bytes = rows.used_bytes
         if used <= max(self.limit_bytes, self._again_bytes) or rows.why is not None:
             return False
         self._again_bytes = 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from matching.batch import EventBatch, Matches
 from matching.engines.shared_trends import TooLarge
+from matching.limits import over_budget
 from matching.members import Group, Member
 from matching.ordering import Since, in_sources
 from matching.program.program import VARIABLES_MAX, NoKernel
@@ -232,6 +233,18 @@ class Together(Group):
         for member in self.members:
             member.failure = member.failure or error
         self.queries = None
+
+    def taken_bytes(self) -> int:
+        return 0 if self.queries is None else self.queries.taken_bytes
+
+    def _taken_by_each(self, together: int) -> dict[Member, int]:
+        """Returns equal parts: the queries have the same windows."""
+        going = [m for m in self.members if m.failure is None]
+        return dict.fromkeys(going, together // max(1, len(going)))
+
+    def _over_budget(self, member: Member, limit_bytes: int) -> None:
+        assert isinstance(member, CountedQuery)
+        self._fail({member.name: over_budget(member.plan, None, 0, limit_bytes)})
 
     # ---- state
 

@@ -86,7 +86,8 @@ class Queries:
             events = InMerged(plan.factors[0], streams, self._flow.merged, spill, from_us)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
-        query = LiveQuery(plan, events, wanted.histories, strategy, large, sharing, in_order=into is not None)
+        in_order = into is not None
+        query = LiveQuery(wanted.query, plan, events, wanted.histories, strategy, large, sharing, in_order)
         query.alerts = self._alerts(query, wanted, strategy, evidence)
         if query.driver is not None:
             # rows that feed another stream keep their order
@@ -157,7 +158,7 @@ class Queries:
             if stream.watermark_us is None and not stream.live.expected and extent is not None:
                 self._flow.reach(stream, extent[1] - stream.schema.lateness_us)
         query.events.begin(shed)
-        return Past(query, from_us)
+        return Past(query, from_us, self.memory.budget(1 + len(self._flow.queries)))
 
     def go_on(self, past: Past) -> LiveQuery:
         """Starts a live query that has read the archive, after it has read the events pushed meanwhile."""
@@ -174,6 +175,7 @@ class Queries:
 
     def share_memory(self) -> None:
         """Divides the memory budget among the holders of partial matches, the live queries, and the history caches."""
+        self._flow.budget = self.memory.budget(len(self._flow.queries))
         feeds = [s.feed for s in self._flow.streams.values() if s.feed is not None]
         feeds += [merged.feed for merged in self._flow.merged]
         self.memory.share_out([*feeds, *(h for q in self._flow.queries for h in q.events.holders)])
@@ -252,7 +254,8 @@ class Queries:
         if old.events.shedding is not None:
             check_shed(new.plan, None)
         try:
-            whole = new.events.succeed(old.events, fresh)
+            with self._flow.within_budget():
+                whole = new.events.succeed(old.events, fresh)
         except BaseException:
             self.withdraw(self._flow.queries)
             raise
@@ -278,7 +281,8 @@ class Queries:
             return
         if shed is not None:
             check_shed(alerts.plan, self._flow.target(alerts))
-        query.events.allow(shed)
+        with self._flow.within_budget():
+            query.events.allow(shed)
 
     def stop(self, query: LiveQuery) -> None:
         """Ends one live query."""

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid.database.opened import Opened
-from hybrid.database.planned import planned
+from hybrid.database.planned import Planned, planned
+from hybrid.join.spark_ranges import LargeRanges
 from hybrid.rows.duck import interruptible
+from hybrid.rows.faults import placed_live
 from hybrid.rows.result import Result
 from hybrid.rows.times import instant_us
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backtest import backtest
 from hybrid.watch.stream import Stream
-from query.errors import DataError
+from query.errors import DataError, QueryError
 from query.language.cut import lacks_input
 from query.stopping import Stop
 
@@ -62,7 +64,13 @@ def backtests(
                 history.kept.flush()
         inputs = {key: input_of(stream, late=False) for key, stream in opened.streams.items()}
     with interruptible(), progress(of_statement(stop)):
-        return [
-            backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, opened.large)
-            for one in plans
-        ]
+        return [_backtest(one, inputs, start_us, end_us, opened.large) for one in plans]
+
+
+def _backtest(
+    one: Planned, inputs: Mapping[str, StreamInput], start_us: int, end_us: int | None, large: LargeRanges | None
+) -> Result:
+    try:
+        return backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, large)
+    except QueryError as error:
+        raise placed_live(error, one.query, one.plan) from None

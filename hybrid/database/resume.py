@@ -52,7 +52,9 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
     if anew:
         if len(anew) == sum(not query.alerts.done for query in flow.named.values()):
             queries.memory.begins_anew()
-        for message in _make_anew(anew, state["version"], wider):
+        with flow.within_budget():
+            told = _make_anew(anew, state["version"], wider)
+        for message in told:
             warn(message)
         queries.share_memory()
     for name in state["streams"]:
@@ -129,7 +131,7 @@ def _make_anew(queries: Sequence[LiveQuery], version: int, wider: bool) -> list[
         try:
             whole = query.events.replay()
         except Exception as error:  # noqa: BLE001  (any failure is confined to this query)
-            query.alerts.fail(error)
+            query.fail(error)
             whole = True
         lost += [] if whole else [query.asked.name]
     return checkpoint.replaced(names, lost, version, wider)

@@ -38,6 +38,7 @@ class JoinedMatcher:
         late: bool = False, save: Save = _no_state, load: Load = _no_state,
     ) -> None:  # fmt: skip
         assert plan.joined is not None
+        self.plan = plan
         self._joined = plan.joined
         self._schema = output_schema(plan)
         self._plan = pattern_of(plan)

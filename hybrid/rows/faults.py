@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
+from query.language import ast
+from query.plan.plan import QueryPlan
 
 #: End of the message about a statement that writes tables, without a connection that keeps them.
 NO_CONNECTION = "needs a DuckDB connection to write to"
@@ -17,6 +21,23 @@ def fault(code: str, message: str, text: str, hint: str = "", span: Span | None 
 def not_supported(what: str, text: str, hint: str, span: Span | None = None) -> QueryError:
     """Returns the error for a construct of the language that is not implemented."""
     return fault("HQ500", f"{what} is not supported yet", text, hint, span)
+
+
+def placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryError:
+    """Returns an error of the matcher, which does not know the text, with the span of the clause in question."""
+    if error.text:
+        return error
+    clause = match.after if match.after is not None and error.diagnostics[0].code == "HQ601" else match.pattern
+    return QueryError([replace(d, span=clause.span) for d in error.diagnostics], text)
+
+
+def placed_live(error: Exception, query: ast.QuerySyntax, plan: QueryPlan) -> Exception:
+    """Returns an error of one of the matchers of a live query, with its place in the text."""
+    if not isinstance(error, QueryError) or error.text:
+        return error
+    said = error.diagnostics[0].message
+    at = [i for i, f in enumerate(plan.factors) if len(plan.factors) == 1 or f"PATTERN ({f.plan.pattern})" in said]
+    return placed(error, query.factors[at[-1]].match, query.text) if at else error
 
 
 def check_sharing(sharing: str, text: str) -> None:

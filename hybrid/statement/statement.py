@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
+from hybrid.rows.faults import placed
 from hybrid.rows.inputs import OrderedInput, alike
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
@@ -37,7 +37,6 @@ from matching.drive import run
 from matching.purpose import Purpose
 from matching.spill import Spill
 from query.errors import DataError, Overflows, QueryError, warn
-from query.language import ast
 from query.language.parse import parse
 from query.plan.expression import Aggregate, walk
 from query.plan.joined_rows import joins_of
@@ -155,7 +154,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             try:
                 found.append(answer_factor(factor, relations, make))
             except QueryError as error:
-                raise error if factor.histories else _placed(error, query.factors[i].match, query.text) from None
+                raise error if factor.histories else placed(error, query.factors[i].match, query.text) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():
                     relations.register(name, rows, outer.fields[name])
@@ -231,8 +230,7 @@ def answer_factor(
         except Overflows as overflow:
             if not alone or not may_be_wide(factor.plan):
                 raise
-            warn(f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference "
-                 "matcher: exact, but slow and with all rows kept in memory")
+            warn(matched_again(overflow))
             batches, reader, late = relations.factor(factor)
             lookups = (lookup_in(reader, late), beside)
             found = list(run(by_reference(factor.plan), batches))
@@ -295,6 +293,12 @@ def by_reference(plan: Plan) -> Matcher:
     return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
 
+def matched_again(overflow: Overflows) -> str:
+    """Returns the warning that the reference takes over."""
+    return f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference matcher: " \
+        "exact, but slow and with all rows kept in memory"  # fmt: skip
+
+
 def may_be_wide(plan: Plan) -> bool:
     """True if conditions of a plan have aggregates, numbers of more than 64 bits, or decimals, which a comparison may
     scale beyond these: kernels compute with 64."""
@@ -315,11 +319,3 @@ def compare_with_reference(text: str, tables: Mapping[str, Any]) -> tuple[int, b
             answers.append(answer(text, relations, make).arrow())
     first, second = ([repr(row) for row in table.to_pylist()] for table in answers)
     return len(first), sorted(first) == sorted(second)
-
-
-def _placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryError:
-    """Returns an error of the matcher, which does not know the text, with the span of the clause in question."""
-    if error.text:
-        return error
-    clause = match.after if match.after is not None and error.diagnostics[0].code == "HQ601" else match.pattern
-    return QueryError([replace(d, span=clause.span) for d in error.diagnostics], text)

@@ -20,6 +20,7 @@ from hybrid.watch.live_query import LiveQuery, Step, guarded
 from hybrid.watch.query_spec import END_US
 from live.stream import LiveStream
 from matching.batch import EventBatch
+from matching.budget import Budget
 from matching.drive import parts
 from matching.feed import Feed, Member, shares_trends
 from matching.ordering import in_sources
@@ -115,10 +116,11 @@ def steps(
 
 
 class Past:
-    """Reads the part of the archive that precedes a live query. Raises DataError for missing files."""
+    """Reads the part of the archive that precedes a live query, within a budget. Raises DataError for missing files."""
 
-    def __init__(self, query: LiveQuery, from_us: int) -> None:
+    def __init__(self, query: LiveQuery, from_us: int, budget: Budget) -> None:
         self.query = query
+        self._budget = budget
         self.streams = query.events.streams
         self._low_us = dict.fromkeys(self.streams, from_us)
         self._look()
@@ -144,4 +146,5 @@ class Past:
             self._push(step)
 
     def _push(self, step: Step) -> None:
-        guarded(self.query, lambda query: query.push(*step))
+        with self._budget.open():
+            guarded(self.query, lambda query: query.push(*step))

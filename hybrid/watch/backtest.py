@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -23,14 +23,15 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
 from hybrid.statement.relations import Bounded
-from hybrid.statement.statement import joining_matcher, live_matcher
+from hybrid.statement.statement import by_reference, joining_matcher, live_matcher, matched_again, may_be_wide
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
 from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams, streams_beside
 from hybrid.watch.query_spec import END_US
-from matching.batch import Matcher, Matches
+from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
+from query.errors import Overflows, warn
 from query.language import ast
 from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
@@ -100,8 +101,17 @@ def _in_stream(
     windows, _ = windows_of(snapshot, plan, request, None, count)
     if windows is None:
         expect(count)
-    events = snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
-    return list(run(matcher, events, end_us))
+
+    def events() -> Iterable[EventBatch]:
+        return snapshot.batches(request, windows=windows, sorted_max=SORTED_MAX)
+
+    try:
+        return list(run(matcher, events(), end_us))
+    except Overflows as overflow:
+        if not may_be_wide(plan) or plan.boxes or plan.trends is not None:
+            raise
+        warn(matched_again(overflow))
+        return list(run(by_reference(plan), events(), end_us))
 
 
 def _in_chain(

@@ -35,8 +35,10 @@ from hybrid.statement.statement import live_matcher
 from hybrid.watch.held_rows import HeldRows
 from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
+from matching.budget import Budget, budget
 from matching.drive import Drive
-from matching.members import rows_searched, share_out, spills_of
+from matching.limits import over_budget
+from matching.members import bytes_taken, rows_searched, share_out, spills_of
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from matching.types import arrow_schema
@@ -270,7 +272,16 @@ class _Pattern:
             found += self.drive.advance(None)
         elif w is not None and w != END_US:
             found += self.drive.advance(w)
+        if batch is not None and (held := budget()) is not None and held.is_due(self, len(batch)):
+            self._look(held)
         return found
+
+    def _look(self, held: Budget) -> None:
+        """Fails if it takes too much memory."""
+        if self.drive.failure is None:
+            together = bytes_taken(self.drive.matcher)
+            gone, _ = held.look(self, together, lambda: {"": together})
+            self.drive.failure = over_budget(self.factor.plan, None, 0, held.limit_bytes) if gone else None
 
     def save(self) -> dict[str, Any]:
         inputs = [i.save() if isinstance(i, _Rows) else None for i in self.inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from archive.interrupts import is_interrupted
@@ -18,6 +18,7 @@ from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
+from matching.budget import Budget
 from query.errors import DataError, first_line
 
 
@@ -28,7 +29,7 @@ class Flow:
     An event is accepted once history has it (History.append), and not before. Archive failures are returned as
     texts."""
 
-    __slots__ = ("merged", "named", "pours", "queries", "streams")
+    __slots__ = ("budget", "merged", "named", "pours", "queries", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -37,6 +38,12 @@ class Flow:
         self.merged: list[MergedFeed] = []
         self.named: dict[str, LiveQuery] = {}
         self.pours: list[Pour] = []
+        #: What partial matches may take; None: there has been no live query.
+        self.budget: Budget | None = None
+
+    def within_budget(self) -> AbstractContextManager[None]:
+        """Within, live queries that take too much memory fail."""
+        return nullcontext() if self.budget is None else self.budget.open()
 
     def reads(self, stream: Stream) -> bool:
         """True if a live query reads or feeds a stream."""
@@ -103,7 +110,7 @@ class Flow:
     def give(self, state: Stream, arrival: Arrival) -> list[str]:
         """Passes events to the queries that read their stream. Returns warnings."""
         trouble: list[str] = []
-        with self._whole(state, trouble):
+        with self._whole(state, trouble), self.within_budget():
             on_time = arrival.on_time
             if state.feed is not None:
                 state.feed.push(on_time, arrival.watermark_us)
@@ -157,7 +164,7 @@ class Flow:
         state.live.advance(t_us)
         watermark_us = None if t_us is None else state.live.watermark_us
         trouble: list[str] = []
-        with self._whole(state, trouble):
+        with self._whole(state, trouble), self.within_budget():
             if state.feed is not None:
                 state.feed.advance(watermark_us)
             self._give_merged(state, None)

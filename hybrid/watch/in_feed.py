@@ -13,7 +13,7 @@ from archive.snapshot import HistorySnapshot
 from hybrid.join.driver import Driver
 from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.rows.times import show_us
-from hybrid.statement.statement import live_matcher
+from hybrid.statement.statement import live_matcher, may_be_wide
 from hybrid.watch.backfill import Filling
 from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
 from hybrid.watch.live_query import Events, Step
@@ -29,7 +29,7 @@ from matching.purpose import Purpose
 from matching.shedding import Shedder
 from matching.spill import Spill, SpillStats
 from matching.workload.sharing_mode import SharingMode
-from query.errors import DataError
+from query.errors import DataError, Overflows, QueryError, warn
 from query.plan.plan import FactorPlan, Plan
 from query.schema import Schema
 
@@ -148,7 +148,34 @@ class InFeed:
     def push(self, stream: str, batch: EventBatch | None, watermark_us: int | None) -> list[Matches]:
         if self._filling is not None and batch is not None:
             self._filling.take(batch)
-        return [] if self.member is None else self.member.take_found()
+        if self.member is None:
+            return []
+        found = self.member.take_found()
+        if isinstance(self.member.failure, Overflows) and self._filling is None:
+            found += self._widened(self.member, self.member.failure)
+        return found
+
+    def _widened(self, old: Member, overflow: Overflows) -> list[Matches]:
+        """Lets the reference go on where numbers are beyond 64 bits, if the events are kept. Returns the matches since
+        the failure."""
+        plan, feed = self.factor.plan, self.stream.feed
+        if old.kernel is None or old.shedder is not None or feed is None or not may_be_wide(plan):
+            return []
+        events, whole = events_had(self.stream, self.begun)
+        if not whole:
+            return []
+        try:
+            member = feed.replay(
+                plan, self._since_seq, events, None, self.begun.from_us, Purpose.LIVE, wide=True, after=old.after
+            )
+        except (DataError, QueryError) as error:
+            old.failure = error
+            return []
+        warn(f"{overflow.message.partition(' at ')[0]} in 64 bits: the query goes on by the reference matcher: exact, "
+             "but slow and with all rows kept in memory")  # fmt: skip
+        feed.remove(old)
+        self.member = member
+        return member.take_found()
 
     @property
     def failure(self) -> Exception | None:
@@ -199,7 +226,12 @@ class InFeed:
         events, whole = events_had(self.stream, self.begun, needed_from(plan, feed.advanced_us))
         since_seq, from_us = self._since_seq, self.begun.from_us
         self.left = False
-        self.member = feed.replay(plan, since_seq, events, shedder, from_us, self._purpose, self._sharing)
+        try:
+            self.member = feed.replay(plan, since_seq, events, shedder, from_us, self._purpose, self._sharing)
+        except Overflows:
+            if shedder is not None or not may_be_wide(plan) or plan.trends is not None or plan.boxes:
+                raise
+            self.member = feed.replay(plan, since_seq, events, None, from_us, Purpose.LIVE, wide=True)
         return whole
 
     def succeed(self, old: Events, fresh: bool) -> bool:

@@ -14,6 +14,7 @@ from hybrid.join.requests import Asking
 from hybrid.join.spark_ranges import LargeRanges
 from hybrid.join.strategies.base import Strategy
 from hybrid.rows.answer import count_matches
+from hybrid.rows.faults import placed_live
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.result import Lookups
 from hybrid.statement.statement import live_matcher
@@ -29,6 +30,7 @@ from hybrid.watch.waits import endless_of
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import SpillStats
+from query.language import ast
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
 
@@ -179,21 +181,22 @@ class Events(Protocol):
 
 
 class LiveQuery:
-    """One live query. plan: of the whole text; factor: its last pattern; reads: the streams that it depends on, those
-    of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and arguments
-    of a query with a name. sharing: how its trends are counted together with others. held: its rows that are held back
-    from the stream that they feed, or None."""
+    """One live query. syntax, plan: of the whole text; factor: its last pattern; reads: the streams that it depends on,
+    those of its histories included, by name in lower case; driver: joins the history, or None; asked: the text and
+    arguments of a query with a name. sharing: how its trends are counted together with others. held: its rows that are
+    held back from the stream that they feed, or None."""
 
     __slots__ = (
         "alerts", "asked", "asking", "driver", "events", "factor", "held", "histories", "plan", "reads", "sharing",
+        "syntax",
     )  # fmt: skip
 
     def __init__(
-        self, plan: QueryPlan, events: Events, histories: Mapping[str, Stream], strategy: Strategy,
-        spark: LargeRanges | None = None, sharing: str = SHARING, in_order: bool = False,
+        self, syntax: ast.QuerySyntax, plan: QueryPlan, events: Events, histories: Mapping[str, Stream],
+        strategy: Strategy, spark: LargeRanges | None = None, sharing: str = SHARING, in_order: bool = False,
     ) -> None:  # fmt: skip
         """histories: the streams that its history joins read. strategy, spark, in_order: see Driver."""
-        self.plan = plan
+        self.syntax, self.plan = syntax, plan
         self.factor = factor = plan.factors[-1]
         self.events = events
         self.histories = views(factor.histories, histories)
@@ -222,6 +225,10 @@ class LiveQuery:
         if failure is not None:
             self._answer_all()
             raise failure
+
+    def fail(self, error: Exception) -> None:
+        """Marks it as failed, with the place of the error in its text."""
+        self.alerts.fail(placed_live(error, self.syntax, self.plan))
 
     def take(self, found: list[Matches]) -> None:
         """Passes on matches: to the driver, or as alerts."""
@@ -314,4 +321,4 @@ def guarded(query: LiveQuery, act: Callable[[LiveQuery], None]) -> None:
     try:
         act(query)
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the query's: its alerts raise it)
-        query.alerts.fail(error)
+        query.fail(error)

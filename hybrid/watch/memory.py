@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archive.place import Place
 from hybrid.join.history_cache import BYTES_MAX, HistoryCache
-from hybrid.rows.limited import bytes_of
+from hybrid.rows.limited import bytes_of, bytes_of_statements
 from hybrid.rows.times import show_us
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.paged import PAGES, Pages
+from matching.budget import Budget
 
 if TYPE_CHECKING:
     from archive.partials import PartialStore
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 UNLIMITED = 1 << 62
 #: Pending rows and evidence get the limit divided by this; partial matches get the rest.
 FOUND_PART = 4
+#: Memory that live queries may always take: below this, a smaller limit only lets partial matches leave memory.
+LEAST_BYTES = 64_000_000
 
 
 class Holder(Protocol):
@@ -35,6 +38,7 @@ class Memory:
     def __init__(self, limit: str | None, path: Place | None) -> None:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._store: PartialStore | None = None
+        self._budget: Budget | None = None
         #: Files for the rows and evidence of live queries that do not fit.
         self.pages: Pages | None = None
         #: Reason why partial matches cannot leave memory, if any.
@@ -59,6 +63,15 @@ class Memory:
         from matching.spill import Spill
 
         return Spill(UNLIMITED if self._limit_bytes is None else self._limit_bytes, self._store)
+
+    def budget(self, queries: int) -> Budget:
+        """Returns what partial matches may take at all, without a limit four fifths of the memory of the machine.
+        queries: the number of live queries."""
+        if self._budget is None:
+            given = self._limit_bytes
+            self._budget = Budget(max(LEAST_BYTES, bytes_of_statements(None) if given is None else given))
+        self._budget.queries = queries
+        return self._budget
 
     def share_out(self, holders: Iterable[Holder]) -> None:
         """Divides the limit, except for the part of pending rows and evidence, equally among the holders."""

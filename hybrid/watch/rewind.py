@@ -153,7 +153,8 @@ def rewound(
     lost: list[str] = []
     try:
         if any(query.events.names_sequences for query in members):
-            _order_anew(stream, feed_of(stream, spill))
+            with flow.within_budget():
+                _order_anew(stream, feed_of(stream, spill))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
             while begin < len(batch):
@@ -221,9 +222,10 @@ def _go_on(flow: Flow, stream: Stream, waiting: list[tuple[int, LiveQuery]], seq
         _, query = waiting.pop(0)
         flow.queries.append(query)
         try:
-            whole = query.events.replay()
+            with flow.within_budget():
+                whole = query.events.replay()
         except Exception as error:  # noqa: BLE001  (any failure is the query's own)
-            query.alerts.fail(error)
+            query.fail(error)
             whole = True
         lost += [query.asked.name] if query.asked is not None and not whole else []
     return lost

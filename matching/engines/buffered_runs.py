@@ -49,7 +49,6 @@ class BufferedRuns(ABC):
     defers = True
     dates = True
     specialises = True
-    row_bytes = 0  # of its own, for each row of the store
     node_bytes = 18
     _moved: Int64Array  # after `mark`, per node its new number, -1 for dropped ones
     _live: int  # nodes that stay
@@ -65,12 +64,18 @@ class BufferedRuns(ABC):
         self._decided = layout.new_decided(ROOM, len(program.carries or ()))
         self._scratch = layout.new_scratch(program)
         self._counters = np.zeros(len(Counters), np.int64)
+        self._links = layout.Links(*(np.zeros(0, np.int64) for _ in layout.Links._fields))
         self._special: Step | None = None
         self.specialises = program.specialises
 
     def look_up(self, **tables: np.ndarray) -> None:
         """See matching.engines.engine.LookingUp."""
         self._tables = self._tables._replace(**tables)
+
+    @property
+    def row_bytes(self) -> int:
+        """Returns the bytes of its own, for each row of the store."""
+        return 0
 
     @abstractmethod
     def _state(self) -> tuple[object, ...]:
@@ -274,11 +279,11 @@ class BufferedRuns(ABC):
         self._counters[Counters.DECIDED] = 0
         decided = self._decided
         out.begin(count)
-        match_buffer.measure_lengths(decided, count, self._buffer, out.bounds)
+        match_buffer.measure_lengths(decided, count, self._buffer, self._links.prior, out.bounds)
         out.room(int(out.bounds[-1]))
         match_buffer.unroll(
-            decided, count, self._buffer, out.bounds, out.rows, out.variables, store.ts, store.source, store.offset,
-            store.seq, out.ts, out.source, out.offset, out.seq,
+            decided, count, self._buffer, self._links.prior, out.bounds, out.rows, out.variables, store.ts,
+            store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,
         )  # fmt: skip
         out.start[:] = decided.row[:count]
         out.partition[:] = decided.partition[:count]
@@ -300,6 +305,7 @@ class BufferedRuns(ABC):
 TAGS: Mapping[type[NamedTuple], Mapping[str, str]] = {
     layout.Buffer: {"previous": "previous", "row": "row", "variable": "variable"},
     layout.Heap: {"deadline": "deadline", "partition": "partition"},
+    layout.Links: {"prior": "prior", "last": "last"},
     layout.LinkedRuns: {
         "state": "state", "first": "first", "ts": "ts", "row": "row", "node": "node", "next": "next", "valid": "valid",
         "nearest": "nearest", "nearest_bad": "nearest_bad", "registers": "registers", "free": "free",

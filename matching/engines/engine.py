@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -59,6 +60,16 @@ def check(used_bytes: int) -> None:
     most = bytes_max()
     if most is not None and used_bytes > most:
         raise OverBudget(most)
+
+
+def array_bytes(part: object) -> int:
+    """Returns the bytes of the arrays of an engine, or of an attribute of one."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    parts: Iterable[object] = part if isinstance(part, tuple | list) else ()
+    if hasattr(part, "by_test"):  # an engine, or one of which another consists
+        parts = vars(part).values()
+    return sum(map(array_bytes, parts))
 
 
 class ConditionFailed(Unfinished):

@@ -6,7 +6,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.engines.buffered_runs import BufferedRuns, fields, named
-from matching.engines.engine import ROOM, Arrays, EnginePlan
+from matching.engines.engine import NONE_BAD, ROOM, Arrays, EnginePlan
 from matching.kernels import layout, match_buffer, skip_till, step
 from matching.kernels import waiting as looked_up
 from matching.kernels.layout import Counters, Parameters
@@ -23,7 +23,7 @@ class RunLists(BufferedRuns):
     _kernel = step
     due_yields = True  # WITHIN and the end of the input decide matches
     finds_waiting = True  # see matching.kernels.waiting
-    key_bytes = 8 * 9 + 1 + 16
+    key_bytes = 8 * 10 + 1 + 16
 
     def __init__(self, chosen: EnginePlan) -> None:
         super().__init__(chosen)
@@ -33,6 +33,32 @@ class RunLists(BufferedRuns):
         self._counters[Counters.LAST_PARTITION] = -1
         self._waiting = looked_up.no_entries(self.program, equalities_behind(self.program))
         self._entered = True  # all matches that wait
+        self._folds = self.program.folds
+
+    @property
+    def row_bytes(self) -> int:
+        return 8 * self._folds
+
+    def run(
+        self, store: RowStore, positions: Int64Array | slice, mask: Int64Array, feature: np.ndarray,
+        feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
+    ) -> None:  # fmt: skip
+        """See BufferedRuns.run."""
+        if self._folds:
+            rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+            self._room_for_rows(store.count)
+            step.link_rows(store.partition[positions], rows, self._links)
+        super().run(store, positions, mask, feature, feature_valid, bad)
+
+    def _room_for_rows(self, rows: int) -> None:
+        if rows > len(self._links.prior):
+            prior = layout.grown(self._links.prior, max(rows, 2 * len(self._links.prior)))
+            self._links = self._links._replace(prior=prior)
+
+    def unfold(self) -> None:
+        """Gives each row of a run a node from now on, as in states of earlier releases."""
+        self._folds = self.specialises = False
+        self._tables.parameters[Parameters.FOLDS] = 0
 
     def _state(self) -> tuple[object, ...]:
         if not self._entered:
@@ -82,6 +108,9 @@ class RunLists(BufferedRuns):
         if partitions > len(self._partitions.head):
             capacity = max(partitions, 2 * len(self._partitions.head))
             self._partitions = layout.grown_partitions(self._partitions, capacity)
+        if self._folds and len(self._partitions.head) > len(self._links.last):
+            last = layout.grown(self._links.last, len(self._partitions.head), -1)
+            self._links = self._links._replace(last=last)
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Drops the runs that began before watermark - WITHIN and decides the matches that waited for them. held: per
@@ -114,12 +143,16 @@ class RunLists(BufferedRuns):
         """Marks the rows that runs or waiting matches can reach; to be followed by `move`."""
         self._moved = np.full(self.size, -1, np.int64)
         step.mark_runs(ids, self._runs, self._partitions, self._buffer, self._moved, keep)
+        if self._folds:
+            step.mark_linked(ids, self._runs, self._partitions, self._links, keep)
         self._live = match_buffer.number(self.size, self._moved)
 
     def move(self, ids: Int64Array, row_moved: Int64Array) -> None:
         """Drops the nodes that `mark` did not reach and renumbers rows."""
         match_buffer.move_nodes(self.size, self._buffer, self._moved, row_moved)
         step.move_runs(ids, self._runs, self._partitions, self._moved, row_moved)
+        if self._folds:
+            step.move_links(ids, min(len(row_moved), len(self._links.prior)), self._links, row_moved)
         self._counters[Counters.NODES] = self._live
         self._entered = False  # nodes have other numbers
 
@@ -131,6 +164,8 @@ class RunLists(BufferedRuns):
         """Resets idle partitions to their state before the first row."""
         for array, new in zip(self._partitions, layout.new_partitions(1), strict=True):
             array[ids] = new[0]
+        if self._folds:
+            self._links.last[ids] = -1
 
     def _lengths(self, partition: Int64Array) -> Int64Array:
         """See BufferedRuns."""
@@ -153,6 +188,9 @@ class RunLists(BufferedRuns):
 
     def snapshot(self) -> Arrays:
         own = {"stamp": self._scratch.stamp, "visited": self._scratch.visited}
+        if self._folds:
+            rows = int(self._links.last.max(initial=-1)) + 1
+            own |= named("links", self._links._replace(prior=self._links.prior[:rows]))
         return super().snapshot() | own | named("runs", self._runs) | named("partitions", self._partitions)
 
     def restore(self, arrays: Arrays) -> None:
@@ -160,6 +198,10 @@ class RunLists(BufferedRuns):
         runs = fields("runs", layout.LinkedRuns, arrays)
         self._runs = layout.LinkedRuns(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
         self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
+        if "links.last" in arrays:
+            self._links = layout.Links(**fields("links", layout.Links, arrays))
+        elif self._folds:
+            self.unfold()
         self._scratch.stamp[:] = arrays["stamp"]
         self._scratch.visited[:] = arrays["visited"]
         self._entered = False
@@ -216,6 +258,9 @@ class RunLists(BufferedRuns):
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         ids, n = coming.ids, len(coming.ids)
+        if self._folds:
+            self._room_for_rows(coming.count)
+            step.link_block(ids, coming.rows, coming.count, self._links)
         base = self._nodes_in(coming, blocks["nodes"])
         one, runs, bounds = blocks["one"].columns, dict(blocks["runs"].columns), blocks["runs"].bounds
         count, of = int(bounds[-1]), owners(bounds)

@@ -143,6 +143,20 @@ class FlattenedMatcher:
         else:  # another release has written it: the events are enough
             self.to_layers("another release began it")
 
+    # ---- memory
+
+    @property
+    def runs(self) -> Matcher:
+        """Returns the matcher that it runs as."""
+        found = self._one if self._layers is None else self._layers
+        assert found is not None
+        return found
+
+    @property
+    def kept_bytes(self) -> int:
+        """Returns the bytes of the events that layers would need."""
+        return sum(batch.columns.nbytes + 28 * len(batch) for batch in self._kept)
+
     # ---- the two ways
 
     def _found(self, batch: EventBatch) -> Matches:

@@ -37,6 +37,7 @@ class Parameters(IntEnum):
     CARRIES = 13  # whether matches are registers, not rows: see matching.program.carried
     NUMBER = 14  # the register with MATCH_NUMBER(), -1: none
     CODED = 15  # negations whose conditions read the match: 1 some after a match, 2 some in gaps, 3 both
+    FOLDS = 16  # matching.program.program.Program.folds
 
 
 class Counters(IntEnum):
@@ -127,11 +128,19 @@ class LinkedRuns(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Match buffer: a node is (row, variable) with the node before; shared by all runs with that beginning."""
+    """Match buffer: a node is (row, variable) with the node before; shared by all runs with that beginning. Where nodes
+    fold, the rows of the partition between two nodes, which are none, are of the variable of the first (Links)."""
 
     previous: np.ndarray
     row: np.ndarray
     variable: np.ndarray  # int16
+
+
+class Links(NamedTuple):
+    """The rows that were taken, by partition; empty where nodes do not fold."""
+
+    prior: np.ndarray  # per row of the store: the one before it, -1 none; of rows that were not taken anything
+    last: np.ndarray  # per partition: its last one, -1 none
 
 
 class Partitions(NamedTuple):
@@ -208,7 +217,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
             -1 if program.within_rows is None else program.within_rows,
             max(1, degree), counts, runs_max, int(program.skip.row), program.extras.timeouts,
             absent, int(program.ignore), program.carries is not None, program.number,
-            any(program.code[v] for v in absence.behind) + 2 * any(coded),
+            any(program.code[v] for v in absence.behind) + 2 * any(coded), program.folds,
         ],
         np.int64,
     )  # fmt: skip

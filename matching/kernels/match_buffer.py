@@ -9,22 +9,35 @@ from __future__ import annotations
 from matching.kernels.jit import inlined, kernel
 
 
+@inlined
+def row_before(node, row, buffer, prior):
+    """The row before one that is bound like the row of `node`, or is that row: (node, row); -1, -1: there is none."""
+    if row > buffer.row[node]:
+        return node, prior[row]
+    before = buffer.previous[node]
+    if before < 0:
+        return before, before
+    return before, prior[row] if len(prior) > 0 else buffer.row[before]
+
+
 @kernel
-def measure_lengths(decided, count, buffer, bounds):
-    """bounds: int64 (count + 1,), filled with the running number of matched rows."""
+def measure_lengths(decided, count, buffer, prior, bounds):
+    """bounds: int64 (count + 1,), filled with the running number of matched rows. prior: see
+    matching.kernels.layout.Links."""
     bounds[0] = 0
     for k in range(count):
         n = decided.node[k]
+        r = buffer.row[n] if n >= 0 else n
         length = 0
         while n >= 0:
             length += 1
-            n = buffer.previous[n]
+            n, r = row_before(n, r, buffer, prior)
         bounds[k + 1] = bounds[k] + length
 
 
 @kernel
 def unroll(
-    decided, count, buffer, bounds, rows, variables,
+    decided, count, buffer, prior, bounds, rows, variables,
     ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
 ):  # fmt: skip
     """Walks the buffer back from each match and writes its rows and variables in order, with the rows' identities, if
@@ -32,10 +45,10 @@ def unroll(
     identified = len(out_ts) > 0
     for k in range(count):
         n = decided.node[k]
+        r = buffer.row[n] if n >= 0 else n
         j = bounds[k + 1]
         while n >= 0:
             j -= 1
-            r = buffer.row[n]
             rows[j] = r
             variables[j] = buffer.variable[n]
             if identified:
@@ -43,7 +56,7 @@ def unroll(
                 out_source[j] = source[r]
                 out_offset[j] = offset[r]
                 out_seq[j] = seq[r]
-            n = buffer.previous[n]
+            n, r = row_before(n, r, buffer, prior)
 
 
 @inlined

@@ -52,6 +52,7 @@ P_TIMEOUTS = int(Parameters.TIMEOUTS)
 P_ABSENT = int(Parameters.ABSENT)
 P_NUMBER = int(Parameters.NUMBER)
 P_CODED = int(Parameters.CODED)
+P_FOLDS = int(Parameters.FOLDS)
 SKIP_PAST_LAST_ROW = int(Skip.PAST_LAST_ROW)
 SKIP_TO_FIRST = int(Skip.TO_FIRST)
 C_FREE = int(Counters.FREE)
@@ -68,7 +69,7 @@ PLACE = "runs.{registers}[{at}, {r}]"
 STATIC = frozenset({
     "mode", "merge", "ambiguous", "strict", "within_us", "within_rows", "degree", "runs_max", "timeouts", "absent",
     "leads", "trails", "some_bad", "counts", "accept_empty", "quiet", "b", "cannot", "breaks", "pending", "spent", "e",
-    "v", "q", "lesser", "goes_on", "coded", "numbered",
+    "v", "q", "lesser", "goes_on", "coded", "numbered", "folds", "ends_here",
 })  # fmt: skip
 #: Of what `step` calls, that which a specialised kernel has in the place of the call.
 UNFOLDED = frozenset({"advance"})
@@ -496,8 +497,8 @@ def room_for(length, calm_length, other_length, degree, runs_max, runs, buffer, 
 def advance(
     p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad, spent, tail,
     cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows, timeouts, absent, leads,
-    trails, coded, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided, scratch,
-    counters, waiting,
+    trails, coded, folds, some_bad, feature, feature_f, feature_valid, program, runs, buffer, partitions, decided,
+    scratch, counters, waiting,
 ):  # fmt: skip
     """Takes row i by the edges of a run, in order of preference. Its arguments are the variables of `step` with these
     names, so that a specialised kernel has this in the place of the call."""
@@ -526,22 +527,25 @@ def advance(
                     counters[C_FAILED_ROW], counters[C_FAILED_LABEL] = position + 1, v
                 break
             scratch.visited[q] = stamp
-            if taken != v:
+            ends_here = program.accept[q]
+            repeats = folds and node >= 0 and buffer.variable[node] == v
+            if taken != v and (ends_here or not repeats):
                 taken = v
                 taken_node = node_for(p, node, position, v, first, ambiguous, runs, partitions, buffer, counters)
+            last_node = node if repeats else taken_node
             lesser = program.lesser[q] if absent != 0 else np.int64(-1)
             if ambiguous and has_twin(p, taken_node, q, lesser, runs, partitions):
                 continue
             goes_on = program.edge_start[q + 1] > program.edge_start[q]
             if goes_on and (not spent or (timeouts and not program.accept[q] and not timed_out(tail, first, runs))):
                 tail, free = put(
-                    p, tail, TIMEOUT if spent else q, first, start_ts, start_row, taken_node,
+                    p, tail, TIMEOUT if spent else q, first, start_ts, start_row, last_node,
                     q if spent else new_valid, runs, partitions, free,
                 )  # fmt: skip
                 write_fresh(program, tail, runs, scratch)
                 if leads:
                     runs.nearest[tail], runs.nearest_bad[tail] = nearest, nearest_bad
-            if not program.accept[q]:
+            if not ends_here:
                 continue
             if mode == ALL:
                 decide(p, taken_node, start_row, np.int64(-1), partitions, decided, counters)
@@ -566,7 +570,7 @@ def advance(
                     ended_first = first
             if lesser >= 0 and not spent:  # what is less preferred than ending here
                 tail, free = put(
-                    p, tail, lesser, first, start_ts, start_row, taken_node, new_valid, runs, partitions, free
+                    p, tail, lesser, first, start_ts, start_row, last_node, new_valid, runs, partitions, free
                 )  # fmt: skip
                 write_fresh(program, tail, runs, scratch)
                 if leads:
@@ -602,6 +606,7 @@ def step(
     trails = absent & 2 != 0
     some_bad = len(bad) > 0
     coded = program.parameters[P_CODED] != 0
+    folds = program.parameters[P_FOLDS] != 0
     numbered = program.parameters[P_NUMBER]
     counts = program.parameters[P_COUNTS]
     accept_empty = program.accept[0]
@@ -731,8 +736,8 @@ def step(
             tail, cut, cut_first, ended_first, free = advance(
                 p, i, m, b, t, position, ordinal, state, first, start_ts, start_row, node, valid, nearest, nearest_bad,
                 spent, tail, cut_first, ended_first, free, stamp, mode, merge, ambiguous, within_us, within_rows,
-                timeouts, absent, leads, trails, coded, some_bad, feature, feature_f, feature_valid, program, runs,
-                buffer, partitions, decided, scratch, counters, waiting,
+                timeouts, absent, leads, trails, coded, folds, some_bad, feature, feature_f, feature_valid, program,
+                runs, buffer, partitions, decided, scratch, counters, waiting,
             )  # fmt: skip
             # ---- the empty match of this row, less preferred than all that begins with it
             if accept_empty and mode != ALL and mine < 0 and not cut and cut_first != first:
@@ -813,6 +818,54 @@ def mark_runs(ids, runs, partitions, buffer, moved, keep):
             keep[runs.row[item]] = True
             mark_chain(runs.node[item], buffer, moved, keep)
             item = runs.next[item]
+
+
+@kernel
+def link_rows(partition, row, links):
+    """Notes that these rows are taken, in their order."""
+    for i in range(len(row)):
+        links.prior[row[i]] = links.last[partition[i]]
+        links.last[partition[i]] = row[i]
+
+
+@kernel
+def link_block(ids, begin, end, links):
+    """Notes that partitions have come back. begin: the first row of each in the store, ascending; end: of the last."""
+    for k in range(len(ids)):
+        upto = begin[k + 1] if k + 1 < len(ids) else end
+        links.last[ids[k]] = upto - 1 if upto > begin[k] else -1
+        for r in range(begin[k], upto):
+            links.prior[r] = r - 1 if r > begin[k] else -1
+
+
+@kernel
+def mark_linked(ids, runs, partitions, links, keep):
+    """Marks all rows of partitions from the first row of a run or a waiting match on."""
+    for p in ids:
+        item = partitions.head[p]
+        if item < 0:
+            continue
+        first = runs.row[item]
+        while item >= 0:
+            first = min(first, runs.row[item])
+            item = runs.next[item]
+        r = links.last[p]
+        while r >= first:
+            keep[r] = True
+            r = links.prior[r]
+
+
+@kernel
+def move_links(ids, rows, links, row_moved):
+    """Renumbers rows, of which there were so many."""
+    for r in range(rows):
+        to = row_moved[r]
+        if to >= 0:
+            before = links.prior[r]
+            links.prior[to] = row_moved[before] if 0 <= before < r else -1
+    for p in ids:
+        if links.last[p] >= 0:
+            links.last[p] = row_moved[links.last[p]]
 
 
 @kernel

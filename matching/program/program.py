@@ -227,6 +227,14 @@ class Program:
         return tuple(sorted(new | inputs | {walked.feature for walked in self.walks} - {-1}))
 
     @property
+    def folds(self) -> bool:
+        """True if a run is all rows of its partition from its first one on: a node of the match buffer then stands for
+        the rows after it, too, as long as they are bound to the same label."""
+        chooses = self.mode is Mode.TO_NEXT_ROW and self.skip.row is not Skip.NEXT_ROW
+        beside = self.extras.unmatched or self.extras.timeouts or self.absent or self.kept
+        return not (self.ignore or self.strict or self.ambiguous or self.carries is not None or chooses or beside)
+
+    @property
     def tested(self) -> tuple[int, ...]:
         """Labels whose row-local condition, anchors included, is not just TRUE: each needs a bit of the mask."""
         return tuple(

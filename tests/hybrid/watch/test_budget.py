@@ -1,0 +1,115 @@
+"""Live queries keep to the memory that they may take: one that needs more fails, alone, and events are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hybrid
+from hybrid.database.database import Database
+from query.errors import QueryError
+from tests.hybrid.inside import flow_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+#: Every row begins a run that never ends and keeps each of its rows. 4,000 rows take 144 MB.
+GROWS = """SELECT * FROM ticks MATCH_RECOGNIZE ({} MEASURES FIRST(A.p) AS p
+    PATTERN ((A C)+ B) DEFINE A AS p >= 0, B AS p > 1000.0 + FIRST(A.p)) AS m"""
+SMALL = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES LAST(p) AS p PATTERN (A B) DEFINE B AS p < A.p) AS m"
+LIMIT = "64MB"
+
+
+def ticks(begin: int, end: int, keys: int = 1) -> pa.Table:
+    at = np.arange(begin, end)
+    return pa.table({
+        "ts": at.astype("datetime64[s]").astype("datetime64[us]"), "k": at % keys, "p": at % 1000 / 10.0
+    })  # fmt: skip
+
+
+def opened(path: Path | None, limit: str | None = LIMIT) -> Database:
+    db = hybrid.connect(path, memory_limit=limit)
+    if not db.streams():
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "k": "BIGINT", "p": "DOUBLE"}, time="ts")
+    return db
+
+
+def failure_of(alerts: Any) -> str:
+    try:
+        while alerts.fetch().num_rows:
+            pass
+    except QueryError as error:
+        return str(error)
+    raise AssertionError("it has not failed")
+
+
+@pytest.mark.parametrize("step", [4_000, 100])
+def test_a_live_query_that_takes_too_much_memory_fails_alone(step: int, tmp_path: Path) -> None:
+    # Before: it took all the memory there was.
+    with opened(tmp_path / "db") as db, opened(None, None) as alone:
+        grows, small, expected = db.watch(GROWS.format("")), db.watch(SMALL), alone.watch(SMALL)
+        for begin in range(0, 4_000, step):
+            for one in (db, alone):
+                one.push("ticks", ticks(begin, begin + step))
+        message = failure_of(grows)
+        assert "HQ600" in message
+        assert "take more than" in message
+        assert "PATTERN ((A C)+ B) DEFINE" in message
+        assert "^^^" in message
+        assert "raise memory_limit" in message
+        assert small.fetch() == expected.fetch()
+        assert db.sql("SELECT count(*) FROM ticks").fetchall() == [(4_000,)]
+        assert len(flow_of(db).queries) == 1
+
+
+def test_it_fails_again_after_a_restart_and_with_more_memory_goes_on(tmp_path: Path) -> None:
+    db = opened(tmp_path / "db")
+    db.watch(GROWS.format(""), name="grows")
+    db.checkpoint()
+    db.push("ticks", ticks(0, 4_000))
+    del db  # as in a crash: the failure is not in the checkpoint
+    with opened(tmp_path / "db") as db:
+        assert "HQ600" in failure_of(db.watching()["grows"])
+        assert db.sql("SELECT count(*) FROM ticks").fetchall() == [(4_000,)]
+        db.push("ticks", ticks(4_000, 4_100))
+        assert db.sql("SELECT count(*) FROM ticks").fetchall() == [(4_100,)]
+        again = db.watch(GROWS.format(""), start="1970-01-01")
+        assert "HQ600" in failure_of(again)
+    with opened(tmp_path / "db", "1GB") as db:
+        again = db.watch(GROWS.format(""), start="1970-01-01")
+        db.advance("ticks", None)
+        assert again.fetch().num_rows == 0
+
+
+@pytest.mark.parametrize("keys", [1, 4])
+def test_partitions_leave_memory_and_one_that_does_not_fit_fails(keys: int, tmp_path: Path) -> None:
+    with opened(tmp_path / "db") as db:
+        alerts = db.watch(GROWS.format("PARTITION BY k"))
+        for begin in range(0, 4_000, 250):
+            db.push("ticks", ticks(begin, begin + 250, keys))
+        if keys == 1:
+            assert "HQ600" in failure_of(alerts)
+        else:
+            assert alerts.fetch().num_rows == 0
+            assert alerts.stats()["state"] == "running"
+            assert alerts.stats()["runs"] + alerts.stats()["spilled"] == keys
+
+
+#: Takes few runs, but all rows: they are kept for the match that may end at any time.
+ROWS = """SELECT * FROM ticks MATCH_RECOGNIZE ({} MEASURES FIRST(A.p) AS p, count(*) AS n
+    PATTERN (A+ B) DEFINE A AS p >= 0, B AS p < 0) AS m"""
+
+
+def test_rows_that_are_kept_count(tmp_path: Path) -> None:
+    with opened(None) as db:
+        rows, small = db.watch(ROWS.format("")), db.watch(SMALL)
+        for begin in range(0, 2_000_000, 250_000):
+            db.push("ticks", ticks(begin, begin + 250_000))
+            small.fetch()
+            if rows.stats()["state"] != "running":
+                break
+        message = failure_of(rows)
+        assert "HQ600" in message
+        assert small.stats()["state"] == "running"
