@@ -153,7 +153,7 @@ def rewound(
     lost: list[str] = []
     try:
         if any(query.events.names_sequences for query in members):
-            _order_anew(stream, feed_of(stream, spill))
+            _order_anew(stream, feed_of(stream, spill, flow.searches))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
             while begin < len(batch):
