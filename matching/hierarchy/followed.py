@@ -229,8 +229,11 @@ class Followed:
 
 
 def is_followed(state: bytes) -> bool:
-    """True if a state is that of a Followed."""
-    return bool(unpack_head(state).get("followed"))
+    """True if a state is that of a Followed; matchers have others."""
+    try:
+        return bool(unpack_head(state).get("followed"))
+    except DataError:
+        return False
 
 
 def _numbers(found: Matches, column: str) -> np.ndarray:
