@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,7 +28,8 @@ from query.schema import Schema
 
 if TYPE_CHECKING:  # loads the kernels; left to the first query
     from matching.engines.engine import Builder
-    from matching.hierarchy.modules import Join
+    from matching.hierarchy.modules import Join, Modules
+    from matching.hierarchy.searches import Origin
     from matching.rows import Rows
     from matching.shedding import Shedder
     from matching.spilled import Spilled
@@ -52,19 +54,22 @@ class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
     __slots__ = (
-        "_advanced_us", "_apart", "_builder", "_given_us", "_groups", "_join", "_names", "_scattered", "_spill",
-        "limit_bytes", "ordering",
+        "_advanced_us", "_apart", "_builder", "_given_us", "_groups", "_join", "_names", "_origin", "_scattered",
+        "_spill", "limit_bytes", "ordering",
     )  # fmt: skip
 
     def __init__(
-        self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None, join: Join | None = None
-    ) -> None:
+        self, schema: Schema, builder: Builder | None = None, spill: Spill | None = None, join: Join | None = None,
+        origin: Origin | None = None,
+    ) -> None:  # fmt: skip
         """builder: makes specialised kernels for long-running queries (see matching.matcher.make_matcher). spill: where
         partial matches go that do not fit in memory; its limit is for all queries together, may be changed
-        (limit_bytes), and is divided according to their use. join: of boxes joined with history."""
+        (limit_bytes), and is divided according to their use. join: of boxes joined with history. origin: what it shares
+        with other feeds."""
         self.ordering = Ordering(schema)
         self._builder = builder
         self._join = join
+        self._origin = origin
         self._spill = spill
         self.limit_bytes = 0 if spill is None else spill.limit_bytes
         self._groups: list[Group] = []
@@ -132,7 +137,9 @@ class Feed:
         from matching.hierarchy.matcher import may_join
 
         others = (m.plan_of_boxes for g in self._groups for m in g.members)
-        if not isinstance(as_one(plan, purpose), str) and not shares_patterns(plan, (p for p in others if p)):
+        elsewhere = self._origin is not None and self._origin.knows(plan)
+        known = elsewhere or shares_patterns(plan, (p for p in others if p))
+        if not isinstance(as_one(plan, purpose), str) and not known:
             alone = Group(None, since_seq)
             alone.members.append(Member(self._make(plan, purpose)))
             self._groups.append(alone)
@@ -146,18 +153,32 @@ class Feed:
             group = Group(None, since_seq)
             self._groups.append(group)
             self._apart = True
-        member = self._layered(group, plan, purpose)
+        modules = self._modules(group, plan)
+        modules.begins_now = True
+        try:
+            member = self._layered(modules, plan, purpose)
+        finally:
+            modules.begins_now = False
         group.members.append(member)
         return member
 
-    def _layered(self, group: Group, plan: Plan, purpose: Purpose) -> Member:
-        """Returns a query that shares the modules of a group, which gets them if it has none."""
-        from matching.hierarchy.matcher import HierarchyMatcher, modules_for
+    def _modules(self, group: Group, plan: Plan) -> Modules:
+        """Returns the modules of a group, which gets them if it has none."""
+        from matching.hierarchy.matcher import modules_for
+        from matching.hierarchy.united import queries_of
         from matching.shared_uppers import SharedUppers
 
         if group.modules is None:
-            group.modules = modules_for(plan, self._make, self._join, True, lambda: SharedUppers(self._make))
-        return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=group.modules))
+            over = partial(SharedUppers, self._make)
+            group.modules = modules_for(plan, self._make, self._join, True, over, self._origin)
+            group.modules.queries_of = partial(queries_of, group)
+        return group.modules
+
+    def _layered(self, modules: Modules, plan: Plan, purpose: Purpose) -> Member:
+        """Returns a query that shares modules."""
+        from matching.hierarchy.matcher import HierarchyMatcher
+
+        return Member(HierarchyMatcher(plan, self._make, purpose=purpose, modules=modules))
 
     def _add_together(self, plan: Plan, since_seq: Since, purpose: Purpose, mode: SharingMode) -> CountedQuery:
         group = next((
@@ -435,7 +456,7 @@ class Feed:
             for purpose in _purposes(kept):
                 plan = left.pop(0)
                 if layered is not None and plan.boxes:
-                    group.members.append(self._layered(group, plan, purpose))
+                    group.members.append(self._layered(self._modules(group, plan), plan, purpose))
                 else:
                     member = Member(self._make(plan, purpose, shared))
                     if kept.get("wide") and member.kernel is not None:
@@ -491,6 +512,17 @@ class Feed:
             self._groups.remove(group)
             return [Unread(None)] * len(plans)
         return group.members
+
+    @property
+    def shares(self) -> bool:
+        """True if other feeds read the search of a pattern of its queries."""
+        return any(group.modules is not None and group.modules.shares for group in self._groups)
+
+    def strays(self, batch: EventBatch) -> bool:
+        """True if the next events, in order of arrival, come here in another order than in feeds that merge the stream
+        with others and share a search."""
+        given_us = self._given_us
+        return given_us is not None and self.ordering.stands_before(batch, given_us) and self.shares
 
     def take_trouble(self) -> list[str]:
         """Returns the spilling failures since the last call."""

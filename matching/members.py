@@ -330,7 +330,10 @@ class Group:
         from matching.hierarchy.matcher import HierarchyMatcher, used_by
 
         layered = [m.matcher for m in self.members if isinstance(m.matcher, HierarchyMatcher)]
-        for modules in {id(matcher.modules): matcher.modules for matcher in layered}.values():
+        read = {id(matcher.modules): matcher.modules for matcher in layered}
+        if self.modules is not None:
+            read[id(self.modules)] = self.modules
+        for modules in read.values():
             modules.keep_only(used_by(layered))
 
     @property

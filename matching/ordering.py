@@ -175,6 +175,12 @@ class Ordering:
         self.schema = schema
         self._at_once = schema.lateness_us == 0 and not schema.order
 
+    def stands_before(self, batch: EventBatch, given_us: int) -> bool:
+        """True if one of the next events belongs before some that have passed through: it has the time of the last of
+        these, `given_us`, and is of the second source."""
+        others = [name for name in batch.sources if name not in self._sources]
+        return self._passes and bool(self._sources and others) and bool((batch.ts_us == given_us).any())
+
     @property
     def _passes(self) -> bool:
         """True if events arrive in order."""

@@ -78,7 +78,7 @@ def statement(
 
 def time_of(source: str) -> str:
     """Returns the column of time of a stream, or of several merged."""
-    return str(STREAMS[source.removeprefix("MERGE(").split(",")[0]].time)
+    return str(STREAMS.get(source.removeprefix("MERGE(").split(",")[0], EVENTS).time)
 
 
 def over(patterns: Mapping[str, str], outermost: str) -> str:
@@ -90,8 +90,8 @@ def plan_of(text: str) -> Plan:
     return factor_of(text).plan
 
 
-def factor_of(text: str) -> FactorPlan:
-    return bind(parse(text), lambda name: STREAMS[name]).factors[-1]
+def factor_of(text: str, streams: Mapping[str, Schema] = STREAMS) -> FactorPlan:
+    return bind(parse(text), lambda name: streams[name]).factors[-1]
 
 
 def composed(

@@ -14,9 +14,11 @@ import pyarrow as pa
 from benchmarks import answers
 from benchmarks.hierarchy.contenders import events_sum
 from benchmarks.v_pattern import one_core
+from hybrid.rows.merged import Merged
 from hybrid.watch.merged_feed import shared_input
 from matching.batch import EventBatch
 from matching.feed import Feed
+from matching.hierarchy.searches import Origin, Searches
 from matching.ordering import sort_events
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -38,11 +40,13 @@ VISIT = (
     " PATTERN (X M+ Y) WITHIN INTERVAL {window} MILLISECOND SELECTION SKIP TILL NEXT MATCH"
     " DEFINE X AS s = 'x', M AS s IN ('e', 'p', 'z') AND v > X.v, Y AS s = 'y')"
 )
-#: By what the queries are made of: two boxes, a box and an event, or a box and an event of another stream.
+#: By what the queries are made of: two boxes, a box and an event, a box and an event of another stream, or of another
+#: one for each query.
 UPPERS = {
     "boxes": ("seen", "(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
     "events": ("seen", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS s = 'e' AND v > 0.9"),
     "streams": ("bought", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.9"),
+    "different": ("bought{i}", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.9"),
 }
 
 
@@ -61,42 +65,57 @@ def stream(events: int, keys: int, seed: int) -> EventBatch:
 def queries(kind: str, count: int, keys: int) -> list[FactorPlan]:
     """Returns queries that differ in a condition on the visit that they have in common."""
     source, pattern, defines = UPPERS[kind]
-    head = f"SELECT * FROM {source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
+    head = "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES"
     window = f"WITHIN INTERVAL {20 * keys} MILLISECOND SELECTION SKIP TILL NEXT MATCH DEFINE"
     visit = f"WITH visit AS ({VISIT.format(window=20 * keys, more='')})"
     texts = (
-        f"{visit} {head} V.xv AS xv PATTERN {pattern} {window} {defines.format(least=0.8 + 0.1 * i / count)})"
+        f"{visit} SELECT * FROM {source.format(i=i)} {head} V.xv AS xv PATTERN {pattern} {window} "
+        f"{defines.format(least=0.8 + 0.1 * i / count)})"
         for i in range(count)
     )
     return [bind(parse(text), lambda name: replace(SCHEMA, name=name)).factors[-1] for text in texts]
 
 
-def read_by(factor: FactorPlan, events: EventBatch) -> tuple[Schema, EventBatch]:
+def read_by(factor: FactorPlan, events: EventBatch, count: int) -> tuple[Schema, EventBatch]:
     """Returns the input of a query: the events or, of one over two streams, those of kind e as the second one, merged
-    with the others."""
+    with the others. Of `count` second streams each has an equal part of these."""
     if not factor.members:
         return SCHEMA, events
-    merged, kinds = shared_input(factor), np.asarray(events.columns.column("s"))
-    parts = [
-        merged.events(k, events.take(np.flatnonzero((kinds == "e") == (member.name == "bought"))))
-        for k, member in enumerate(merged.members)
-    ]
+    merged, parts = shared_input(factor), []
+    of_second = np.asarray(events.columns.column("s")) == "e"
+    turn = (np.cumsum(of_second) - 1) % count
+    for k, member in enumerate(merged.members):
+        number = member.name.removeprefix("bought")
+        mine = ~of_second if member.name == "seen" else of_second & (turn == int(number)) if number else of_second
+        parts.append(merged.events(k, events.take(np.flatnonzero(mine))))
     return merged.schema, sort_events(EventBatch.concat(parts), merged.schema)
 
 
-def pushed(factors: Sequence[FactorPlan], events: EventBatch, rows: int) -> tuple[float, list[tuple[int, int]]]:
+def pushed(
+    factors: Sequence[FactorPlan], events: EventBatch, rows: int, count: int = 1
+) -> tuple[float, list[tuple[int, int]]]:
     """Pushes events to live queries, so many at a time. Returns the processor time, and of each query the number and a
-    hash of its matches."""
-    schema, events = read_by(factors[0], events)
+    hash of its matches. count: see `read_by`."""
+    searches, feeds, members = Searches(), dict[Merged | None, tuple[Feed, EventBatch]](), []
+    for factor in factors:
+        merged = shared_input(factor) if factor.members else None
+        if merged not in feeds:
+            schema, read = read_by(factor, events, count)
+            streams = {m.name: m.name for m in factor.members} or {SCHEMA.name: SCHEMA.name}
+            feeds[merged] = Feed(schema, origin=Origin(searches, streams, lambda stream: 0)), read
+        members.append(feeds[merged][0].add(factor.plan, 0))
     ahead_us = 1 if factors[0].members else 0  # no event waits for the next push
-    feed = Feed(schema)
-    members = [feed.add(factor.plan, 0) for factor in factors]
     found: list[tuple[int, int]] = [(0, 0)] * len(members)
     seconds = 0.0
     for start in range(0, len(events), rows):
-        batch = events.slice(start, min(start + rows, len(events)))
+        first_us, last_us = (int(events.ts_us[i]) for i in (start, min(start + rows, len(events)) - 1))
+        pushes = [
+            (feed, read.slice(*np.searchsorted(read.ts_us, [first_us, last_us + 1]).tolist()))
+            for feed, read in feeds.values()
+        ]
         begun = time.process_time()
-        feed.push(batch, int(batch.ts_us[-1]) + ahead_us)
+        for feed, batch in pushes:
+            feed.push(batch, last_us + ahead_us)
         taken = [member.take_found() for member in members]
         seconds += time.process_time() - begun
         for q, matches in enumerate(taken):
@@ -120,12 +139,12 @@ def shared(
     with one_core(pin):
         for kind in UPPERS:
             plans = queries(kind, count, keys)
-            alone = [pushed([plan], batch, max(pushes))[1][0] for plan in plans]
+            alone = [pushed([plan], batch, max(pushes), count)[1][0] for plan in plans]
             for rows in pushes:
                 one, many = [], []
                 for _ in range(repeat):
-                    one.append(pushed(plans[:1], batch, rows)[0])
-                    seconds, found = pushed(plans, batch, rows)
+                    one.append(pushed(plans[:1], batch, rows, count)[0])
+                    seconds, found = pushed(plans, batch, rows, count)
                     many.append(seconds)
                     wrong += [f"{kind}, push {rows}, query {q}" for q in range(count) if found[q] != alone[q]]
                 told = {

@@ -75,15 +75,15 @@ class Queries:
             hint = "leave it out, and watch the stream with ALERT ONCE"
             raise not_supported(f"ALERT ONCE on rows that go into {into}", text, hint)
         check_going(plan, streams)
-        spill, large = self.memory.spill(), self._opened.large
+        spill, large, shared = self.memory.spill(), self._opened.large, self._flow.searches
         events: Events
         if plain(plan):
             asked = Purpose.IDENTIFIED if evidence else Purpose.FOUND_AGAIN
             purpose = Purpose.LIVE if into is not None or plan.alert is not None or wanted.histories else asked
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
-            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, from_us, purpose, mode)
+            events = InFeed(plan.factors[0], next(iter(streams.values())), spill, shared, from_us, purpose, mode)
         elif over_merged(plan):
-            events = InMerged(plan.factors[0], streams, self._flow.merged, spill, from_us)
+            events = InMerged(plan.factors[0], streams, self._flow.merged, spill, shared, from_us)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
         in_order = into is not None

@@ -40,7 +40,7 @@ def resume(opened: Opened, flow: Flow, queries: Queries, checkpoints: Checkpoint
         flow.named[name] = _begun(queries, saved)
     members: dict[str, Member | Unread] = {}
     for name, saved in state["streams"].items():
-        members |= restore_feed(opened.streams[name], saved, flow.named, queries.memory.spill())
+        members |= restore_feed(opened.streams[name], saved, flow, queries.memory.spill())
     for saved in state.get("merged", ()):  # older states have none
         members |= _restore_merged(saved, flow.named)
     anew = []
@@ -99,14 +99,16 @@ def _begun(queries: Queries, saved: Mapping[str, Any]) -> LiveQuery:
 
 
 def restore_feed(
-    stream: Stream, saved: Mapping[str, Any], named: Mapping[str, LiveQuery], spill: Spill | None
+    stream: Stream, saved: Mapping[str, Any], flow: Flow, spill: Spill | None
 ) -> dict[str, Member | Unread]:
     """Restores the feed of a stream. Returns its members by query name."""
     names = saved["members"]
     if not names:
         return {}
-    stream.feed = new_feed(stream, spill)
-    members = stream.feed.restore(saved["feed"], [named[name].factor.plan for name in names])
+    if stream.feed is not None:
+        stream.feed.keep_only(())
+    stream.feed = new_feed(stream, spill, flow.searches)
+    members = stream.feed.restore(saved["feed"], [flow.named[name].factor.plan for name in names])
     return dict(zip(names, members, strict=True))
 
 

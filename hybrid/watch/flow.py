@@ -12,6 +12,7 @@ from archive.interrupts import is_interrupted
 from hybrid.rows.faults import Interrupted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
+from hybrid.watch.in_merged import InMerged
 from hybrid.watch.live_query import LiveQuery, guarded
 from hybrid.watch.merged_feed import MergedFeed
 from hybrid.watch.query_spec import END_US
@@ -19,6 +20,7 @@ from hybrid.watch.stream import Stream
 from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
 from matching.budget import Budget
+from matching.hierarchy.searches import Searches
 from query.errors import DataError, first_line
 
 
@@ -29,13 +31,15 @@ class Flow:
     An event is accepted once history has it (History.append), and not before. Archive failures are returned as
     texts."""
 
-    __slots__ = ("budget", "merged", "named", "pours", "queries", "streams")
+    __slots__ = ("budget", "merged", "named", "pours", "queries", "searches", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self.queries: list[LiveQuery] = []
         #: The feeds of queries over several streams.
         self.merged: list[MergedFeed] = []
+        #: The searches of patterns of boxes that feeds share.
+        self.searches = Searches()
         self.named: dict[str, LiveQuery] = {}
         self.pours: list[Pour] = []
         #: What partial matches may take; None: there has been no live query.
@@ -112,10 +116,12 @@ class Flow:
         trouble: list[str] = []
         with self._whole(state, trouble), self.within_budget():
             on_time = arrival.on_time
+            strays = state.feed is not None and state.feed.strays(on_time)
             if state.feed is not None:
                 state.feed.push(on_time, arrival.watermark_us)
             self._give_merged(state, on_time)
             trouble += self._hand_on(state, on_time)
+            trouble += self._search_apart(state) if strays else []
             trouble += self._pour(state)
         return trouble
 
@@ -178,6 +184,25 @@ class Flow:
         for feed in self.merged:
             if name in feed.streams:
                 feed.push(name, batch)
+
+    def _search_apart(self, state: Stream) -> list[str]:
+        """Lets queries that merge a stream with others search alone: the feed of the stream has passed on an event that
+        comes behind one which has arrived later. Returns warnings."""
+        name, trouble = state.schema.name.lower(), []
+        for query in self.queries:
+            if name not in query.events.streams or not isinstance(query.events, InMerged) or not query.events.shares:
+                continue
+            whole = True
+
+            def replay(one: LiveQuery) -> None:
+                nonlocal whole
+                whole = one.events.replay()
+
+            guarded(query, replay)
+            if not whole:
+                trouble.append(f"{state.schema.name}: events that a query has read are no longer kept: a match that "
+                               "depends on them may be missing or superfluous")
+        return trouble
 
     def _hand_on(self, state: Stream, batch: EventBatch | None) -> list[str]:
         """Passes new on-time events or a new watermark to the queries of a stream, whose feed has them already, and

@@ -24,6 +24,7 @@ from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matches
 from matching.feed import Feed, Member, Unread, shares_trends
+from matching.hierarchy.searches import Origin, Searches
 from matching.needed import needed_from
 from matching.purpose import Purpose
 from matching.shedding import Shedder
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
     from matching.hierarchy.modules import Join
 
 
-def new_feed(stream: Stream, spill: Spill | None) -> Feed:
-    """Returns a feed for a stream. spill: where partial matches go that do not fit in memory."""
+def new_feed(stream: Stream, spill: Spill | None, searches: Searches) -> Feed:
+    """Returns a feed for a stream. spill: where partial matches go that do not fit in memory. searches: those that it
+    shares with other feeds."""
     with Deferred():  # an interrupted import leaves an unusable module
         from hybrid.statement.background_compile import builder  # loads the kernels
-    return Feed(stream.schema, builder(), spill, join_of(stream))
+    name = stream.schema.name.lower()
+    origin = Origin(searches, {name: name}, lambda _: stream.on_time_count)
+    return Feed(stream.schema, builder(), spill, join_of(stream), origin)
 
 
 def join_of(*streams: Stream) -> Join:
@@ -50,10 +54,10 @@ def join_of(*streams: Stream) -> Join:
     return lambda plan, matcher: JoinedMatcher(plan, matcher, histories, live_matcher, save=save, load=load)
 
 
-def feed_of(stream: Stream, spill: Spill | None) -> Feed:
+def feed_of(stream: Stream, spill: Spill | None, searches: Searches) -> Feed:
     """Returns the feed of a stream. Creates it if there is none."""
     if stream.feed is None:
-        stream.feed = new_feed(stream, spill)
+        stream.feed = new_feed(stream, spill, searches)
     return stream.feed
 
 
@@ -77,17 +81,16 @@ class InFeed:
     in the feed during backfill, see hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_failed_us", "_filling", "_purpose", "_read_back_before", "_sharing", "_spill",
-        "_stuck_before", "begun",
-        "factor", "left", "member", "shedding", "stream", "streams",
+        "_accepted_before", "_failed_us", "_filling", "_purpose", "_read_back_before", "_searches", "_sharing",
+        "_spill", "_stuck_before", "begun", "factor", "left", "member", "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
-        self, factor: FactorPlan, stream: Stream, spill: Spill | None, from_us: int | None = None,
+        self, factor: FactorPlan, stream: Stream, spill: Spill | None, searches: Searches, from_us: int | None = None,
         purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
     ) -> None:  # fmt: skip
-        """spill: see `feed_of`. from_us: the query also reads the kept events from then on. purpose: of its matches.
-        sharing: see matching.feed.Feed.add."""
+        """spill, searches: see `new_feed`. from_us: the query also reads the kept events from then on. purpose: of
+        its matches. sharing: see matching.feed.Feed.add."""
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
@@ -96,6 +99,7 @@ class InFeed:
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
+        self._searches = searches
         self._sharing = sharing
         self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
@@ -137,7 +141,7 @@ class InFeed:
             self._take_place(self._feed().add(plan, self._since_seq, shedder, self._purpose, self._sharing))
 
     def _feed(self) -> Feed:
-        return feed_of(self.stream, self._spill)
+        return feed_of(self.stream, self._spill, self._searches)
 
     def _take_place(self, member: Member) -> None:
         self.member = member

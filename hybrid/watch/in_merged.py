@@ -33,6 +33,7 @@ from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import parts
 from matching.feed import Member, Unread
+from matching.hierarchy.searches import Searches
 from matching.needed import needed_from
 from matching.ordering import Ordering
 from matching.spill import Spill, SpillStats
@@ -45,8 +46,8 @@ class InMerged:
     begins, and once it reads no more events."""
 
     __slots__ = (
-        "_factor", "_failed_us", "_feeds", "_filling", "_read_back_before", "_spill", "_stuck_before", "begun", "feed",
-        "left", "member", "streams",
+        "_factor", "_failed_us", "_feeds", "_filling", "_read_back_before", "_searches", "_spill", "_stuck_before",
+        "begun", "feed", "left", "member", "streams",
     )  # fmt: skip
 
     #: hybrid.watch.shedding refuses it.
@@ -55,10 +56,10 @@ class InMerged:
 
     def __init__(
         self, factor: FactorPlan, streams: Mapping[str, Stream], feeds: list[MergedFeed], spill: Spill | None,
-        from_us: int | None = None,
+        searches: Searches, from_us: int | None = None,
     ) -> None:  # fmt: skip
-        """feeds: those of the database. spill: where partial matches go that do not fit in memory. from_us: the query
-        also reads the kept events from then on."""
+        """feeds, searches: those of the database. spill: where partial matches go that do not fit in memory. from_us:
+        the query also reads the kept events from then on."""
         self._factor = factor
         self.streams = {name: streams[name] for name in dict.fromkeys(streams_of(factor.members))}
         self.begun = Begun.now(self.streams, from_us)
@@ -67,6 +68,7 @@ class InMerged:
         self.left = False
         self._feeds = feeds
         self._spill = spill
+        self._searches = searches
         self._filling: _Alone | None = None  # while it reads the archive
         self._stuck_before = self._read_back_before = 0
         self._failed_us: int | None = None
@@ -100,7 +102,7 @@ class InMerged:
     def _shared_feed(self) -> MergedFeed:
         """Returns the feed that it is a member of, or becomes one of."""
         if self.feed is None:
-            self.feed = merged_feed_of(self._feeds, self._factor, self.streams, self._spill)
+            self.feed = merged_feed_of(self._feeds, self._factor, self.streams, self._spill, self._searches)
         return self.feed
 
     def _alone(self) -> _Alone:
@@ -111,6 +113,11 @@ class InMerged:
         if self._filling is not None:
             self._filling.push(stream, batch, watermark_us)
         return [] if self.member is None else self.member.take_found()
+
+    @property
+    def shares(self) -> bool:
+        """True if queries over other streams read the search of one of its patterns."""
+        return self.feed is not None and self.member is not None and self.feed.feed.shares
 
     @property
     def failure(self) -> Exception | None:

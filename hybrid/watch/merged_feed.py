@@ -15,6 +15,7 @@ from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch
 from matching.feed import Feed, Member, Unread
+from matching.hierarchy.searches import Origin, Searches
 from matching.spill import Spill
 from query.errors import DataError, warn
 from query.plan.merge import MergedInput, positions
@@ -61,21 +62,31 @@ class MergedFeed:
 
     The ingest sequences of its events are those of Merged.events."""
 
-    __slots__ = ("_ended", "_read", "_spill", "_warned", "feed", "merged", "streams")
+    __slots__ = ("_ended", "_read", "_searches", "_spill", "_warned", "feed", "merged", "streams")
 
-    def __init__(self, merged: Merged, streams: Mapping[str, Stream], spill: Spill | None) -> None:
-        """spill: where partial matches go that do not fit in memory."""
+    def __init__(
+        self, merged: Merged, streams: Mapping[str, Stream], spill: Spill | None, searches: Searches
+    ) -> None:
+        """spill: where partial matches go that do not fit in memory. searches: those that it shares with other
+        feeds."""
         self.merged = merged
         self._read = streams_of(merged.members)
         self.streams = {name: streams[name] for name in self._read}
         self._spill = spill
+        self._searches = searches
         self._ended = self._warned = False
         self.feed = self._new_feed()
 
     def _new_feed(self) -> Feed:
         with Deferred():  # an interrupted import leaves an unusable module
             from hybrid.statement.background_compile import builder  # loads the kernels
-        return Feed(self.merged.schema, builder(), self._spill, join_of(*self.streams.values()))
+        names = {m.name.lower(): name for m, name in zip(self.merged.members, self._read, strict=True)}
+        origin = Origin(self._searches, names, lambda name: self.streams[name].on_time_count)
+        return Feed(self.merged.schema, builder(), self._spill, join_of(*self.streams.values()), origin)
+
+    def _begin_anew(self) -> None:
+        self.feed.keep_only(())  # what it shares with other feeds is theirs
+        self.feed = self._new_feed()
 
     @property
     def watermark_us(self) -> int | None:
@@ -114,23 +125,23 @@ class MergedFeed:
         """Restores a state; all members that it had are gone then. plans: of the queries, by name. Returns the members
         by name; Unread: the query must be replayed."""
         names = saved["members"]
-        self.feed = self._new_feed()
+        self._begin_anew()
         try:
             members = self.feed.restore(saved["feed"], [plans[name] for name in names])
         except DataError:  # a stream has got more columns since, for example
-            self.feed = self._new_feed()
+            self._begin_anew()
             members = [Unread(None)] * len(names)
         return dict(zip(names, members, strict=True))
 
 
 def merged_feed_of(
-    feeds: list[MergedFeed], factor: FactorPlan, streams: Mapping[str, Stream], spill: Spill | None
+    feeds: list[MergedFeed], factor: FactorPlan, streams: Mapping[str, Stream], spill: Spill | None, searches: Searches
 ) -> MergedFeed:
     """Returns the feed of a pattern's merged input among those of a database. Adds it if there is none."""
     merged = shared_input(factor)
     found = next((feed for feed in feeds if feed.merged == merged), None)
     if found is None:
-        found = MergedFeed(merged, streams, spill)
+        found = MergedFeed(merged, streams, spill, searches)
         feeds.append(found)
     return found
 

@@ -154,7 +154,7 @@ def rewound(
     try:
         if any(query.events.names_sequences for query in members):
             with flow.within_budget():
-                _order_anew(stream, feed_of(stream, spill))
+                _order_anew(stream, feed_of(stream, spill, flow.searches))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
             while begin < len(batch):

@@ -17,9 +17,11 @@ import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.hierarchy.earlier import Earlier
+from matching.hierarchy.followed import Followed
 from matching.hierarchy.layer import Layer
 from matching.hierarchy.module import Module
 from matching.hierarchy.modules import Join, Make, Modules, Used
+from matching.hierarchy.searches import Origin
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array, pack, unpack, unpack_head
@@ -184,7 +186,7 @@ class HierarchyMatcher:
         """Returns the matches that began before it joined the modules, None if their state does not fit."""
         before, shared = head["earlier"], self.modules
         over = shared.over if before["shares_rows"] else None
-        modules = modules_for(self.plan, self._make, shared.join, shared.lenient, over)
+        modules = modules_for(self.plan, self._make, shared.join, shared.lenient, over, shared.origin)
         alone = HierarchyMatcher(self.plan, self._make, self.layer.sources, self.layer.purpose, modules)
         alone._shares = False
         return Earlier.restored(self.plan, before, alone, arrays["earlier"].tobytes())
@@ -203,21 +205,24 @@ def _searches(outermost: Layer) -> Sequence[tuple[str, Matcher]]:
         if isinstance(matcher, Layer):
             left += [(name, one) for one in matcher.own]
             left += [(module.name, module.matcher) for module in matcher.modules]
+        elif isinstance(matcher, Followed):
+            found.setdefault(id(matcher.search.matcher), (name, matcher.search.matcher))
         else:
             found.setdefault(id(matcher), (name, matcher))
     return list(found.values())
 
 
 def modules_for(
-    plan: Plan, make: Make, join: Join | None = None, lenient: bool = False, over: Over | None = None
-) -> Modules:
+    plan: Plan, make: Make, join: Join | None = None, lenient: bool = False, over: Over | None = None,
+    origin: Origin | None = None,
+) -> Modules:  # fmt: skip
     """Returns the modules of a query and of those that join it, still without any. lenient: see
-    matching.matcher.make_matcher; over: see Modules."""
+    matching.matcher.make_matcher; over, origin: see Modules."""
 
     def make_layer(layer: Plan, use: Purpose) -> Matcher:
         return Layer(layer, modules, ("default",), use, modules.first) if layer.boxes else make(layer, use)
 
-    modules = Modules(make_layer, time_of_events(plan), all_counted_keys(plan), join, lenient, over)
+    modules = Modules(make_layer, time_of_events(plan), all_counted_keys(plan), join, lenient, over, origin)
     return modules
 
 

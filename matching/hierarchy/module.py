@@ -6,32 +6,48 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.hierarchy.followed import Followed
 from matching.hierarchy.held import joined
+from matching.purpose import Purpose
 from query.errors import QueryError
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
 
 
 class Module:
-    """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. own: gives
-    the events that it reads; None: all. searched: number of events that it was searched in."""
+    """A pattern of boxes and its matcher. key: of the pattern. name: that of its first box, for messages. purpose: of
+    its matches. own: gives the events that it reads; None: all."""
 
-    __slots__ = ("_advances", "_failure", "_found", "_own", "_step", "key", "lag_us", "matcher", "name", "searched")
+    __slots__ = (
+        "_advances", "_failure", "_found", "_own", "_searched", "_step", "key", "lag_us", "matcher", "name", "plan",
+        "purpose",
+    )  # fmt: skip
 
     def __init__(
-        self, key: str, name: str, plan: Plan, matcher: Matcher,
+        self, key: str, name: str, plan: Plan, purpose: Purpose, matcher: Matcher,
         own: Callable[[EventBatch], EventBatch] | None = None,
     ) -> None:  # fmt: skip
         self.key = key
         self.name = name
+        self.plan = plan
+        self.purpose = purpose
         self.matcher = matcher
         self.lag_us = last_event_lag_us(plan)
         self._own = own
         self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
-        self.searched = 0
+        self._searched = 0
         self._step = 0
         self._found: Matches | None = None
         self._failure: Exception | None = None
+
+    @property
+    def searched(self) -> int:
+        """Returns the number of events that it was searched in."""
+        return self.matcher.search.seen if isinstance(self.matcher, Followed) else self._searched
+
+    @searched.setter
+    def searched(self, count: int) -> None:
+        self._searched = count
 
     @property
     def failed(self) -> bool:
@@ -59,9 +75,9 @@ class Module:
 
     def _push(self, batch: EventBatch) -> Matches:
         own = batch if self._own is None else self._own(batch)
-        self.searched += len(own)
+        self._searched += len(own)
         found = self.matcher.push(own)
         if self._advances and len(batch):  # time goes on with events of other keys and streams, too
             more = self.matcher.advance(int(batch.ts_us[-1]))
-            found = joined([found, more]) if len(more) else found
+            found = found if not len(more) else joined([found, more]) if len(found) else more
         return found

@@ -14,9 +14,11 @@ import pyarrow as pa
 from matching.batch import EventBatch, Matcher
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
+from matching.hierarchy.followed import Followed, is_followed
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
 from matching.hierarchy.own_events import OwnEvents
+from matching.hierarchy.searches import Origin, RowKeeper
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array
@@ -25,6 +27,7 @@ from query.plan.boxes import FIRST, FIRST_US, LAST, LAST_US, TIMES, CountedEvent
 from query.plan.expression import Column
 from query.plan.fingerprint import fingerprint
 from query.plan.joined_rows import pattern_of
+from query.plan.pattern import min_rows
 from query.plan.plan import Box, Plan
 
 Make = Callable[[Plan, Purpose], Matcher]
@@ -47,12 +50,18 @@ class Modules:
     are joined with history, None if there can be none. over: makes matchers of layers that share merged rows, None:
     none do. time: the column of the events that holds their time. counted: see query.plan.boxes.all_counted_keys. step:
     the number of batches and watermarks so far. position: the number of events so far. lenient: see
-    matching.matcher.make_matcher. Its readers take the same steps, one after the other."""
+    matching.matcher.make_matcher. origin: what is shared with other feeds, None: nothing. Its readers take the same
+    steps, one after the other."""
 
     def __init__(
         self, make: Make, time: Column, counted: tuple[CountedEvents, ...], join: Join | None = None,
-        lenient: bool = False, over: Over | None = None,
+        lenient: bool = False, over: Over | None = None, origin: Origin | None = None,
     ) -> None:  # fmt: skip
+        self.origin = origin
+        #: True while patterns are added that see the events which arrive from now on.
+        self.begins_now = False
+        #: Returns the number of queries that read a module, by its id.
+        self.queries_of: Callable[[int], int] = lambda module: 0
         self.make = make
         self.lenient = lenient
         self.over = over
@@ -79,8 +88,27 @@ class Modules:
         key = _key(plan, purpose)
         if key not in self._known:
             own = None if plan.boxes else self.own(plan)
-            self._known[key] = Module(key, name, plan, self._matcher(plan, purpose), own)
+            module = Module(key, name, plan, purpose, self._matcher(plan, purpose), own)
+            if self.begins_now and self._may_follow(module, purpose):
+                self._follow(module, purpose).begin()
+            self._known[key] = module
         return self._known[key]
+
+    def _may_follow(self, module: Module, purpose: Purpose) -> bool:
+        """True if feeds can share the search of a pattern."""
+        plan = module.plan
+        plain = not plan.boxes and plan.joined is None and min_rows(plan.pattern) > 0
+        return self.origin is not None and plain and isinstance(module.matcher, RowKeeper)
+
+    def _follow(self, module: Module, purpose: Purpose) -> Followed:
+        """Gives a pattern a search that feeds share."""
+        assert self.origin is not None
+        plan, use = module.plan, "" if purpose is Purpose.MATCHES else purpose.name
+        alone = replace(plan, reads=None)
+        module.matcher = Followed(
+            plan, self.origin, lambda: self.make(alone, purpose), use, self.counted, lambda: self.queries_of(id(module))
+        )
+        return module.matcher
 
     def own(self, plan: Plan) -> Callable[[EventBatch], EventBatch] | None:
         """Returns a function that gives the events of a step that a plan reads; None if it reads all."""
@@ -129,6 +157,11 @@ class Modules:
     def _free_name(self, name: str) -> str:
         return next(numbered for n in count() if (numbered := f"{n} {name}") not in self._merged)
 
+    @property
+    def shares(self) -> bool:
+        """True if other feeds read the search of a pattern."""
+        return any(isinstance(m.matcher, Followed) and len(m.matcher.search.readers) > 1 for m in self)
+
     def begin(self, step: int, batch: EventBatch | None) -> EventBatch | None:
         """Begins a step, unless another reader has, and returns its events with the columns of an interval, which
         begins and ends with the event."""
@@ -140,6 +173,9 @@ class Modules:
 
     def keep_only(self, used: Used) -> None:
         """Drops what no layer reads any more."""
+        for module in self._known.values():
+            if id(module) not in used.modules and isinstance(module.matcher, Followed):
+                module.matcher.leave()
         self._known = {key: module for key, module in self._known.items() if id(module) in used.modules}
         merged, self._merged = self._merged, {}
         for name, merging in merged.items():
@@ -171,6 +207,11 @@ class Modules:
         known, merged = self._known, _dict(head["merged"])
         if set(known) != set(_dict(head["modules"])) or set(self._merged) != set(merged):
             return False
+        for key, module in known.items():  # as it was saved
+            if is_followed(arrays[f"module.{key}"].tobytes()) and not isinstance(module.matcher, Followed):
+                if not self._may_follow(module, module.purpose):
+                    return False
+                self._follow(module, module.purpose)
         return all(
             module.matcher.fits(arrays[f"module.{key}"].tobytes()) for key, module in known.items()
         ) and all(self._merged[name].fits(group(f"merged{i}", dict(arrays))) for name, i in merged.items())

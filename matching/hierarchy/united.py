@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from matching.hierarchy.choice import shares_patterns
 from matching.hierarchy.earlier import can_be_divided
+from matching.hierarchy.followed import Followed
 from matching.hierarchy.matcher import HierarchyMatcher, may_join
+from matching.hierarchy.module import Module
 from matching.members import Group, Member
 from query.plan.plan import Plan
 
@@ -52,11 +54,21 @@ def _to_join(groups: Sequence[Group], group: Group, plans: Sequence[Plan]) -> Gr
 
 def patterns_read(group: Group, member: Member) -> dict[str, dict[str, int]]:
     """Returns, for each pattern of a query's boxes that is searched as a layer, the number of events that it was
-    searched in, and of queries of its group that read it."""
+    searched in, and of queries that read it: those of its group and, if feeds share the search, of all of them."""
     if not isinstance(member.matcher, HierarchyMatcher):
         return {}
-    used = [m.matcher.used().modules for m in group.members if isinstance(m.matcher, HierarchyMatcher)]
     return {
-        name: {"events": module.searched, "queries": sum(id(module) in one for one in used)}
+        name: {"events": module.searched, "queries": _readers(group, module)}
         for name, module in member.matcher.patterns().items()
     }
+
+
+def queries_of(group: Group, module: int) -> int:
+    """Returns the number of queries of a group that read a module, by its id."""
+    return sum(module in m.matcher.used().modules for m in group.members if isinstance(m.matcher, HierarchyMatcher))
+
+
+def _readers(group: Group, module: Module) -> int:
+    if isinstance(module.matcher, Followed):
+        return sum(reader.queries for reader in module.matcher.search.readers)
+    return queries_of(group, id(module))
