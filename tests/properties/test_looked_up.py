@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from matching.matcher import KernelMatcher
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, MatchNumber
+from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, MatchNumber, Opaque
 from query.plan.pattern import Negation, Repeat, RowPattern, Variable, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
@@ -74,6 +74,16 @@ def tie(draw: st.DrawFn, name: str, names: tuple[str, ...], column: Column) -> E
     return compare(column, "=", row) if draw(among(True, False)) else compare(row, "=", column)
 
 
+def on_match(names: tuple[str, ...]) -> Expression:
+    """A condition that fails for some rows of the match."""
+    whole = "CAST(replace(\"_0\" || \"_1\", 'a', '1') AS INTEGER)"
+    return compare(Opaque(whole, (S, logical(Logical.LAST, S, names)), "INTEGER"), ">", number(0))
+
+
+def not_null(draw: st.DrawFn, columns: tuple[Column, ...]) -> list[Expression]:
+    return [Call("is_not_null", (column,), "BOOLEAN") for column in columns] if draw(among(True, True, False)) else []
+
+
 def condition(
     draw: st.DrawFn, name: str, names: tuple[str, ...], columns: tuple[Column, ...], raising: bool
 ) -> Expression:  # fmt: skip
@@ -83,7 +93,9 @@ def condition(
         than = draw(among(logical(Logical.LAST, X, names[:1]), aggregate("max", X, names[:1])))
         parts.append(compare(X, draw(among(*COMPARISONS)), than))
     if raising:
-        parts.insert(draw(st.integers(0, len(parts))), draw(by_duckdb(name, names, True)))
+        fails = draw(among(on_match(names[:1]), on_match(names[:1]), None)) or draw(by_duckdb(name, names, True))
+        parts.insert(draw(st.integers(0, len(parts))), fails)
+        parts += not_null(draw, columns)
     parts = [part for part in parts if part != TRUE] or [TRUE]
     return Call("and", tuple(parts), "BOOLEAN") if len(parts) > 1 else parts[0]
 
@@ -104,11 +116,12 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         parts[where:where] = [Negation("N"), Negation("M")][: draw(among(1, 1, 2))]
     elif draw(sometimes):
         within = draw(among(None, within, Within(rows=4)))
-    defines = [
-        Define(n, local(draw) if n == names[0] and draw(among(True, True, False)) else
-               condition(draw, n, names, columns, raising))
-        for n in names
-    ]  # fmt: skip
+    defines = []
+    for n in names:
+        alone = n == names[0] and draw(among(True, True, True, False))
+        defines.append(Define(n, condition(draw, n, names, () if alone else columns, raising and not alone)))
+        if alone and raising:
+            defines[-1] = Define(n, Call("and", (local(draw), TRUE, *not_null(draw, columns)), "BOOLEAN"))
     negations = dict.fromkeys(part.name for part in parts if isinstance(part, Negation))
     defines += [Define(n, condition(draw, n, names, columns, raising)) for n in negations]
     kinds = *[AfterMatchKind.NO_SKIP] * 4, *[AfterMatchKind.TO_NEXT_ROW] * 2, AfterMatchKind.PAST_LAST_ROW
