@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matching.matcher import KernelMatcher
+from matching.batch import Matches
+from matching.matcher import KernelMatcher, make_matcher
+from matching.spill import Spill
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, MatchNumber, Opaque
 from query.plan.pattern import Negation, Repeat, RowPattern, Variable, variables
@@ -27,6 +29,8 @@ from tests.properties.comparing import (
     run,
     same_error,
 )
+from tests.properties.test_idle_keys import remembers, without_numbers
+from tests.properties.test_spilled import restored, spills
 from tests.strategies import (
     COMPARISONS,
     SCHEMA,
@@ -130,7 +134,7 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         Measure("sum", aggregate("sum", X, names[:1])), Measure("rows", aggregate("count", None, ())),
     )  # fmt: skip
     return Plan(
-        SCHEMA, draw(among((), (), (K,))), (Order(TS),), measures[: draw(among(5, 3, 0))],
+        SCHEMA, draw(among((), (), (K,), (K, V))), (Order(TS),), measures[: draw(among(5, 3, 0))],
         draw(among(RowsPerMatch.ONE, RowsPerMatch.ONE, RowsPerMatch.ALL_SHOW_EMPTY)),
         AfterMatch(draw(among(*kinds) if passes else among(*kinds[-2:]))),
         Concatenation(tuple(parts)) if len(parts) > 1 else parts[0], within, selection, (), tuple(defines),
@@ -223,3 +227,27 @@ def test_matches_come_out_in_the_order_of_their_numbers(rows: list[Row], plan: P
     numbers += matcher.advance(None).number.tolist()
     if not plan.partition_by:
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(min_size=8, keys=("p", "q", "r")), plan=tying(), spill=spills(), data=st.data())
+def test_what_leaves_memory_changes_nothing(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
+    if matchers_of(plan) is None:
+        return
+    matcher = make_matcher(plan, lenient=True, spill=spill)
+    assert isinstance(matcher, KernelMatcher)
+    found, at = list[Matches](), 0
+    while at < len(rows):
+        if data.draw(st.booleans()):
+            matcher.rows.compact_at = matcher.rows.forget_at = 0
+        size = data.draw(st.sampled_from((1, 1, 2, 5)))
+        found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
+        at += size
+        if not data.draw(st.integers(0, 3)):
+            matcher = restored(matcher, spill)
+    ours, expected = answer_of([*found, matcher.advance(None)]), reference_of(plan, rows)
+    if matcher.chosen.looked_up or any(remembers(m.expression) for m in plan.measures):
+        assert ours == expected
+    else:
+        assert without_numbers(ours) == without_numbers(expected)
