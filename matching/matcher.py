@@ -57,7 +57,7 @@ from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
-from query.plan.expression import Column, MatchNumber, walk
+from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
 from query.plan.plan import Plan
@@ -113,9 +113,9 @@ def make_matcher(
         spill = None
     rows = None
     if shared is not None:
-        rows = next((r for r in shared if _may_share(_divided_by(plan, chosen), chosen.program, r, spill)), None)
+        rows = next((r for r in shared if _may_share(plan, chosen, r, spill)), None)
     if rows is None:
-        rows = Rows(_divided_by(plan, chosen), chosen.program.reach.after, spill)
+        rows = _rows_for(plan, chosen, spill)
         if shared is not None:
             shared.append(rows)
     return KernelMatcher(plan, chosen, sources, lenient, rows, builder)
@@ -136,24 +136,30 @@ def _as_one_pattern(
 
     def make_one(flat: Plan, chosen: EnginePlan) -> Matcher:
         assert chosen.program is not None
-        rows = Rows(_divided_by(flat, chosen), chosen.program.reach.after)
+        rows = _rows_for(flat, chosen)
         return KernelMatcher(flat, chosen, sources, lenient, rows, builder)
 
     return FlattenedMatcher(plan, way, make_one, make_layers, sources)
 
 
-def _divided_by(plan: Plan, chosen: EnginePlan) -> tuple[Column, ...]:
-    """Returns the columns by which the rows of a plan are divided."""
-    return (*plan.partition_by, *chosen.looked_up)
+def _rows_for(plan: Plan, chosen: EnginePlan, spill: Spill | None = None) -> Rows:
+    """Returns rows for the matcher of a plan."""
+    assert chosen.program is not None
+    columns = (*plan.partition_by, *chosen.looked_up)
+    return Rows(columns, chosen.program.reach.after, spill, len(chosen.looked_up))
 
 
-def _may_share(columns: tuple[Column, ...], program: Program, rows: Rows, spill: Spill | None) -> bool:
-    """True if a matcher of rows that are divided by columns may share rows with others. A later matcher does not see
-    earlier rows; but held-back rows and the first row of a partition are not covered by that. Nor is the order of rows
-    if they may leave memory and come back after later ones."""
+def _may_share(plan: Plan, chosen: EnginePlan, rows: Rows, spill: Spill | None) -> bool:
+    """True if the matcher of a plan may share rows with others. A later matcher does not see earlier rows; but
+    held-back rows and the first row of a partition are not covered by that. Nor is the order of rows if they may leave
+    memory and come back after later ones."""
+    program = chosen.program
+    assert program is not None
     if (rows.spilled is None) != (spill is None) or (spill is not None and rows.began and program.reach.before):
         return False
-    if rows.partition_by != columns or rows.after != program.reach.after:
+    if (rows.partition_by, rows.looked_up) != ((*plan.partition_by, *chosen.looked_up), len(chosen.looked_up)):
+        return False
+    if rows.after != program.reach.after:
         return False
     return not rows.began or not (program.reach.after or any(program.first_row))
 
@@ -224,7 +230,7 @@ class KernelMatcher:
         self._unfit: Decode | None = None
         #: time of the row at which it has failed; None if it has not, or at no row
         self.failed_us: int | None = None
-        self.rows = Rows(_divided_by(plan, chosen), program.reach.after) if rows is None else rows
+        self.rows = _rows_for(plan, chosen) if rows is None else rows
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from matching.array_lanes import Values
 from matching.batch import EventBatch, Int64Array
+from matching.divided_keys import DividedKeys
 from matching.features import Codes, RowValues
 from matching.keys import KeyRuns, Keys
 from matching.program.lanes import CODED
@@ -51,13 +52,19 @@ class Rows:
     now, since the last `append`.
     """
 
-    def __init__(self, partition_by: Sequence[Column], after: int, spill: Spill | None = None) -> None:
-        """spill: settings for partitions that may leave memory; None: they do not."""
+    def __init__(
+        self, partition_by: Sequence[Column], after: int, spill: Spill | None = None, looked_up: int = 0
+    ) -> None:
+        """spill: settings for partitions that may leave memory; None: they do not. looked_up: how many of the columns,
+        the last ones, are not those of a PARTITION BY."""
         self.spilled = None if spill is None else Spilled(spill)
         self._serial = 0
         self.partition_by = tuple(partition_by)
         self.after = after
-        self.keys: Keys = Keys([plain_type(c.type) for c in partition_by])
+        self.looked_up = looked_up
+        types = [plain_type(c.type) for c in partition_by]
+        whole = len(types) - looked_up
+        self.keys: Keys = DividedKeys(types, whole) if looked_up and whole > 1 else Keys(types)
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0

@@ -22,6 +22,7 @@ from query.plan.expression import (
     MatchNumber,
     Navigation,
     conjuncts,
+    is_row_local,
     walk,
 )
 from query.plan.never_fails import NEVER_FAIL, never_fails
@@ -64,6 +65,7 @@ def tied(plan: Plan) -> Tied | str | None:
     partition = {c.name for c in plan.partition_by}
     columns = tuple(c for c in dict.fromkeys(c for ties in found for c in ties) if c.name not in partition)
     columns = tuple(c for c in columns if all(c in ties for ties in found))
+    columns = columns[: 1 if partition else 2]  # partition ids have room for two columns of any number of values
     if not columns:
         return None
     if (why := _why_not(plan)) is not None:
@@ -71,10 +73,12 @@ def tied(plan: Plan) -> Tied | str | None:
     if states[0].accept_at is not None:
         return "a match may be empty"
     time = plan.order_by[0].column if plan.order_by else _NO_TIME
+    nullable = [c for c in columns if not all(_tells(conditions[name], c) for name in first | later | absent)]
     for name in sorted(later | absent):
-        rest = [part for part in conjuncts(conditions[name]) if not _ties(part)]
-        if not all(_is_sure(part, time, plan) for part in rest):
-            return f"the condition of {name} may fail, which is an error whatever the equality says"
+        sure = [c for c, row in _ties(conditions[name]) if c in columns and _is_there(name, row, first, name in absent)]
+        why = _why_unsure(name, conditions[name], sure, nullable, time, plan)
+        if why is not None:
+            return why
     alone = any(states[e.target].accept_at is not None for e in states[0].edges)
     defines = tuple(
         _alone(d, columns, first, later, absent, alone) if d.variable in first | later | absent else d
@@ -138,6 +142,29 @@ def _is_there(name: str, row: Navigation, first: set[str], absent: bool) -> bool
     if row.logical_offset or not _is_earlier(name, row, first, absent):
         return False
     return not row.variables or first <= set(row.variables)
+
+
+def _tells(condition: Expression, column: Column) -> bool:
+    """True if a condition holds only where a column is not null."""
+    return any(part == _is_not_null(column) for part in conjuncts(condition))
+
+
+def _why_unsure(
+    name: str, condition: Expression, sure: list[Column], nullable: list[Column], time: Column, plan: Plan
+) -> str | None:  # fmt: skip
+    """Returns why the condition of a variable may fail on a row of another value, where that is an error. sure: columns
+    that it compares with a row that is there; nullable: those that may be null."""
+    decided: Column | None = None  # an equality, read before, that may leave the rest undecided by a null only
+    for part in conjuncts(condition):
+        if tie := next(_equality(part), None):
+            decided = tie[0] if tie[0] in sure and (decided is None or decided in nullable) else decided
+        elif not _is_sure(part, time, plan):
+            if decided is None or is_row_local(part):
+                return f"the condition of {name} may fail, which is an error whatever the equality says"
+            if decided in nullable:
+                says = f"{decided.name} IS NOT NULL"
+                return f"the condition of {name} may fail where {decided.name} is null; let all conditions say {says}"
+    return None
 
 
 def _is_sure(e: Expression, time: Column, plan: Plan) -> bool:

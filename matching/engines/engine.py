@@ -391,7 +391,7 @@ class EnginePlan:
         if getattr(self.engine, "finds_waiting", False):
             for found in equalities_behind(self.runs):
                 value, name = show(self.runs.features[found.feature][0]), self.runs.names[found.label]
-                lines.append(f"looked up   {value}: a row that {name} negates meets matches that wait with its value only")
+                lines.append(f"looked up   {value}: a row that {name} negates meets waiting matches of its value only")
         if self.specialised:
             lines.append("kernel      interpreted first, later one written out for this program")
         if self.purpose.live:

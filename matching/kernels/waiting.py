@@ -27,7 +27,7 @@ _MIX = -4658895280553007687
 class Waiting(NamedTuple):
     """label, feature, register, floating: of the equalities (matching.program.equalities); behind, tied: (1,), bits of
     the labels negated after a match, and of those of them with an equality. buckets: int64 (a power of 2,), the first
-    entry, -1 none. item, node, next: of the entries. used: (1,), how many there are."""
+    entry, -1 none. partition, item, node, next: of the entries. used: (1,), how many there are."""
 
     label: np.ndarray
     feature: np.ndarray
@@ -36,6 +36,7 @@ class Waiting(NamedTuple):
     behind: np.ndarray
     tied: np.ndarray
     buckets: np.ndarray
+    partition: np.ndarray
     item: np.ndarray
     node: np.ndarray
     next: np.ndarray
@@ -53,16 +54,16 @@ def no_entries(program: Program, equalities: Sequence[Equality]) -> Waiting:
         ints(*(e.register for e in equalities)),
         np.array([program.registers[e.register].lane.floating for e in equalities], np.bool_),
         ints(sum({1 << v for v in program.absence.behind})), ints(sum({1 << e.label for e in equalities})),
-        ints(-1), ints(), ints(), ints(), ints(0),
+        ints(-1), ints(), ints(), ints(), ints(), ints(0),
     )  # fmt: skip
 
 
 def with_room(waiting: Waiting, capacity: int) -> Waiting:
     """Returns it without entries, with room for as many."""
-    item, node, following = (np.zeros(capacity, np.int64) for _ in range(3))
+    partition, item, node, following = (np.zeros(capacity, np.int64) for _ in range(4))
     buckets = np.full(1 << (capacity - 1).bit_length(), -1, np.int64)
     return waiting._replace(
-        buckets=buckets, item=item, node=node, next=following, used=np.zeros(1, np.int64)
+        buckets=buckets, partition=partition, item=item, node=node, next=following, used=np.zeros(1, np.int64)
     )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ def enter(p, item, runs, waiting):
         to = bucket_of(p, k, runs.registers[item, r], runs.registers_f[item, r], waiting.floating[k], waiting.buckets)
         new = waiting.used[0]
         waiting.used[0] = new + 1
+        waiting.partition[new] = p
         waiting.item[new] = item
         waiting.node[new] = runs.node[item]
         waiting.next[new] = waiting.buckets[to]
@@ -116,7 +118,7 @@ def forbid(
         while entry >= 0:
             item, behind = waiting.item[entry], waiting.next[entry]
             stays = runs.state[item] == PENDING and runs.node[item] == waiting.node[entry]
-            if stays:
+            if stays and waiting.partition[entry] == p:
                 first = runs.first[item]
                 over = (within_us >= 0 and t - runs.ts[item] > within_us) or (
                     within_rows >= 0 and ordinal - first + 1 > within_rows

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matching.divided_keys import DividedKeys
 from matching.keys import Encoder, Keys, Numbers
 
 INTEGERS = [(t, st.integers(-(2**bits // 2), 2**bits // 2 - 1)) for t, bits in (
@@ -121,9 +122,16 @@ def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, value
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("whole", [0, 1])
 @given(data=st.data())
-def test_keys_of_several_columns_that_were_forgotten(data: st.DataObject) -> None:
-    keys, known = Keys([pa.int64(), pa.string()]), dict[tuple[object, ...], int]()
+def test_keys_of_several_columns_that_were_forgotten(whole: int, data: st.DataObject) -> None:
+    """whole: how many of them have ids of their own."""
+
+    def made() -> Keys:
+        types = [pa.int64(), pa.string()]
+        return DividedKeys(types, whole) if whole else Keys(types)
+
+    keys, known = made(), dict[tuple[object, ...], int]()
     cells = st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from("abc"))
     for _ in range(data.draw(st.integers(1, 5))):
         rows = data.draw(st.lists(cells, max_size=8))
@@ -141,8 +149,21 @@ def test_keys_of_several_columns_that_were_forgotten(data: st.DataObject) -> Non
         assert len(keys) - len(keys.free) == len(known)
         if data.draw(st.booleans()):
             tables = keys.snapshot()
-            keys = Keys([pa.int64(), pa.string()])
+            keys = made()
             keys.restore(tables)
+
+
+@pytest.mark.slow
+def test_divided_keys_have_room_for_more_values() -> None:
+    types, many = [pa.int64()] * 3, 1 << 21
+    columns = [pa.array(np.zeros(many, np.int64)), pa.array(np.arange(many) & 1), pa.array(np.arange(many))]
+    with pytest.raises(OverflowError):  # Before: with a column that is looked up after two of PARTITION BY
+        Keys(types).encode(columns, many)
+    keys = DividedKeys(types, 2)
+    ids = keys.encode(columns, many)
+    assert len(keys) == many
+    assert keys.values(1, ids[-3:]).to_pylist() == [1, 0, 1]
+    assert keys.values(2, ids[-3:]).to_pylist() == [many - 3, many - 2, many - 1]
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 44, 0x9E3779B97F4A7C15])

@@ -92,6 +92,14 @@ def test_a_state_fits_where_its_numbers_mean_the_same(engine: str) -> None:
         again.restore(state)
 
 
+def test_the_names_of_numbers_over_several_values_are_pinned() -> None:
+    body = "PATTERN (A B) WITHIN INTERVAL '9' SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS v < 3, B AS v = A.v"
+    matcher = fed(matcher_of(body))
+    assert [c.name for c in matcher.chosen.looked_up] == ["v"]
+    _, arrays = unpack(matcher.snapshot())
+    assert sorted(name for name in arrays if name.startswith("number.")) == PINNED["numbers over several values"]
+
+
 def test_the_reference_knows_its_states() -> None:
     one, other = (ReferenceMatcher(plan_of(BODIES[engine])) for engine in ("table", "lists"))
     assert one.fits(one.snapshot())

@@ -21,9 +21,9 @@ EVENTS = Schema(
 STEP = "SELECTION SKIP TILL NEXT MATCH"
 
 
-def plan_of(pattern: str, define: str, clauses: str = STEP, before: str = "", measures: str = "FIRST(ts) AS t0") -> Plan:
+def plan_of(pattern: str, define: str, clauses: str = STEP, before: str = "") -> Plan:
     text = (
-        f"SELECT * FROM t MATCH_RECOGNIZE ({before} ORDER BY ts MEASURES {measures} PATTERN ({pattern}) {clauses} "
+        f"SELECT * FROM t MATCH_RECOGNIZE ({before} ORDER BY ts MEASURES FIRST(ts) AS t0 PATTERN ({pattern}) {clauses} "
         f"DEFINE {define})"
     )
     if "AFTER MATCH" in clauses:
@@ -65,8 +65,14 @@ def found(plan: Plan) -> str:
     ("Q A", "A AS tk = Q.n", STEP, "None"),
     ("Q A", "A AS tk = Q.tk AND x > Q.x * 2 AND ts - Q.ts < INTERVAL '1' HOUR", STEP,
      "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND x > LASTQ.x * 2 AND ts - LASTQ.ts < INTERVAL 3600000000 us"),
-    ("Q A", "A AS tk = Q.tk AND n * 2 > Q.n", STEP,
+    ("Q A", "A AS n * 2 > Q.n AND tk = Q.tk", STEP,
      "the condition of A may fail, which is an error whatever the equality says"),
+    ("Q A", "A AS tk = Q.tk AND n * 2 > 7", STEP,
+     "the condition of A may fail, which is an error whatever the equality says"),
+    ("Q A", "A AS tk = Q.tk AND n * 2 > Q.n", STEP,
+     "the condition of A may fail where tk is null; let all conditions say tk IS NOT NULL"),
+    ("Q A", "Q AS tk IS NOT NULL, A AS tk IS NOT NULL AND tk = Q.tk AND n * 2 > Q.n", STEP,
+     "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND n * 2 > LASTQ.n"),
     ("Q A", "A AS tk = Q.tk AND n > PREV(n)", STEP, "PREV or NEXT reads rows beside the match"),
     ("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "WITHIN counts all rows"),
     ("Q A", "A AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}",
@@ -93,7 +99,7 @@ def test_explain_says_what_is_looked_up() -> None:
     none = str(choose_engine(plan_of("Q A", "Q AS s = 'q', A AS s = 'a'"), Purpose.ROWS))
     assert "looked up" not in none
     waiting = plan_of("Q R NOT A", "Q AS s = 'q', A AS s = 'a' AND n = Q.tk", "WITHIN INTERVAL '1' HOUR")
-    shown = "looked up   n: a row that A negates meets matches that wait with its value only"
+    shown = "looked up   n: a row that A negates meets waiting matches of its value only"
     assert shown in str(choose_engine(waiting, Purpose.ROWS))
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matching.matcher import KernelMatcher
+from matching.batch import Matches
+from matching.matcher import KernelMatcher, make_matcher
+from matching.spill import Spill
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, MatchNumber
+from query.plan.expression import TRUE, Call, Column, Constant, Expression, Logical, MatchNumber, Opaque
 from query.plan.pattern import Negation, Repeat, RowPattern, Variable, variables
 from query.plan.pattern import Sequence as Concatenation
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
@@ -27,6 +29,8 @@ from tests.properties.comparing import (
     run,
     same_error,
 )
+from tests.properties.test_idle_keys import remembers, without_numbers
+from tests.properties.test_spilled import restored, spills
 from tests.strategies import (
     COMPARISONS,
     SCHEMA,
@@ -74,6 +78,16 @@ def tie(draw: st.DrawFn, name: str, names: tuple[str, ...], column: Column) -> E
     return compare(column, "=", row) if draw(among(True, False)) else compare(row, "=", column)
 
 
+def on_match(names: tuple[str, ...]) -> Expression:
+    """A condition that fails for some rows of the match."""
+    whole = "CAST(replace(\"_0\" || \"_1\", 'a', '1') AS INTEGER)"
+    return compare(Opaque(whole, (S, logical(Logical.LAST, S, names)), "INTEGER"), ">", number(0))
+
+
+def not_null(draw: st.DrawFn, columns: tuple[Column, ...]) -> list[Expression]:
+    return [Call("is_not_null", (column,), "BOOLEAN") for column in columns] if draw(among(True, True, False)) else []
+
+
 def condition(
     draw: st.DrawFn, name: str, names: tuple[str, ...], columns: tuple[Column, ...], raising: bool
 ) -> Expression:  # fmt: skip
@@ -83,7 +97,9 @@ def condition(
         than = draw(among(logical(Logical.LAST, X, names[:1]), aggregate("max", X, names[:1])))
         parts.append(compare(X, draw(among(*COMPARISONS)), than))
     if raising:
-        parts.insert(draw(st.integers(0, len(parts))), draw(by_duckdb(name, names, True)))
+        fails = draw(among(on_match(names[:1]), on_match(names[:1]), None)) or draw(by_duckdb(name, names, True))
+        parts.insert(draw(st.integers(0, len(parts))), fails)
+        parts += not_null(draw, columns)
     parts = [part for part in parts if part != TRUE] or [TRUE]
     return Call("and", tuple(parts), "BOOLEAN") if len(parts) > 1 else parts[0]
 
@@ -104,11 +120,12 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         parts[where:where] = [Negation("N"), Negation("M")][: draw(among(1, 1, 2))]
     elif draw(sometimes):
         within = draw(among(None, within, Within(rows=4)))
-    defines = [
-        Define(n, local(draw) if n == names[0] and draw(among(True, True, False)) else
-               condition(draw, n, names, columns, raising))
-        for n in names
-    ]  # fmt: skip
+    defines = []
+    for n in names:
+        alone = n == names[0] and draw(among(True, True, True, False))
+        defines.append(Define(n, condition(draw, n, names, () if alone else columns, raising and not alone)))
+        if alone and raising:
+            defines[-1] = Define(n, Call("and", (local(draw), TRUE, *not_null(draw, columns)), "BOOLEAN"))
     negations = dict.fromkeys(part.name for part in parts if isinstance(part, Negation))
     defines += [Define(n, condition(draw, n, names, columns, raising)) for n in negations]
     kinds = *[AfterMatchKind.NO_SKIP] * 4, *[AfterMatchKind.TO_NEXT_ROW] * 2, AfterMatchKind.PAST_LAST_ROW
@@ -117,7 +134,7 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         Measure("sum", aggregate("sum", X, names[:1])), Measure("rows", aggregate("count", None, ())),
     )  # fmt: skip
     return Plan(
-        SCHEMA, draw(among((), (), (K,))), (Order(TS),), measures[: draw(among(5, 3, 0))],
+        SCHEMA, draw(among((), (), (K,), (K, V))), (Order(TS),), measures[: draw(among(5, 3, 0))],
         draw(among(RowsPerMatch.ONE, RowsPerMatch.ONE, RowsPerMatch.ALL_SHOW_EMPTY)),
         AfterMatch(draw(among(*kinds) if passes else among(*kinds[-2:]))),
         Concatenation(tuple(parts)) if len(parts) > 1 else parts[0], within, selection, (), tuple(defines),
@@ -210,3 +227,27 @@ def test_matches_come_out_in_the_order_of_their_numbers(rows: list[Row], plan: P
     numbers += matcher.advance(None).number.tolist()
     if not plan.partition_by:
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(min_size=8, keys=("p", "q", "r")), plan=tying(), spill=spills(), data=st.data())
+def test_what_leaves_memory_changes_nothing(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
+    if matchers_of(plan) is None:
+        return
+    matcher = make_matcher(plan, lenient=True, spill=spill)
+    assert isinstance(matcher, KernelMatcher)
+    found, at = list[Matches](), 0
+    while at < len(rows):
+        if data.draw(st.booleans()):
+            matcher.rows.compact_at = matcher.rows.forget_at = 0
+        size = data.draw(st.sampled_from((1, 1, 2, 5)))
+        found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
+        at += size
+        if not data.draw(st.integers(0, 3)):
+            matcher = restored(matcher, spill)
+    ours, expected = answer_of([*found, matcher.advance(None)]), reference_of(plan, rows)
+    if matcher.chosen.looked_up or any(remembers(m.expression) for m in plan.measures):
+        assert ours == expected
+    else:
+        assert without_numbers(ours) == without_numbers(expected)

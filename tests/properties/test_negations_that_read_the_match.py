@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matching.kernels import waiting
 from query.language.ast import AfterMatchKind, Selection
 from query.plan.expression import Call, Classifier, Expression, Logical
 from query.plan.pattern import Negation, variables
@@ -143,6 +145,20 @@ def test_kernel_equals_reference(kind: object) -> None:
 
     check()
     report(counts)
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(min_size=5), plan=behind(), size=st.sampled_from((1, 4, 100)))
+def test_values_and_keys_with_one_hash_are_told_apart(rows: list[Row], plan: Plan, size: int) -> None:
+    # Before: a row forbade a match of another key whose value was found in the same bucket.
+    def in_one_bucket(found: waiting.Waiting, capacity: int) -> waiting.Waiting:
+        return with_room(found, capacity)._replace(buckets=np.full(1, -1, np.int64))
+
+    with_room = waiting.with_room
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting, "with_room", in_one_bucket)
+        assert answer_of(run(kernel_of(plan), rows, size)) == reference_of(plan, rows)
 
 
 @pytest.mark.slow

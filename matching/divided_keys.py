@@ -1,0 +1,58 @@
+"""Partition ids of rows that further columns divide (matching.tied)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from matching.batch import Int64Array
+from matching.keys import Keys
+
+
+class DividedKeys(Keys):
+    """Partition ids of several columns together, of which the first ones have ids of their own: more values of the
+    others have room."""
+
+    def __init__(self, types: Sequence[pa.DataType], whole: int) -> None:
+        """whole: number of columns with ids of their own."""
+        self._whole = Keys(types[:whole])
+        super().__init__([pa.int64(), *types[whole:]])
+
+    def encode(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
+        """Partition id of each row, int64 (rows,)."""
+        whole = len(self._whole.encoders)
+        return super().encode([pa.array(self._whole.encode(columns[:whole], rows)), *columns[whole:]], rows)
+
+    def forget(self, ids: Int64Array) -> None:
+        """Frees ids in use, for other keys. Cost: linear in the ids in use."""
+        super().forget(ids)
+        first = self.encoders[0]
+        there = np.ones(len(first), np.bool_)
+        there[first.free] = False
+        unused = np.ones(len(self._whole), np.bool_)
+        unused[self._whole.free] = False
+        unused[first.of(np.flatnonzero(there)).to_numpy()] = False
+        self._whole.forget(np.flatnonzero(unused))
+
+    def values(self, column: int, ids: Int64Array) -> pa.Array:
+        """The values of partition column `column` for these partition ids."""
+        whole = len(self._whole.encoders)
+        if column >= whole:
+            return super().values(column - whole + 1, ids)
+        return self._whole.values(column, super().values(0, ids).to_numpy())
+
+    @property
+    def nbytes(self) -> int:
+        """Returns the approximate bytes of the tables: see Keys."""
+        return super().nbytes + self._whole.nbytes
+
+    def snapshot(self) -> dict[str, pa.Array]:
+        """Returns the tables of the first columns, by names of their own, and those of all."""
+        return super().snapshot() | {f"whole.{name}": table for name, table in self._whole.snapshot().items()}
+
+    def restore(self, tables: dict[str, pa.Array]) -> None:
+        """Restores the result of `snapshot`."""
+        super().restore(tables)
+        self._whole.restore({n.removeprefix("whole."): t for n, t in tables.items() if n.startswith("whole.")})
