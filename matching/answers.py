@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from matching.asked_rows import Lists, SeenRows, aggregated
 from matching.batch import Int64Array
-from matching.engines.run_trends import out_of_order
 from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
@@ -203,8 +202,6 @@ class Answers:
         for value, f in zip(asked.rows.inputs, asked.rows.features, strict=True):
             lane = self._program.features[f][1]
             bits, valid = self._kept.of(f, rows)
-            if lane.floating:
-                bits = out_of_order(bits).view(np.int64)
             columns.append(self._column(bits, valid, value.type, lane))
         found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of, self._of_nothing)
         return [array.take(pa.array(of_line)) for array in found]

@@ -200,11 +200,13 @@ class RowTests:
 
     def _reads(self, label: int) -> tuple[int, ...]:
         """Returns indices of row values: the row-local condition of a label (-1: always true), then the values of its
-        row that its registers read."""
+        row that its registers and walks read."""
         program = self.program
         local, variable = program.local[label], program.labels[label].variable
         registers = () if label in program.absent else program.registers
         features = {r.feature for r in registers if not r.variables or variable in r.variables} - {-1}
+        if label not in program.absent:
+            features |= program.walked_of(variable)
         return (
             self.local.index(local) if local in self.local else -1,
             *(len(self.local) + f for f in sorted(features)),

@@ -226,6 +226,12 @@ class Program:
         inputs = {f for function in self.asked if function.rows is not None for f in function.rows.features}
         return tuple(sorted(new | inputs | {walked.feature for walked in self.walks} - {-1}))
 
+    def walked_of(self, variable: str) -> set[int]:
+        """Returns the features that walks read of a row that is bound to a variable."""
+        walks = [i for i, walk in enumerate(self.walks) if not walk.variables or variable in walk.variables]
+        lists = [function.rows.features for function in self.asked if function.rows and function.rows.walk in walks]
+        return {self.walks[i].feature for i in walks}.union(*lists) - {-1}
+
     @property
     def folds(self) -> bool:
         """True if a run is all rows of its partition from its first one on: a node of the match buffer then stands for

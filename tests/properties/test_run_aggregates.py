@@ -22,6 +22,13 @@ CONDITIONS = (
     "s > min(A.s)", "max(s) < 'b'", "len(list(A.v)) < 3",
     "len(list(A.v) FILTER (WHERE A.q > 1)) > 1",
     "v > median(A.v) FILTER (WHERE A.q > 1)", "sum(length(A.s)) < 6", "s > any_value(A.s) || 'a'",
+    "mode(A.s) = s", "q >= mode(A.q)", "mode(v) < 15", "mode(A.u) <= u", "mode(A.b) = b OR mode(A.d) <= d",
+    "v > product(A.v / 50)", "w > geomean(A.v)", "v > sem(A.v)", "q > sum(DISTINCT A.q)", "v > avg(DISTINCT A.v)",
+    "bit_and(A.i) < i OR bit_xor(A.t) = 0", "bit_or(A.q) > 3", "count_if(A.b) < 2", "v > mad(A.v)",
+    "string_agg(A.s, ',') > 'b'", "string_agg(DISTINCT A.s, ',' ORDER BY A.s) > 'a'", "v > skewness(A.q)",
+    "q > approx_count_distinct(A.s)", "kurtosis(q) > v IS NOT TRUE", "list_contains(list(A.s), s)",
+    "entropy(A.s) < 1 AND corr(A.v, A.w) IS NOT NULL", "histogram(A.q)[q] > 0 OR max(A.v, 2)[1] > v",
+    "avg(A.v ORDER BY A.q DESC) < v", "string_agg(s, '') FILTER (WHERE q > 1) < 'x'", "list(A.w)[1]::VARCHAR <> '0.0'",
     "v BETWEEN quantile_disc(A.v, 0.1) AND quantile_disc(A.v, 0.9)", "lower(s) LIKE any_value(A.s) || '%'",
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,10 @@ TEXTS = (7, 9)
 WHOLE, FLOAT = 0, 1
 LANES = Lane(False), Lane(True)
 #: They read what a kernel has; see tests.properties.test_run_aggregates.
-OF_KERNELS = {RegisterKind.COUNT_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT}
+OF_KERNELS = {RegisterKind.COUNT_NEW, RegisterKind.SUM_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT}
+BITS = {
+    RegisterKind.BITS_OF_ALL: int.__and__, RegisterKind.BITS_OF_ANY: int.__or__, RegisterKind.BITS_OF_ODD: int.__xor__,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Bound:
 
 def registers(beside: bool) -> list[Register]:
     """Every kind, of one label and of both, over integers, floats and names of variables. beside: those beside others,
-    and the first value that is there; else the others."""
+    products, bits, and the first value that is there; else the others."""
     found: list[Register] = []
     for variables in (("A",), ()):
         if beside:
@@ -68,6 +71,9 @@ def registers(beside: bool) -> list[Register]:
 
 
 def _beside(found: list[Register], variables: tuple[str, ...]) -> None:
+    before_last_row(found, register_of(found, RegisterKind.PRODUCT, FLOAT, variables, 0, LANES[1]))
+    for kind in BITS:
+        register_of(found, kind, WHOLE, variables, 0, LANES[0])
     for value in (WHOLE, FLOAT):
         before_last_row(found, register_of(found, RegisterKind.ANY, value, variables, 0, LANES[value]))
         for key, ending in ((WHOLE, ""), (FLOAT, "_FLOAT")):
@@ -106,6 +112,10 @@ def meaning(r: Register, rows: list[Bound], beside: bool) -> Value:
             return min(there, key=rank, default=None) if r.lane.floating else min(there, default=None)
         case RegisterKind.MAX:
             return max(there, key=rank, default=None) if r.lane.floating else max(there, default=None)
+        case RegisterKind.PRODUCT:
+            return reduce(float.__mul__, there) if there else None
+        case kind if kind in BITS:
+            return reduce(BITS[kind], there) if there else None
         case RegisterKind.ANY:
             return there[0] if there else None
         case _ if r.kind.beside:
@@ -205,7 +215,7 @@ def test_every_kind_is_tried() -> None:
     kinds = {(r.kind, r.lane.floating) for beside in (False, True) for r in program_of_all(beside).registers}
     assert {kind for kind, _ in kinds} == set(RegisterKind) - OF_KERNELS
     assert {kind for kind, floating in kinds if floating} >= {
-        kind for kind in RegisterKind if not kind.counts and kind not in OF_KERNELS
+        kind for kind in RegisterKind if not (kind.counts or kind.whole_only or kind in OF_KERNELS)
     }
 
 
@@ -213,7 +223,7 @@ def test_every_kind_is_tried() -> None:
 def test_an_entry_is_complete(kind: RegisterKind) -> None:
     for does in (kind.does, kind.does_float):
         accumulates = isinstance(does, Accumulate)
-        known = {"x", "y", "z", "w", "c"} if accumulates else {"x", "y", "yv", "z", "zv", "d", "k", "kv", "u"}
+        known = {"x", "y", "z", "w", "c", "u"} if accumulates else {"x", "y", "yv", "z", "zv", "d", "k", "kv", "u"}
         known |= {"and", "or", "not", *PRIMITIVES}
         texts = (does.value, does.first, does.when, does.fails) if accumulates else (does.value, does.valid, does.when)
         for text in texts:
@@ -231,7 +241,8 @@ def test_what_a_register_depends_on() -> None:
         "LAST_TEXT": accumulates, "AT_LEAST": (False, True, True, True), "AT_LARGEST": (False, True, True, True),
         "AT_LEAST_FLOAT": (False, True, True, True), "AT_LARGEST_FLOAT": (False, True, True, True),
         "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
-        "NUMBER": (True, True, False, False),
+        "SUM_NEW": accumulates, "PRODUCT": accumulates, "BITS_OF_ALL": accumulates, "BITS_OF_ANY": accumulates,
+        "BITS_OF_ODD": accumulates, "NUMBER": (True, True, False, False),
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))
     reads = {a for code in program.code for op, a, _ in code if op == OpCode.REGISTER}
