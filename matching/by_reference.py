@@ -87,6 +87,8 @@ class ReferenceMatcher:
         self._came = 0  # rows of a push that is not over
         #: time of the event at which it has failed
         self.failed_us: int | None = None
+        #: its source and offset
+        self.failed_row: tuple[int, int] | None = None
         self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
         self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
@@ -117,6 +119,7 @@ class ReferenceMatcher:
         if self._fails(kept, known + low, 0):
             self._fails(kept, known + low)
         self.failed_us = kept.ts_us[known + low]
+        self.failed_row = kept.source[known + low], kept.offset[known + low]
         return [self._emit(ended=False)]
 
     def _fails(self, kept: _Kept, count: int, time: int = -1) -> bool:

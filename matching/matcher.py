@@ -533,6 +533,14 @@ class KernelMatcher:
             if index < len(rows):
                 self.failed_us = int(self.store.ts[rows[index]])
 
+    @property
+    def failed_row(self) -> tuple[int, int] | None:
+        """Returns the source and the offset of the row at which it has failed; None if it has not, or at no row."""
+        if self.failed_us is None or not len(self._untaken):
+            return None
+        row = int(self._untaken[0])
+        return int(self.store.source[row]), int(self.store.offset[row])
+
     def before_failure(self) -> list[Matches]:
         """Returns the matches that were decided before the row at which `push` or `advance` has failed, in any batches;
         of a measure that cannot be computed those before its match. To be called once, right after the error."""

@@ -92,10 +92,10 @@ class SharedUppers:
                     group.push(batch)
                 if ended or watermark_us is not None:
                     group.advance(None if ended else watermark_us)
-        failure = self._members[of].failure
-        if failure is not None:
-            raise failure
         return self._members[of].take_found()
+
+    def failure(self, of: int) -> Exception | None:
+        return self._members[of].failure
 
     def none(self, of: int) -> Matches:
         kernel = self._members[of].kernel

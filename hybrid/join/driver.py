@@ -482,16 +482,19 @@ class Driver:
         self.read_count, self.incomplete_count = counts["reads"], counts["incomplete"]
         self.late_left_out, self.by_spark_count = counts["late"], counts.get("by_spark", 0)
 
-    def forget_from(self, seq: int, watermark_us: int | None) -> None:
-        """Forgets pending matches with a live event of ingest sequence `seq` or later, and windows that were open
-        before it. watermark_us: before it."""
+    def forget_from(self, seq: int | None, watermark_us: int | None) -> None:
+        """Forgets pending matches with a live event of ingest sequence `seq` or later (None: whose last one the
+        watermark has not reached), and windows that were open before it. watermark_us: before it."""
         kept = []
         for answer, ranges in self._waiting:
+            closed_us = -FAR_US if watermark_us is None else watermark_us
+            evidence = answer.evidence
             if self._factor.plan.trends is not None:
-                closed_us = -FAR_US if watermark_us is None else watermark_us
                 rows = np.flatnonzero(window_bounds_us(answer.live)[1] <= closed_us)
+            elif seq is None:
+                last_us = evidence.ts_us[evidence.bounds[1:] - 1]
+                rows = np.flatnonzero(last_us[answer.match] < closed_us)
             else:
-                evidence = answer.evidence
                 newest = np.array([evidence.seq[a:b].max(initial=-1) for a, b in itertools.pairwise(evidence.bounds)])
                 rows = np.flatnonzero(newest[answer.match] < seq)
             if len(rows):

@@ -262,9 +262,10 @@ class LiveQuery:
 
     def forget_from(self, seq: int, watermark_us: int | None) -> None:
         """Forgets pending matches with an event of that ingest sequence of its stream or a later one, and windows that
-        were open before it: they are found again. watermark_us: of the stream before it."""
-        if self.driver is not None and self.events.names_sequences:
-            self.driver.forget_from(seq, watermark_us)
+        were open before it: they are found again. Of several streams those that the watermark has not reached.
+        watermark_us: the least of its streams before that event."""
+        if self.driver is not None:
+            self.driver.forget_from(seq if self.events.names_sequences else None, watermark_us)
 
     @property
     def reached_us(self) -> int | None:

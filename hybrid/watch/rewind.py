@@ -16,6 +16,7 @@ from hybrid.watch.flow import Flow
 from hybrid.watch.in_feed import feed_of
 from hybrid.watch.late import LateShare, late_schema, late_table
 from hybrid.watch.live_query import LiveQuery
+from hybrid.watch.merged_feed import least_watermark
 from hybrid.watch.stream import REWIND, Stream
 from live.stream import LiveStream
 from live.watermark import BoolArray, Watermark
@@ -145,10 +146,10 @@ def rewound(
     stream.kept.mark_late(verdicts.from_seq, verdicts.late)
     for query in members:
         query.events.leave()
-    for query in queries:
-        query.forget_from(verdicts.from_seq, verdicts.standing.value_us)
     flow.queries = [q for q in flow.queries if q not in queries]
     stream.live, stream.anchor_us, stream.lately = _standing(stream, verdicts), None, LateShare()
+    for query in queries:
+        query.forget_from(verdicts.from_seq, least_watermark(query.events.streams))
     waiting = sorted([(q.events.begun.seq(name), q) for q in queries], key=lambda one: one[0])
     lost: list[str] = []
     try:

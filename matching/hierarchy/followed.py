@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.emitted import only
-from matching.hierarchy.held import joined, restored, saved
+from matching.hierarchy.held import joined, none, restored, saved
 from matching.hierarchy.searches import Origin, Search
 from matching.kernels.layout import grown
 from matching.state import as_array, pack, unpack, unpack_head
@@ -109,6 +109,14 @@ class Followed:
         failed = self.search.failure is not None and 0 <= at < self._next - self._low
         return int(self._kept[at, _TS]) if failed else None
 
+    @property
+    def failed_row(self) -> tuple[int, int] | None:
+        """Returns the source and the offset of the event at which the search has failed, once that has come."""
+        if self.failed_us is None:
+            return None
+        at = self.search.failed_number - self._low
+        return int(self._kept[at, _SOURCE]), int(self._kept[at, _OFFSET])
+
     def before_failure(self) -> list[Matches]:
         """Returns the matches that were decided before the event at which `push` has failed."""
         return [self._ready()]
@@ -131,15 +139,7 @@ class Followed:
                 ready.append(self._own(only(found, mine)))
             if not come.all():
                 self._waiting.append(only(found, np.flatnonzero(~come)))
-        return joined(ready) if ready else self._none()
-
-    def _none(self) -> Matches:
-        """Returns no matches, without their columns."""
-        none = np.zeros(0, np.int64)
-        return Matches(
-            pa.table({}), none, none, none, none, np.zeros(1, np.int64), none.astype(np.int16), none,
-            none.astype(np.int32), none, none, (), self._sources,
-        )  # fmt: skip
+        return joined(ready) if ready else none(self._sources)
 
     # ---- events
 

@@ -89,6 +89,15 @@ def bare(matches: Matches, sources: tuple[str, ...]) -> Matches:
     )  # fmt: skip
 
 
+def none(sources: tuple[str, ...]) -> Matches:
+    """Returns no matches, without their columns."""
+    empty: Int64Array = np.zeros(0, np.int64)
+    return Matches(
+        pa.table({}), empty, empty, empty, empty, np.zeros(1, np.int64), empty.astype(np.int16), empty,
+        empty.astype(np.int32), empty, empty, (), sources,
+    )  # fmt: skip
+
+
 def joined(parts: Sequence[Matches]) -> Matches:
     """Returns the matches of all parts, one after the other; there is at least one part."""
     if len(parts) == 1:

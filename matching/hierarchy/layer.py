@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import before_failure, failed_at
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.gaps import GapTest
@@ -129,6 +130,11 @@ class Layer:
         #: number of events of matches at which those are looked for that nothing needs; None: to be set after a step
         self._forget_at: int | None = DROPPED_MIN
         self._fingerprint = fingerprint(plan)
+        #: the source and offset, and the time, of the event at which it has failed, if that is known
+        self.failed_row: tuple[int, int] | None = None
+        self.failed_us: int | None = None
+        self._failure: Exception | None = None  # of its own matcher
+        self._before_failure: Matches | None = None
         self._names: dict[tuple[object, ...], tuple[str, ...]] = {}  # the paths of the kinds of events last shown
         self._empty = self._own_columns(self._flat(self._free(self._own(self._no_matches()))))
 
@@ -184,18 +190,35 @@ class Layer:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
         merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
+        if (position := self.merging.failed_position) is not None:
+            at = int(np.searchsorted(np.asarray(batch.columns.column(FIRST.name)), position))
+            self.failed_row, self.failed_us = (int(batch.source[at]), int(batch.offset[at])), int(batch.ts_us[at])
+            batch = batch.slice(0, at + 1)  # time goes on with the event at which a module has failed
         reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
         # layers above wait for this one as long as for its time, which goes on with all events, of other keys, too
         waits = self._lag_us if self._uppers is None else self._uppers.waits
-        return self._emit(merged, reached_us if waits else None, reached_us)
+        found = self._emit(merged, reached_us if waits else None, reached_us)
+        return self._or_raise(found)
+
+    def _or_raise(self, found: Matches) -> Matches:
+        """Returns the matches of a step, or keeps them and raises its failure."""
+        failure = self.merging.failure if self._failure is None else self._failure
+        if failure is None:
+            return found
+        self._before_failure = found
+        if self.failed_us is None:
+            self.failed_us = failed_at(self._upper)
+        raise failure
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided before the event at which `push` has failed, if it is known."""
+        return [] if self._before_failure is None else [self._before_failure]
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
         merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
-        if watermark_us is None:
-            return self._emit(merged, None, None, ended=True)
-        reached_us = None if lag_us is None else watermark_us - lag_us
-        return self._emit(merged, reached_us, reached_us)
+        reached_us = None if watermark_us is None or lag_us is None else watermark_us - lag_us
+        return self._or_raise(self._emit(merged, reached_us, reached_us, ended=watermark_us is None))
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
@@ -273,13 +296,18 @@ class Layer:
         """Returns the matches of the next merged rows and of a watermark (None: none), or of the end. reached_us: no
         merged row with a lower time can still come."""
         batch = None if merged is None else self._batch(merged)
-        if batch is not None:
+        if self._failure is not None:
+            raise self._failure
+        decided = self._found(batch, watermark_us, ended)
+        if self._failure is not None:  # set by the line before
+            reached_us = failed_at(self._upper)
+        elif batch is not None:
             last_us = int(batch.ts_us[-1])
             reached_us = last_us if reached_us is None else max(last_us, reached_us)
         goes_on = reached_us is not None and (self._emitted_us is None or reached_us > self._emitted_us)
         self._emitted_us = reached_us if goes_on else self._emitted_us
         pairs: list[Pair] = []
-        for matches in self._found(batch, watermark_us, ended):
+        for matches in decided:
             free = self._free(self._own(matches))
             if len(free):
                 pairs.append((free, self._flat(free)))
@@ -300,15 +328,24 @@ class Layer:
 
     def _found(self, batch: EventBatch | None, watermark_us: int | None, ended: bool) -> list[Matches]:
         """Returns the matches of merged rows that the next ones (None: there are none), a watermark or the end
-        decide."""
+        decide, up to a failure."""
         if batch is not None:
             for gap in self._gaps:
                 gap.push(batch)
         if self._uppers is not None:
-            return self._uppers.step(id(self), self._all.step, batch, watermark_us, ended)
-        found = [] if batch is None else [self._upper.push(batch)]
-        advances = ended or watermark_us is not None
-        return [*found, self._upper.advance(None if ended else watermark_us)] if advances else found
+            shared = self._uppers.step(id(self), self._all.step, batch, watermark_us, ended)
+            self._failure = self._uppers.failure(id(self))
+            return shared
+        found: list[Matches] = []
+        try:
+            if batch is not None:
+                found.append(self._upper.push(batch))
+            if ended or watermark_us is not None:
+                found.append(self._upper.advance(None if ended else watermark_us))
+        except Exception as error:  # noqa: BLE001  (raised with the matches before it known)
+            self._failure = error
+            found += before_failure(self._upper)
+        return found
 
     def _no_matches(self) -> Matches:
         if self._uppers is not None:

@@ -80,6 +80,15 @@ class HierarchyMatcher:
         """See matching.batch.Matcher."""
         return self.layer.stuck
 
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed; None if it has not, or that is not known."""
+        return self.layer.failed_us
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided before the event at which `push` has failed, if it is known."""
+        return self.layer.before_failure() if self.earlier is None else []
+
     def begun_anew(self, plan: Plan, make: Make) -> HierarchyMatcher | None:
         """Returns a matcher of another plan that begins now, but for patterns of boxes that both have: they go on, with
         the matches that began before. Returns None if there are none."""

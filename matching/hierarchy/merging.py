@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matches
+from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.members import Members
 from matching.hierarchy.module import Module
@@ -80,6 +81,9 @@ class Merging:
         self._step = 0
         self._count = 0  # rows that have been handed on
         self._out: MergedRows | None = None
+        #: The error of a module, see `step`.
+        self.failure: Exception | None = None
+        self.failed_position: int | None = None
 
     # ---- readers
 
@@ -116,17 +120,29 @@ class Merging:
 
     def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> MergedRows | None:
         """Returns the rows before which no further one can come, after a step of the hierarchy: the next events, or
-        without them a watermark, None at the end of the input."""
+        without them a watermark, None at the end of the input. If a module fails at one of the events, those before
+        it; `failure` is set then, and later steps raise it."""
         if step != self._step:
             if self._begins and len(self._begins) == len(self._readers):
                 self.members.drop_before(min(self._begins.values()))
-            self._hold(batch, [module.step(step, batch, watermark_us) for module in self.modules])
+            if self.failure is not None:
+                raise self.failure
+            found = [module.step(step, batch, watermark_us) for module in self.modules]
             reached_us = watermark_us
             if batch is not None:
                 reached_us = int(batch.ts_us[-1]) if len(batch) else None
+                if (failed := self._first_failed()) is not None:
+                    self.failure, self.failed_position = failed.failure, failed.failed_position
+                    batch, found, reached_us = _before(batch, found, self.failed_position)
+            self._hold(batch, found)
             self._out = self._numbered(self._released(reached_us, batch is None and watermark_us is None))
             self._step = step
         return self._out
+
+    def _first_failed(self) -> Module | None:
+        """Returns the module that has failed at the earliest event, None if none has failed."""
+        failed = [module for module in self.modules if module.failed]
+        return min(failed, key=lambda module: module.failed_position or 0, default=None)
 
     def snapshot(self, layers: set[int] | None) -> dict[str, np.ndarray]:
         """Returns its state without that of the modules and of matchers. layers: those that are saved, None: all."""
@@ -252,6 +268,21 @@ class Merging:
         count = int(np.searchsorted(order["last_us"], reached_us - self.lag_us))
         self._held = [MergedRows(rows.slice(count), order[count:])] if count < len(order) else []
         return MergedRows(rows.slice(0, count), order[:count]) if count else None
+
+
+def _before(
+    batch: EventBatch, found: list[Matches], position: int | None
+) -> tuple[EventBatch, list[Matches], int]:
+    """Returns the events and the matches before the event at a position, and its time."""
+    assert position is not None
+    at = int(np.searchsorted(np.asarray(batch.columns.column(FIRST.name)), position))
+    early = []
+    for matches in found:
+        if matches.rows.num_rows:
+            last = matches.rows.column(LAST.name).fill_null(-1)
+            matches = only(matches, np.flatnonzero(np.asarray(last) < position))
+        early.append(matches)
+    return batch.slice(0, at), early, int(batch.ts_us[at])
 
 
 def _sorted(held: list[MergedRows]) -> MergedRows:

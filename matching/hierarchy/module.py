@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import before_failure
 from matching.hierarchy.followed import Followed
-from matching.hierarchy.held import joined
+from matching.hierarchy.held import joined, none
 from matching.purpose import Purpose
 from query.errors import QueryError
+from query.plan.boxes import FIRST
 from query.plan.lag import last_event_lag_us
 from query.plan.plan import Plan
 
@@ -19,8 +23,8 @@ class Module:
     its matches. own: gives the events that it reads; None: all."""
 
     __slots__ = (
-        "_advances", "_failure", "_found", "_own", "_searched", "_step", "key", "lag_us", "matcher", "name", "plan",
-        "purpose",
+        "_advances", "_found", "_own", "_searched", "_step", "failed_position", "failure", "key", "lag_us", "matcher",
+        "name", "plan", "purpose",
     )  # fmt: skip
 
     def __init__(
@@ -38,7 +42,9 @@ class Module:
         self._searched = 0
         self._step = 0
         self._found: Matches | None = None
-        self._failure: Exception | None = None
+        #: The error of the search, and the position of the event at which it has failed, None if it is not known.
+        self.failure: Exception | None = None
+        self.failed_position: int | None = None
 
     @property
     def searched(self) -> int:
@@ -52,29 +58,49 @@ class Module:
     @property
     def failed(self) -> bool:
         """True if all its steps raise an error from now on."""
-        return self._failure is not None
+        return self.failure is not None
 
     def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
         """Returns the matches of a step, which all its readers ask for: of the next events, or of a watermark if there
-        are none. Raises the error of the search, for each reader and in all later steps."""
-        if self._failure is not None:
-            raise self._failure
+        are none. In the step of a failure these are the matches before it, if its event is known. Raises the error of
+        the search otherwise, for each reader and in all later steps."""
         if step != self._step or self._found is None:
-            self._step = step
+            if self.failure is not None:
+                raise self.failure
+            self._step, own = step, None
             try:
-                self._found = self._push(batch) if batch is not None else self.matcher.advance(watermark_us)
+                if batch is None:
+                    self._found = self.matcher.advance(watermark_us)
+                else:
+                    own = batch if self._own is None else self._own(batch)
+                    self._found = self._push(own, batch)
             except QueryError as error:
                 where = f"in pattern {self.name}: "
                 faults = [replace(fault, message=where + fault.message) for fault in error.diagnostics]
-                self._failure = QueryError(faults, error.text)
-                raise self._failure from None
-            except Exception as error:
-                self._failure = error
-                raise
+                self._found = self._failed(QueryError(faults, error.text), own)
+            except Exception as error:  # noqa: BLE001  (the layers above raise it)
+                self._found = self._failed(error, own)
+        if self._found is None:
+            assert self.failure is not None
+            raise self.failure
         return self._found
 
-    def _push(self, batch: EventBatch) -> Matches:
-        own = batch if self._own is None else self._own(batch)
+    def _failed(self, error: Exception, own: EventBatch | None) -> Matches | None:
+        """Notes a failure. Returns the matches before it, None if its event is not known. own: the events that have
+        been searched."""
+        self.failure = error
+        before = before_failure(self.matcher)
+        row = getattr(self.matcher, "failed_row", None)
+        if own is None or row is None:
+            return None
+        (at,) = np.flatnonzero((own.source == row[0]) & (own.offset == row[1]))[:1].tolist() or [None]
+        if at is None:
+            return None
+        self.failed_position = own.columns.column(FIRST.name)[at].as_py()
+        return joined(before) if before else none(own.sources)
+
+    def _push(self, own: EventBatch, batch: EventBatch) -> Matches:
+        """Returns the matches of its own events, and of the time that all events of a step reach."""
         self._searched += len(own)
         found = self.matcher.push(own)
         if self._advances and len(batch):  # time goes on with events of other keys and streams, too

@@ -39,7 +39,11 @@ class Uppers(Protocol):
         self, of: int, step: int, batch: EventBatch | None, watermark_us: int | None, ended: bool
     ) -> list[Matches]:
         """Takes a step unless it has been taken: the next merged rows (None: there are none), then a watermark (None:
-        it has not moved) or the end. Returns the matches of a layer. Raises the error of its matcher."""
+        it has not moved) or the end. Returns the matches of a layer, in the step of its failure those before it."""
+        ...
+
+    def failure(self, of: int) -> Exception | None:
+        """Returns the error of a layer's matcher, None if it has not failed."""
         ...
 
     def none(self, of: int) -> Matches:

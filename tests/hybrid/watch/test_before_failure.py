@@ -42,6 +42,25 @@ QUERIES = {
 }  # fmt: skip
 
 
+#: Patterns of patterns over the same rows: the condition that fails is in a box, in a box of a box, or outside.
+HOLDS = f"{FROM_TICKS}MEASURES A.v AS a, LAST(v) AS b AFTER MATCH NO SKIP PATTERN (A B) DEFINE B AS v >= 0)"
+FAILS = HOLDS.replace("v >= 0", "v + A.v * 4 > 0")
+LATER = FAILS.replace("AFTER MATCH NO SKIP PATTERN (A B)", "PATTERN (A B+) WITHIN INTERVAL '2' SECOND")
+OVER = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k MEASURES P.a AS a, LAST(C.v) AS c AFTER MATCH NO SKIP
+    PATTERN (P C) WITHIN INTERVAL '9' SECOND SELECTION SKIP TILL NEXT MATCH DEFINE P AS PATTERN p, C AS v >= 0)"""
+LAYERS = {
+    "a box": f"WITH p AS ({FAILS}) {OVER}",
+    "a box of a box": f"WITH p AS ({FAILS}), q AS ({OVER}) " + OVER.replace("PATTERN p", "PATTERN q"),
+    "a box that waits": f"WITH p AS ({LATER}) {OVER}",
+    "outside": f"WITH p AS ({HOLDS}) {OVER.replace('C AS v >= 0', 'C AS v + P.a * 4 > 0')}",
+    "outside, each once": f"WITH p AS ({HOLDS}) "
+    + OVER.replace("C AS v >= 0", "C AS v + P.a * 4 > 0").replace("NO SKIP", "SKIP PAST LAST ROW"),
+    "absence": f"WITH p AS ({FAILS}) "
+    + OVER.replace("(P C)", "(P ~C)").replace("v >= 0", "v % 7 = 0").replace("LAST(C.v)", "P.b")
+    .replace("'9' SECOND", "'3' SECOND"),
+}  # fmt: skip
+
+
 def rows_and_error(alerts: Alerts) -> tuple[list[dict[str, Any]], str]:
     """What comes before the error, and the error."""
     found: list[dict[str, Any]] = []
@@ -70,6 +89,31 @@ def test_rows_before_a_failing_row_come_out(name: str) -> None:
     one_by_one = answer(text, list(range(1, 21)))
     assert one_by_one[0]
     assert answer(text, [20]) == answer(text, [3, 9, 20]) == one_by_one
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
+    # Before: those that the push of the failing row had decided were lost.
+    one_by_one = answer(LAYERS[name], list(range(1, 21)))
+    assert one_by_one[0]
+    assert answer(LAYERS[name], [20]) == answer(LAYERS[name], [3, 9, 20]) == one_by_one
+
+
+def test_rows_of_several_queries_that_share_the_pattern_that_fails() -> None:
+    for cuts in ([20], list(range(1, 21))):
+        with hybrid.connect() as db:
+            for name in ("ticks", "others"):
+                db.create_stream(name, COLUMNS, time="ts", key="k")
+            texts = [LAYERS["a box"], LAYERS["a box"].replace("'9' SECOND", "'3' SECOND")]
+            over = OVER.replace("FROM ticks", "FROM others").replace("(P C)", "(P)").replace(", C AS v >= 0", "")
+            texts.append(f"WITH p AS ({FAILS}) {over.replace('LAST(C.v)', 'P.b')}")
+            live = [db.watch(text) for text in texts]
+            for low, high in zip([0, *cuts], cuts, strict=False):
+                db.push("ticks", ROWS[low:high])
+            for name in ("others", "ticks"):
+                db.advance(name, START + timedelta(days=1))
+            assert [rows_and_error(alerts)[0] for alerts in live[:2]] == [answer(text, [20])[0] for text in texts[:2]]
+            assert [row["a"] for row in rows_and_error(live[2])[0]] == list(range(13))  # row 15 follows 13
 
 
 def test_rows_of_windows_before_a_failing_row_come_out_of_an_engine_of_its_own() -> None:

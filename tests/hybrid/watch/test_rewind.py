@@ -210,6 +210,55 @@ def played(
     return rows, on_time
 
 
+#: Patterns over two streams, and over matches of one among the events of the other, whose rows wait for the history of
+#: the other.
+WAITS = """SELECT p.*, h.v AS after FROM {of} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+    MEASURES A.v AS a, B.v AS b, B.ts AS at AFTER MATCH NO SKIP PATTERN (A B) {rest}) AS p
+    JOIN HISTORY OF u FROM p.at TO p.at + INTERVAL '6' SECOND AS h ON h.k = p.k"""
+HIGH = """WITH high AS (SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v
+    AFTER MATCH NO SKIP PATTERN (X) DEFINE X AS v > 2)) """
+WAITING = {
+    "merged": WAITS.format(of="MERGE(t, u)", rest="DEFINE B AS v <> A.v"),
+    "boxes": HIGH + WAITS.format(of="u", rest="""WITHIN INTERVAL '5' SECOND SELECTION SKIP TILL NEXT MATCH
+        DEFINE A AS PATTERN high"""),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAITING)
+def test_rows_that_wait_for_a_history_come_once_after_a_rewind(name: str) -> None:
+    """Whenever the watermark is set back. Before: rows that were waiting and were found again came twice."""
+    waited = 0
+    _, whole = rows_before_and_after(WAITING[name], None, None)
+    assert len(whole) > 10
+    for far_at, rewind_at in [(3, 5), (3, 8), (4, 9), (10, 12), (10, 15), (11, 13)]:
+        (waiting, before), after = rows_before_and_after(WAITING[name], far_at, rewind_at)
+        waited += waiting
+        assert len(after) == len(set(after))
+        assert set(whole) <= {*before, *after}
+    assert waited
+
+
+def rows_before_and_after(
+    text: str, far_at: int | None, rewind_at: int | None
+) -> tuple[tuple[int, list[str]], list[str]]:
+    """The number of rows that wait at a rewind and the ids of those before it, and the ids of those after it."""
+    waiting: tuple[int, list[str]] = 0, []
+    with opened() as db:
+        alerts = db.watch(text, evidence=True)
+        for i in range(20):
+            if i == far_at:
+                db.push("t", [{"ts": at(FAR), "k": "a", "v": 9}], "x", 2 * i - 1)
+            if i == rewind_at:
+                before = [row["join_id"] for row in alerts.fetch().to_pylist()]
+                waiting = alerts.stats()["waiting_for_history"], before
+                db.rewind("t", at(1000))
+            db.push("tu"[i % 2], [{"ts": at(i), "k": "a", "v": i * 7 % 10}], "x", 2 * i)
+        for stream in "tu":
+            db.advance(stream, None)
+        return waiting, [row["join_id"] for row in alerts.fetch().to_pylist()]
+
+
 EVENTS = st.tuples(st.sampled_from(["t", "t", "t", "u"]), st.sampled_from("xy"), st.integers(0, 25), st.integers(0, 5))
 
 
