@@ -10,6 +10,7 @@ from typing import Any
 
 from archive.interrupts import is_interrupted
 from hybrid.rows.faults import Interrupted
+from hybrid.rows.words import counted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
 from hybrid.watch.live_query import LiveQuery, guarded
@@ -124,7 +125,7 @@ class Flow:
             count = self._interrupt(state, error)
             if not isinstance(error, Exception):
                 raise
-            trouble.append(f"{state.schema.name}: {count} live queries failed: {first_line(error)}")
+            trouble.append(f"{state.schema.name}: {counted(count, 'live query')} failed: {first_line(error)}")
 
     def _interrupt(self, state: Stream, error: BaseException) -> int:
         """Fails the queries that a change of a stream may not have reached completely. Returns their number."""
