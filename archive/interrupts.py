@@ -62,6 +62,12 @@ def is_interrupted() -> bool:
     return isinstance(owner, Deferred) and owner.noted
 
 
+def raise_waiting() -> None:
+    """Raises KeyboardInterrupt if a Ctrl-C waits, between parts of work that has changed nothing yet."""
+    if is_interrupted():
+        raise KeyboardInterrupt
+
+
 class Abandoned(Exception):
     """Work that may be done later was left off for a Ctrl-C."""
 

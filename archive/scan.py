@@ -498,10 +498,25 @@ def checked(
                 f"the archive of {schema.name} in {directory} does not exist any more",
                 "the stream was dropped, or its directory removed: read evidence before that",
             ) from None
+        if error.gone and not _is_listed(directory, error.path):
+            raise DataError(
+                f"events of {schema.name} that were read before are not in the archive any more",
+                "its retention has removed them, or the stream was dropped and created again: run the query again",
+            ) from None
         raise DataError(
             f"the archive of {schema.name} in {directory} cannot be read: {error}; missing: {table.missing(error)}",
             "restore the file from a copy, or run hybrid archive repair, which sets it aside",
         ) from None
+
+
+def _is_listed(directory: Place, path: str) -> bool:
+    """True if the newest version of the table has a file."""
+    from archive.table import Table  # loads deltalake
+
+    try:
+        return path in Table.open(directory).snapshot().paths
+    except DataError:
+        return True  # the damage is told
 
 
 def _unreadable(directory: Place | None, schema: Schema, error: Exception) -> DataError:

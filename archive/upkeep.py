@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from archive import faults, head
+from archive.interrupts import raise_waiting
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
@@ -235,7 +236,8 @@ def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str
 
 def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
     """Replaces the late marks of events from an ingest sequence on, in one commit. late: int64, the sequences of the
-    late events. Rewrites only files with changed marks. Raises DataError; the table is then unchanged."""
+    late events. Rewrites only files with changed marks. Raises DataError, and KeyboardInterrupt if a Ctrl-C waits; the
+    table is then unchanged."""
     stored = stored_schema(table.schema)
     for _ in range(MARK_ATTEMPTS_MAX):
         before = table.snapshot()
@@ -245,6 +247,7 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
         try:
             checked(table.directory, before, index, table.schema, None)
             for i in index:
+                raise_waiting()
                 key = (table.directory / before.paths[i]).key
                 files = ds.dataset([key], schema=stored, format=CHECKED, filesystem=table.directory.filesystem)
                 rows = files.to_table().combine_chunks()
@@ -255,7 +258,10 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
                     removed.append(before.paths[i])
                     place = rows.column_names.index(LATE)
                     rows = rows.set_column(place, stored.field(LATE), marks)
-                    written += write_files(rows, table.directory, table.schema)
+                    written += write_files(rows, table.directory, table.schema, raise_waiting)
+        except KeyboardInterrupt:
+            _forget(table.directory, written)
+            raise
         except (OSError, pa.ArrowException, DataError) as error:
             _forget(table.directory, written)
             raise DataError(

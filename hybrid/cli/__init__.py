@@ -286,13 +286,14 @@ def check(
         explain_tables(statement, "plan", tables)
     say("the query is valid")
     if against_reference:
+        from hybrid.rows.words import counted
         from hybrid.statement.statement import compare_with_reference
 
         count, same = compare_with_reference(statement, tables)
         if not same:
             say("the kernel and the reference return different rows: this is a bug in hybrid, please report it")
             raise typer.Exit(1)
-        say(f"kernel and reference return the same {count:,} rows")
+        say(f"kernel and reference return the same {counted(count, 'row')}")
 
 
 @app.command()

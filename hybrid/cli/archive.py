@@ -69,6 +69,7 @@ def compact(
     """Rewrites small files into large ones, and sorts files of past days by key."""
     from archive import upkeep
     from hybrid.cli.output import progress
+    from hybrid.rows.words import counted_are
 
     for table in _tables(directory, stream):
         before = table.snapshot()
@@ -83,7 +84,8 @@ def compact(
             with progress(f"compacting {table.schema.name}, rows", total) as advance:
                 for done in upkeep.compact(table, closed_us=edge_us, memory_limit=memory_limit):
                     advance(done.rows)
-        say(f"{table.schema.name}: {len(before.paths):,} files are now {len(table.snapshot().paths):,}")
+        files, now = len(before.paths), len(table.snapshot().paths)
+        say(f"{table.schema.name}: {counted_are(files, 'file')} now {now:,}")
 
 
 @app.command()
@@ -135,14 +137,18 @@ def rewind(
     from hybrid.cli.output import progress
     from hybrid.database.database import Database
     from hybrid.rows.times import show_us
+    from hybrid.rows.words import counted, counted_are
 
     _chosen(directory, stream)  # raises if missing; Database would create it
-    with progress(f"rewinding {stream}"), Database(directory, maintenance=False, ticking=False) as db:
-        done = db.rewind(stream, to)
+    with progress(f"opening {directory}"):
+        db = Database(directory, maintenance=False, ticking=False)
+    with db:
+        done = db.rewind(stream, to, abandon=True)
     if "://" not in directory:
         _as_dead_letters(Path(directory) / done.stream / "bad.ndjson", done.aside)
-    say(f"{done.stream}: {done.aside.num_rows:,} events are set aside")
-    say(f"of {done.replayed:,} later events, {done.on_time:,} late ones are now on time, {done.late:,} are now late")
+    say(f"{done.stream}: {counted_are(done.aside.num_rows, 'event')} set aside")
+    later = counted(done.replayed, "later event")
+    say(f"of {later}, {done.on_time:,} late ones are now on time, {done.late:,} are now late")
     say(f"the watermark is {show_us(done.watermark_us) or 'none'}")
     if done.queries:
         say(f"queries that replayed these events: {', '.join(done.queries)}")
@@ -187,8 +193,8 @@ def verify(
         wrong |= kinds["broken"] > 0
         plain = sum(not has_sums(path) for path in table.snapshot().paths)
         if plain:
-            say(f"{name}: {plain:,} files without checksums, from an earlier release or another program")
-        beside = f"{kinds['waiting']:,} removed files and {kinds['orphan']:,} left by a crash"
+            say(f"{name}: {counted(plain, 'file')} without checksums, from an earlier release or another program")
+        beside = f"{counted(kinds['waiting'], 'removed file')} and {kinds['orphan']:,} left by a crash"
         beside = f"; hybrid archive expire deletes {beside}"
         said = f"{name}: {counted(count, 'file')}, {counted(kinds['broken'], 'fault')}"
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))

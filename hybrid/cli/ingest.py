@@ -221,7 +221,8 @@ def _shown() -> Iterator[Told]:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    words = {"look": "looking for new files", "read": "reading", "write": "writing"}
+    from hybrid.database.database import STEPS
+
     with Bars(
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"),
         TimeElapsedColumn(), console=Console(stderr=True), transient=True,
@@ -231,7 +232,7 @@ def _shown() -> Iterator[Told]:
         def told(progress: Progress) -> None:
             step = progress.step
             if step not in tasks:
-                tasks[step] = bars.add_task(words[step], rows="")
+                tasks[step] = bars.add_task(STEPS[step], rows="")
             rows = "" if step == "look" else f"{progress.rows:,} rows" + (
                 f", {progress.bad:,} bad" if progress.bad else ""
             )

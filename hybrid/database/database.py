@@ -13,7 +13,7 @@ import threading
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,7 +39,8 @@ from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
-from hybrid.statement.progress import of_statement, progress
+from hybrid.statement.progress import Far, of_rows, of_statement
+from hybrid.statement.progress import progress as shown
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer, explain_in, sql
 from hybrid.watch.alerts import Alerts
@@ -53,7 +54,7 @@ from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
 from hybrid.watch.listener import Listener
 from hybrid.watch.query_spec import SHARING, Asked
-from hybrid.watch.rewind import Rewound, finished
+from hybrid.watch.rewind import Rewound, begun, finished
 from hybrid.watch.shedding import Shed, check_is_shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
@@ -81,6 +82,8 @@ class Held:
     failure: str | None
 
 
+#: What an import does, by step.
+STEPS = {"look": "looking for new files", "read": "reading", "write": "writing"}
 #: Methods that only a service needs; completion and the reference leave them out.
 OF_SERVICES = frozenset({
     "abandon", "begin_checkpoint", "held", "names_kept", "one_checkpoint", "patterns_in", "reached", "rows_of",
@@ -223,7 +226,7 @@ class Database:
         for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.full:
                 alerts.make_room()  # without the lock, which the fetching thread may need
-        with self._lock, Deferred():
+        with of_rows(f"pushing to {stream}:", data), self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
@@ -274,7 +277,7 @@ class Database:
         declared are left out or an error. missing: declared columns that a file lacks are an error or null. changed: a
         file whose path was archived with other contents is an error or added as another file. max_bad: with more
         invalid rows nothing is archived (None: any number). spark: address of a Spark master, or a session, to run on.
-        progress: called with each step. Raises DataError.
+        progress: called with each step (None: a terminal shows them). Raises DataError.
         """
         from archive.checks import Options
         from archive.ingest import Job, format_of, ingest
@@ -287,13 +290,21 @@ class Database:
         options = Options(delimiter, header, tuple(nulls), timestamp_format, extra, missing)
         named = tuple(str(path) for path in paths)
         job = Job(state.schema, state.directory / TABLE, named, format_of(format), options, changed, max_bad)
-        told = progress or (lambda step: None)
-        if spark is None:
-            report = ingest(job, told)
-        else:
-            from archive.spark.ingest import ingest as ingest_by_spark
+        far = Far(f"reading files into {stream}")
 
-            report = ingest_by_spark(spark, job, told)
+        def told(step: Progress) -> None:
+            nonlocal far
+            far = Far(f"{STEPS[step.step]}: {step.rows:,} rows", step.done, step.total)
+            if progress is not None:
+                progress(step)
+
+        with interruptible(), nullcontext() if progress is not None else shown(lambda: far):
+            if spark is None:
+                report = ingest(job, told)
+            else:
+                from archive.spark.ingest import ingest as ingest_by_spark
+
+                report = ingest_by_spark(spark, job, told)
         with self._lock:
             state.kept.refresh()
         return report
@@ -311,7 +322,7 @@ class Database:
             for message in trouble:
                 warn(message)
 
-    def rewind(self, stream: str, to: Any = None) -> Rewound:
+    def rewind(self, stream: str, to: Any = None, *, abandon: bool = False) -> Rewound:
         """Sets the watermark of a stream back, as if the events after `to` had never come and the clock had never
         raised it. Use it after one wrong time has made later events late. to: as in `advance`; None: now.
 
@@ -319,15 +330,27 @@ class Database:
         of the events since the first of them is decided again without them. The live queries of the stream process
         these events again and emit their rows again; unchanged rows keep their ids. Rows that are wrong now, because
         they contain an event set aside or assumed the absence of one that was late, are not retracted. Takes a
-        checkpoint if queries have names. After a crash in between, call it again. Raises DataError."""
-        with self._lock, Deferred():
+        checkpoint if queries have names. After a crash in between, call it again. A Ctrl-C changes nothing, or waits
+        for the end; abandon: it does not wait, but leaves the database as a crash does, closed. Raises DataError."""
+        far = Far(f"rewinding {stream}")
+
+        def told(now: Far) -> None:
+            nonlocal far
+            far = now
+
+        with shown(lambda: far), self._lock, Deferred():
             state = self._opened.fed_stream(stream)
             to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
             streams.check_rewind(self._flow, state)
             for query in self._flow.queries:
                 self._parts.catch_up(query)
             trouble: list[str] = []
-            done = streams.rewind(self._flow, state, to_us, self._memory.spill(), trouble)
+            try:
+                done = streams.rewind(self._flow, state, to_us, self._memory.spill(), trouble, told, abandon)
+            except KeyboardInterrupt:
+                if abandon and begun(state.directory) is not None:
+                    self.abandon()
+                raise
             self._queries.share_memory()
             for _ in range(2 if self._flow.named else 0):  # two, as one is the fallback of the other
                 self.checkpoint()
@@ -459,7 +482,8 @@ class Database:
                 if asked is None or self._queries.named(asked) is None:
                     past = self._queries.past(text, chosen, given, evidence, from_us, shed, sharing)
             if past is not None:
-                past.read()  # without the lock: these events no longer change
+                with shown(past.far):
+                    past.read()  # without the lock: these events no longer change
         with self._lock:
             running = None if asked is None else self._queries.named(asked)
             if running is not None:
@@ -594,7 +618,7 @@ class Database:
         if sharing is not None:
             check_sharing(sharing, text)
         text = text if params is None else filled(text, params)
-        with self._lock, Deferred():
+        with shown(lambda: Far("replaying events for the new version")), self._lock, Deferred():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh, sharing)
             self._parts.wind()
             if query.asked is not None:
@@ -660,7 +684,7 @@ class Database:
                 used = opened.used(text, tables)
                 inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
             on_spark = OnSpark(spark) if engine == "spark" else None
-            with interruptible(), limited(text, timeout, None) as stop, progress(of_statement(stop)):
+            with interruptible(), limited(text, timeout, None) as stop, shown(of_statement(stop)):
                 relations = Relations(
                     text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                     access=opened.access, patterns=used,
@@ -752,7 +776,8 @@ class Database:
                 raise DataError("a database in memory cannot be copied", "hybrid.connect(path) keeps one")
             if self._opened.log is None:
                 self.flush()
-        return snapshot(self._opened.path, place_of(target, storage_options))
+        with shown(lambda: Far(f"copying to {target}")):
+            return snapshot(self._opened.path, place_of(target, storage_options))
 
     def held(self, stream: str) -> Held:
         """Returns the events of a stream that are only in memory, and the state of their write. Raises DataError."""

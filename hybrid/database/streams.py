@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from archive.history import History
 from hybrid.database.opened import Opened
 from hybrid.database.patterns import readers_of
 from hybrid.rows.times import show_us
+from hybrid.statement.progress import Far
 from hybrid.watch.declaration import (
     TABLE,
     Pace,
@@ -138,9 +139,12 @@ def check_rewind(flow: Flow, stream: Stream) -> None:
         raise DataError(message, "close the query that feeds it, and watch it again into another stream")
 
 
-def rewind(flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]) -> Rewound:
+def rewind(
+    flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str],
+    told: Callable[[Far], None], abandon: bool,
+) -> Rewound:  # fmt: skip
     """Sets the watermark of a stream back; see hybrid.watch.rewind."""
-    done = rewound(flow, stream, to_us, spill, trouble)
+    done = rewound(flow, stream, to_us, spill, trouble, told, abandon)
     stream.save()
     return done
 

@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from hybrid.rows import duck
+from hybrid.rows.words import counted_are
 from query.errors import DataError, first_line
 from query.plan.expression import quote
 
@@ -34,7 +35,7 @@ class Difference:
         return self.only_old + self.only_new
 
     def __str__(self) -> str:
-        lines = [f"{self.both:,} rows are equal, {self.only_old:,} only old, {self.only_new:,} only new"]
+        lines = [f"{counted_are(self.both, 'row')} equal, {self.only_old:,} only old, {self.only_new:,} only new"]
         for version, columns in (("old", self.columns_old), ("new", self.columns_new)):
             if columns:
                 lines.append(f"not compared, only in the {version} version: {', '.join(columns)}")

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
@@ -17,6 +17,7 @@ from types import FrameType
 import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
+from query.language import duck as language_duck
 from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
 from query.language.operators import operator_hint
 from query.language.session import lent_in
@@ -34,8 +35,8 @@ _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 
 @contextmanager
 def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
-    """Lets Ctrl-C end DuckDB statements with KeyboardInterrupt, on `connection` and on each `cursor` made meanwhile.
-    DuckDB itself raises other errors, or loses a Ctrl-C during planning."""
+    """Lets Ctrl-C end DuckDB statements with KeyboardInterrupt, on `connection` and on each `cursor` and database made
+    meanwhile. DuckDB itself raises other errors, or loses a Ctrl-C during planning and in sorts."""
     if threading.current_thread() is not threading.main_thread() or _interrupts:
         yield
         return
@@ -43,6 +44,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
     plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if plain:
         _interrupts.append(held)
+        language_duck.made_meanwhile = held.connections
         signal.signal(signal.SIGINT, held.come)
     try:
         yield
@@ -55,6 +57,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
     finally:
         if plain:
             _interrupts.clear()
+            language_duck.made_meanwhile = None
             if signal.getsignal(signal.SIGINT) == held.come:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -78,7 +81,8 @@ class _Interrupt:
         time.sleep(_DROPPED_S)
         while sys._current_frames().get(main) is frame and frame.f_lasti == at:
             for connection in list(self.connections):
-                connection.interrupt()
+                with suppress(duckdb.Error):  # it may be closed
+                    connection.interrupt()
             time.sleep(_DROPPED_S)
 
 
@@ -175,6 +179,20 @@ def binder(access: Access) -> Describe:
     return describe
 
 
+@contextmanager
+def used_alone() -> Iterator[None]:
+    """Raises DataError where another thread uses the same connection, which DuckDB refuses."""
+    try:
+        yield
+    except duckdb.ResourceInUseException:
+        raise _in_use() from None
+
+
+def _in_use() -> DataError:
+    hint = "give each thread a connection of its own: hybrid.sql(text, connection.cursor())"
+    return DataError("another thread is using the connection", hint)
+
+
 def check_memory_limit(limit: str) -> None:
     """Raises DataError if DuckDB does not read the text as a memory size."""
     try:
@@ -187,12 +205,15 @@ def check_memory_limit(limit: str) -> None:
 def query_error(
     error: duckdb.Error | OSError, text: str, about: str = "", code: str = "HQ100"
 ) -> QueryError | DataError:
-    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory. error: an OSError if Arrow
+    """Returns DuckDB's error as a QueryError, or as a DataError if DuckDB is out of memory or the connection is in use
+    elsewhere. error: an OSError if Arrow
     was reading from DuckDB.
 
     about: the part of the text in question (default: all of it). The span is the first name in the message that is
     found there, or else the whole part."""
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, duckdb.ResourceInUseException):
+        return _in_use()
     if isinstance(error, duckdb.OutOfMemoryException) or str(error).startswith("Out of Memory Error"):
         return out_of_memory(lines[0] if lines else "")
     message = re.sub(r"^\w+ Error: ", "", first_line(error)) if lines else "DuckDB rejects the statement"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.session import arrow_of, enum_type, is_enum
+from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
@@ -47,12 +48,14 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 class NamedTable:
     """A named table, whose columns are read when they are asked for. empty: its columns without rows. rereads: its rows
     are read from their source each time, and may be others by then. enums: the ENUM types of text columns with an
-    order of their own."""
+    order of their own. refused: the errors of columns of mixed values, which are text here: a statement that reads one
+    raises its error."""
 
     name: str
     source: Any
     empty: pa.Table
     enums: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, DataError] = field(default_factory=dict)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -91,8 +94,9 @@ class NamedTable:
 def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> NamedTable:
     """Returns a named table; see `to_arrow`."""
     hint = "a string is read as the path of a file" if isinstance(data, str) else ""
+    refused: dict[str, DataError] = {}
     with _faults_of(name, hint):
-        source = _source(data, name, access)
+        source = _source(data, name, access, refused)
         if source is None:
             raise DataError(
                 f"table {name}: {type(data).__module__}.{type(data).__name__} is not a table",
@@ -101,13 +105,13 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
             )
         enums = {column: enum_type(values) for column, values in ordered_texts(data)}
         if isinstance(source, pa.Table):
-            return NamedTable(name, source, conform(source.slice(0, 0), name), enums)
+            return NamedTable(name, source, conform(source.slice(0, 0), name), enums, refused)
         if isinstance(source, duckdb.DuckDBPyRelation):
             enums = {c: str(type) for c, type in zip(source.columns, source.types) if is_enum(str(type))}
             return NamedTable(name, source, table_of(source.limit(0), name), enums)
         if hasattr(source, "to_table"):
             return NamedTable(name, source, conform(source.schema.empty_table(), name))
-        return NamedTable(name, source, conform(pa.table(_typed(source.limit(0).collect(), name)), name), enums)
+        return NamedTable(name, source, conform(pa.table(source.limit(0).collect()), name), enums)
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:
@@ -118,11 +122,14 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
     JSON, Parquet) and `access` allows. NaN in a pandas frame becomes null, as in pandas; elsewhere it stays NaN. A key
     missing in a dict becomes null. Raises DataError, also for times that are not whole microseconds.
     """
-    return named_table(data, name, access).table()
+    found = named_table(data, name, access)
+    for error in found.refused.values():
+        raise error
+    return found.table()
 
 
-#: How Arrow names the column of a pandas frame that it cannot convert.
-_OF_COLUMN = re.compile(r"Conversion failed for column (.+) with type \w+$")
+#: The errors of Arrow and Python for values that make no column.
+_MIXED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 
 
 @contextmanager
@@ -136,18 +143,13 @@ def _faults_of(name: str, hint: str = "") -> Iterator[None]:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except (duckdb.Error, OSError) as error:  # OSError: of DuckDB, while Arrow reads from it
         raise DataError(f"table {name}: {first_line(error)}", hint) from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError,
-            OverflowError) as error:  # fmt: skip
-        where = _OF_COLUMN.search(str(error.args[-1])) if len(error.args) > 1 else None
-        if where is None:
-            raise DataError(f"table {name}: {error}", "give each column one type") from None
-        hint = f"give the column one type: {name}['{where[1]}'].astype(str), pd.to_numeric(...) or pd.to_datetime(...)"
-        raise DataError(f"table {name}, column {where[1]}: {error.args[0]}", hint) from None
+    except _MIXED as error:
+        raise DataError(f"table {name}: {error}", "give each column one type") from None
 
 
-def _source(data: Any, name: str, access: duck.Access) -> Any:
+def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataError]) -> Any:
     """Returns what rows are read from: an Arrow table, a dataset, a DuckDB relation or a lazy frame. None: not a table.
-    """
+    refused: gets the errors of columns of mixed values."""
     if isinstance(data, str | os.PathLike):
         data = duck.cursor(access=access).sql(f"SELECT * FROM '{str(os.fspath(data)).replace(chr(39), chr(39) * 2)}'")
     if isinstance(data, duckdb.DuckDBPyRelation):
@@ -161,30 +163,54 @@ def _source(data: Any, name: str, access: duck.Access) -> Any:
         if not hasattr(data, "columns"):
             return None
         _refuse_twins(list(map(str, data.columns)), name)
-        return pa.Table.from_pandas(data, preserve_index=False)
+        with suppress(*_MIXED):
+            return pa.Table.from_pandas(data, preserve_index=False)
+        columns = {str(column): data.iloc[:, i] for i, column in enumerate(data.columns)}
+        hint = "{}['{}'].astype(str), pd.to_numeric(...) or pd.to_datetime(...)"
+        return _by_column(columns, name, hint, refused)
     if module == "polars" and hasattr(data, "collect"):
-        return data
+        if not any(str(kind) == "Object" for kind in data.collect_schema().values()):
+            return data
+        data = data.collect()
     if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset
         return data
-    if module == "polars" and hasattr(data, "schema"):
-        data = _typed(data, name)
+    if module == "polars" and any(str(kind) == "Object" for kind in getattr(data, "schema", {}).values()):
+        # of objects polars would export addresses
+        columns = {c.name: c.to_list() if str(c.dtype) == "Object" else c.to_arrow() for c in data}
+        return _by_column(columns, name, "{}['{}'].map_elements(str, return_dtype=pl.String)", refused)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
-        return pa.table(dict(data))
+        return _by_column(data, name, "", refused)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
         names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
-        return pa.table({name: [row.get(name) for row in data] for name in names})
+        return _by_column({name: [row.get(name) for row in data] for name in names}, name, "", refused)
     return None
 
 
-def _typed(frame: Any, name: str) -> Any:
-    """Returns a polars frame. Raises DataError for columns of Python objects, of which polars would export addresses.
-    """
-    for column, kind in frame.schema.items():
-        if str(kind) == "Object":
-            raise DataError(f"{name}.{column} holds Python objects", "give the column a type")
-    return frame
+def _by_column(columns: Mapping[str, Any], name: str, how: str, refused: dict[str, DataError]) -> pa.Table:
+    """Returns columns as a table, those of mixed values as text. how: how to convert one, with places for the table and
+    the column. refused: gets the errors of these."""
+    arrays = {}
+    for column, values in columns.items():
+        try:
+            arrays[column] = values if isinstance(values, pa.ChunkedArray) else pa.array(values)
+        except _MIXED as error:
+            if not hasattr(values, "__iter__"):
+                raise
+            hint = f"give the column one type: {how.format(name, column)}" if how else "give the column one type"
+            if isinstance(error, OverflowError):
+                hint = "whole numbers have 64 bits: convert the column to floats, or to text"
+            refused[column] = DataError(f"table {name}, column {column}: {error.args[0]}", hint)
+            arrays[column] = pa.array([_as_text(v) for v in values], pa.string())
+    return pa.table(arrays)
+
+
+def _as_text(value: Any) -> str | None:
+    """Returns a value of a column of mixed ones as text."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+        return None
+    return str(value).encode(errors="replace").decode()
 
 
 #: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
@@ -474,9 +500,8 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
     """Returns a time column as int64 microseconds UTC. Raises DataError for nulls."""
     values = table.column(column)
     if values.null_count:
-        raise DataError(
-            f"{name}.{column} orders the rows and has {values.null_count} nulls", f"add WHERE {column} IS NOT NULL"
-        )
+        nulls = counted(values.null_count, "null")
+        raise DataError(f"{name}.{column} orders the rows and has {nulls}", f"add WHERE {column} IS NOT NULL")
     if pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("us"))
     return _integers(values).astype(np.int64, copy=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ def plot_evidence(
         import matplotlib
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
         from matplotlib.figure import Figure
+        from matplotlib.text import Text
     except ImportError:
         raise DataError("plots need matplotlib, which is not installed", HINT) from None
     rows = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
@@ -56,6 +58,7 @@ def plot_evidence(
             f"rows are 0 to {last}" if last is not None else "",
         )
     keys = [k if k not in FIXED else f"{k}_" for k in keys]
+    zone = rows.schema.field("event_time").type.tz
     value = value or _likely(rows, keys)
     if value is None or value not in rows.column_names:
         known = [c for c in rows.column_names if c not in FIXED]
@@ -64,20 +67,27 @@ def plot_evidence(
     figure = Figure(figsize=(11, max(5, 2.2 * len(parts))), layout="constrained")
     timed = len(pc.unique(rows.column("event_time"))) > 1 or pc.max(rows.column("event_time")).value != 0
     colours = _Colours()
+    contexts = [None if around is None else around(part) for part in parts]
+    shown = [rows.select(["variable", *keys, value]), *(c.select([value]) for c in contexts if c is not None)]
+    families, plain = _letters({*title, *_letters_of(shown)})
     panels = figure.subplots(len(parts), sharex=True, squeeze=False)[:, 0]
-    for axes, part in zip(panels, parts):
-        context = None if around is None else around(part)
-        _draw(axes, part, value, context, time, timed, colours)
-        axes.set_title(title or _title(part, keys, timed), loc="left", fontsize="medium")
+    for axes, part, context in zip(panels, parts, contexts):
+        _draw(axes, part, value, context, time, timed, colours, plain)
+        axes.set_title(plain(title or _title(part, keys, timed)), loc="left", fontsize="medium")
     if timed:
         ticks = AutoDateLocator()
         panels[-1].xaxis.set_major_locator(ticks)
         panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(ticks))
-        panels[-1].set_xlabel("event time")
+        panels[-1].set_xlabel("event time" if zone is None else f"event time, {zone}")
     else:
         panels[-1].set_xlabel("row of the input")
     if more:
         figure.supxlabel(f"and {more:,} partitions more", fontsize="small", x=0.99, ha="right")
+    if families:
+        for axes in panels:
+            axes.tick_params(labelfontfamily=families)
+        for text in figure.findobj(Text):
+            text.set_fontfamily(families)
     if path is not None:
         svg = str(path).endswith(".svg")  # the same bytes for the same plot
         try:
@@ -112,7 +122,7 @@ def _title(rows: pa.Table, keys: Sequence[str], timed: bool) -> str:
     if matches > 1:
         parts.append(f"{matches:,} matches")
     if timed:
-        low, high = (str(at.as_py()) for at in pc.min_max(live.column("event_time")).values())
+        low, high = (str(at.as_py()) for at in pc.min_max(_local(live.column("event_time"), None)).values())
         if low.endswith(" 00:00:00") and high.endswith(" 00:00:00"):
             low, high = low.removesuffix(" 00:00:00"), high.removesuffix(" 00:00:00")
         parts.append(low if low == high else f"{low} to {high}")
@@ -136,14 +146,17 @@ class _Colours:
 
 
 def _draw(
-    axes: Any, rows: pa.Table, value: str, context: pa.Table | None, time: str | None, timed: bool, colours: _Colours
-) -> None:
-    """Draws events, and the line of `context` or of themselves behind them."""
+    axes: Any, rows: pa.Table, value: str, context: pa.Table | None, time: str | None, timed: bool, colours: _Colours,
+    plain: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Draws events, and the line of `context` or of themselves behind them. plain: see `_letters`."""
     axis = "event_time" if timed else "offset"
+    zone = rows.schema.field("event_time").type.tz
+    rows = rows.set_column(rows.column_names.index("event_time"), "event_time", _local(rows["event_time"], zone))
     line = rows if context is None else context
     when = line.column((time or axis) if context is not None else axis)
-    when = (when.cast(pa.timestamp("us")) if timed else when).to_numpy()
-    values = _drawn(line, value)
+    when = (_local(when, zone).cast(pa.timestamp("us")) if timed else when).to_numpy()
+    values = _drawn(line, value, plain)
     known = np.flatnonzero(values == values)  # the line goes on over nulls
     order = known[np.argsort(when[known], kind="stable")]
     # no line between texts: what would be halfway between two pages?
@@ -156,26 +169,67 @@ def _draw(
         for name in dict.fromkeys(names):
             at = np.flatnonzero([n == name for n in names])
             x = part.column(axis).to_numpy()[at]
-            y = _drawn(part, value)[at]
+            y = _drawn(part, value, plain)[at]
             label = f"{'live' if side == 'pl' else 'history'}: {name}" if joined else name
-            axes.scatter(x, y, s=42, marker=marker, color=colours.of(side, name), label=label, zorder=3)
+            axes.scatter(x, y, s=42, marker=marker, color=colours.of(side, name), label=plain(label), zorder=3)
     shades = {"pl": "tab:blue", "pa": "tab:green"}
     spans = rows.select(["match_id", "side", axis]).group_by(["match_id", "side"], use_threads=False)
     for span in spans.aggregate([(axis, "min"), (axis, "max")]).to_pylist():
         low, high = span[f"{axis}_min"], span[f"{axis}_max"]
         if low < high:
             axes.axvspan(low, high, color=shades[span["side"]], alpha=0.08, zorder=0)
-    axes.set_ylabel(value)
+    axes.set_ylabel(plain(value))
     axes.legend(loc="best", fontsize="small")
     axes.grid(alpha=0.2)
 
 
-def _drawn(table: pa.Table, column: str) -> np.ndarray:
+def _local(times: pa.ChunkedArray, zone: str | None) -> pa.ChunkedArray:
+    """Returns times as a clock of the time zone shows them. zone: that of times without one, which are UTC; None: they
+    stay as they are."""
+    if times.type.tz is None and (zone is None or not pa.types.is_timestamp(times.type)):
+        return times
+    return pc.local_timestamp(times if times.type.tz is not None and zone is None else times.cast(
+        pa.timestamp("us", zone)
+    ))
+
+
+def _letters_of(tables: Sequence[pa.Table]) -> set[str]:
+    """Returns the letters of the names and texts of tables."""
+    texts = [name for table in tables for name in table.column_names]
+    for column in (column for table in tables for column in table.columns if not _is_number(column.type)):
+        texts += map(str, pc.unique(column).to_pylist())
+    return set().union(*texts)
+
+
+def _letters(letters: Collection[str]) -> tuple[list[str], Callable[[str], str]]:
+    """Returns the fonts that have these letters, none if the usual one has them; and what makes a text of letters that
+    can be drawn: of others, which would be boxes and warnings, it writes the codes."""
+    import matplotlib
+    from matplotlib.font_manager import FontProperties, fontManager, get_font
+
+    usual = get_font(fontManager.findfont(FontProperties())).get_charmap()
+    missing = {letter for letter in letters if letter.isprintable() and ord(letter) not in usual}
+    families: list[str] = []
+    for font in fontManager.ttflist if missing else ():
+        if font.name.startswith("Last Resort"):  # a box for every letter
+            continue
+        with suppress(OSError, RuntimeError):
+            here = get_font(font.fname).get_charmap()
+            found = {letter for letter in missing if ord(letter) in here}
+            families += [font.name] if found else []
+            missing -= found
+    missing |= {letter for letter in letters if not letter.isprintable()}
+    codes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing} | {ord("$"): r"\$"}
+    usual_families = matplotlib.rcParams["font.family"]
+    return [*usual_families, *families] if families else [], lambda text: text.translate(codes)
+
+
+def _drawn(table: pa.Table, column: str, plain: Callable[[str], str]) -> np.ndarray:
     """Returns the values of a column as matplotlib draws them: numbers, null as NaN, or texts."""
     values = table.column(column).to_pylist()
     if _numeric(table, column):
         return np.array([np.nan if v is None else v for v in values], np.float64)
-    return np.array(["NULL" if v is None else str(v) for v in values], object)
+    return np.array(["NULL" if v is None else plain(str(v)) for v in values], object)
 
 
 def _is_text(table: pa.Table, column: str) -> bool:
@@ -183,8 +237,11 @@ def _is_text(table: pa.Table, column: str) -> bool:
 
 
 def _numeric(table: pa.Table, column: str) -> bool:
-    type = table.schema.field(column).type
-    return pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    return _is_number(table.schema.field(column).type)
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
 
 
 def _likely(rows: pa.Table, keys: Sequence[str]) -> str | None:

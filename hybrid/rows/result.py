@@ -35,6 +35,8 @@ NEIGHBOURS = 10
 #: Rows printed by `show` and in a notebook.
 SHOWN_ROWS = 20
 
+#: The type of times that are shown in a time zone.
+ZONED = "TIMESTAMP WITH TIME ZONE"
 #: Lookups of one factor: for its live events, and for the events of each history join.
 Lookups = tuple[Lookup, tuple[Lookup, ...]]
 
@@ -207,26 +209,29 @@ class Result:
     """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
 
     Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
-    Evidence is read from the input on first use, and kept. plan: the plan of the statement.
+    Evidence is read from the input on first use, and kept. A pickle has the rows, and the evidence if it was read
+    before. plan: the plan of the statement.
     """
 
-    __slots__ = ("_around", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "plan")
+    __slots__ = ("_around", "_at", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "plan")
 
     def __init__(
         self,
         table: pa.Table,
         plan: QueryPlan,
-        evidence: Callable[[int | None], pa.Table],
+        evidence: Callable[[int | None], pa.Table] | None,
         explain: Callable[[str], str],
         around: Callable[[pa.Table], pa.Table | None],
         suppressed: pa.Table | None = None,
         given: Given = NOTHING_GIVEN,
     ) -> None:
-        """evidence: returns `evidence_table` of the first n output rows, or of all (None). around: returns `series` of
-        events. given: what pandas and polars frames of the rows take over from those of the statement."""
+        """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
+        returns `series` of events. given: what pandas and polars frames of the rows take over from those of the
+        statement."""
         self._table = table
         self._given = given
         self._suppressed = suppressed
+        self._at = 0
         self._evidence = evidence
         self._whole: pa.Table | None = None
         self._explain = explain
@@ -248,6 +253,18 @@ class Result:
         """Returns the rows as a polars frame. An INTERVAL without months is a duration; time zones and enumerations are
         those of the frames given. Raises DataError for intervals with months. Needs polars."""
         return polars_frame(self._table, self._given)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, as of a DuckDB relation."""
+        return list(self._table.column_names)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Returns the next row as a tuple, and None after the last. `fetchall` and iteration start at the first row all
+        the same."""
+        rows = list(zip(*python_columns(self._table.slice(self._at, 1))))
+        self._at += len(rows)
+        return rows[0] if rows else None
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Returns the rows as tuples of Python values, as a DuckDB connection does."""
@@ -287,15 +304,34 @@ class Result:
         side (pl for live, pa for history), variable, event_time, source, offset, history_complete, then the columns of
         the event. Raises QueryError for ONE ROW PER WINDOW, DataError if the input has changed since."""
         if self._whole is None:
-            self._whole = self._evidence(None)
+            self._whole = self._read(None)
         return self._whole
+
+    def _read(self, rows: int | None) -> pa.Table:
+        """Returns the evidence of the first rows (None: of all)."""
+        if self._whole is not None:
+            return self._whole if rows is None else self._whole.filter(pc.less(self._whole.column("row"), rows))
+        if self._evidence is None:
+            hint = "call result.evidence() before the result is pickled, or run the statement again"
+            raise DataError("a pickled result has no evidence: it is read from the input", hint)
+        return self._with_zone(self._evidence(rows))
+
+    def _with_zone(self, evidence: pa.Table) -> pa.Table:
+        """Returns evidence with its times in the time zone of the frames given, if the column of the time has one."""
+        orders = [factor.plan.order_by for factor in self.plan.factors]
+        if not orders or any(not order or order[0].column.type != ZONED for order in orders):
+            return evidence
+        at = evidence.column_names.index("event_time")
+        zoned = evidence.column(at).cast(pa.timestamp("us", "UTC"))
+        shown = in_zone(evidence.set_column(at, "event_time", zoned), self._given)
+        return evidence if shown.column(at).type.tz == "UTC" else shown
 
     def tree(self, row: int = 0, side: str = "pl") -> EvidenceTree:
         """Returns the evidence of one row as a tree, in which matches of boxes open down to their events; print it, or
         show it in a notebook. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
         evidence."""
         check_row(row)
-        return tree_of(self._evidence(row + 1) if self._whole is None else self._whole, row, side)
+        return tree_of(self._read(row + 1), row, side)
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Plots the match of one output row, or all matches (None), a panel for each partition: the series around them,
@@ -308,9 +344,18 @@ class Result:
             if isinstance(row, str | PurePath):
                 hint = f"name the file: plot(path={str(row)!r})"
             raise DataError(f"{row!r:.60} is no number of a row", hint)
-        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._evidence(row + 1)
+        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._read(row + 1)
         keys = [c.name for c in self.plan.factors[0].plan.partition_by] if len(self.plan.factors) == 1 else []
         return plot_evidence(evidence, row, value, path, self._around, keys=keys)
+
+    def __reduce__(self) -> tuple[Callable[..., Result], tuple[Any, ...]]:
+        return _unpickled, (self._table, self.plan, self._whole, self._suppressed, self._given)
+
+    def __copy__(self) -> Result:
+        return self  # its rows do not change, and it can read its evidence
+
+    def __deepcopy__(self, memo: object) -> Result:
+        return self
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._table.__arrow_c_stream__(requested_schema)
@@ -324,7 +369,21 @@ class Result:
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
         rows = in_zone(self._table, self._given)
-        return html_table(rows, None if windows else self._evidence(SHOWN_ROWS), SHOWN_ROWS)
+        known = not windows and (self._whole is not None or self._evidence is not None)
+        return html_table(rows, self._read(SHOWN_ROWS) if known else None, SHOWN_ROWS)
+
+
+def _unpickled(
+    table: pa.Table, plan: QueryPlan, whole: pa.Table | None, suppressed: pa.Table | None, given: Given
+) -> Result:  # fmt: skip
+    """Returns the result of a pickle. whole: its evidence, None if that was not read before."""
+
+    def explain(stage: str) -> str:
+        raise DataError("a pickled result has no explain()", "hybrid.explain(text) has it of any text")
+
+    found = Result(table, plan, None, explain, lambda events: None, suppressed, given)
+    found._whole = whole
+    return found
 
 
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:

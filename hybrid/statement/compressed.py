@@ -10,6 +10,7 @@ import pyarrow as pa
 from hybrid.rows.answer import answer_of
 from hybrid.rows.faults import not_supported
 from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.words import counted
 from query.language.ast import StatementKind
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import FactorPlan, QueryPlan
@@ -65,7 +66,7 @@ class Compressed:
         return self._graph.ends()
 
     def __repr__(self) -> str:
-        return f"{self.count():,} matches in {self._graph.size:,} nodes"
+        return f"{counted(self.count(), 'match')} in {counted(self._graph.size, 'node')}"
 
     def _rows(self, found: list[Matches]) -> pa.Table:
         plan = self._factor.plan

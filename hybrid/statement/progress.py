@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which people want to know, and between two looks at how far the work is.
 PATIENCE_S, EVERY_S = 1.0, 0.2
+#: Fewer rows are pushed in less than a second.
+MANY_ROWS = 50_000
 
 _one = threading.Lock()
 
@@ -47,6 +49,15 @@ def progress(far: Callable[[], Far]) -> Iterator[None]:
         shows.join()
         compile_notice.told_elsewhere = False
         _one.release()
+
+
+def of_rows(what: str, data: object) -> AbstractContextManager[None]:
+    """Shows work on rows that are given, as `progress` does, if they are many: other work is too short for a thread
+    that looks at it."""
+    rows = getattr(data, "num_rows", None)
+    if rows is None and not isinstance(data, Mapping):
+        rows = len(data) if isinstance(data, Sized) else 0
+    return progress(lambda: Far(f"{what} {rows:,} rows")) if rows and rows >= MANY_ROWS else nullcontext()
 
 
 def of_statement(stop: Stop) -> Callable[[], Far]:

@@ -5,7 +5,7 @@ Long: one class registers what the statement names, and each way to read it depe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +46,7 @@ from hybrid.statement.resorted import Resorted, resorted
 from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.types import arrow_schema
-from query.errors import DataError, Span, check_text, nearest, warn
+from query.errors import DataError, QueryError, Span, check_text, nearest, warn
 from query.language import ast
 from query.language.cut import lacks_input
 from query.language.duck import describe_on
@@ -62,6 +62,8 @@ SEARCH_ROWS_MIN = 2_000_000
 #: With more events, a stream is not copied for DuckDB. MEMORY_TABLE: name prefix of its events that are not in files.
 WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
+#: A star for all columns, in a SELECT.
+ALL_COLUMNS = re.compile(r"(?:\bselect|\bdistinct|\bfrom|[,.])\s*\*|^\s*(?:from|table)\b(?!.*\bselect\b)", re.I | re.S)
 #: Words of functions that may give other values when a SELECT is read again.
 VARYING = {
     "random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "now", "today", "age",
@@ -111,7 +113,7 @@ class Relations:
         self.large = large
         self.patterns = patterns or None
         texts = (text, *(patterns or {}).values())
-        self._words = {w.lower() for one in texts for w in re.findall(r"\w+", one) + re.findall(r'"([^"]+)"', one)}
+        self._words = {word for one in texts for word in _words(one)}
         self._text = text
         self._given = {name.lower(): (name, data) for name, data in tables.items()}
         self.given = given_by(tables)
@@ -155,29 +157,37 @@ class Relations:
 
     @contextmanager
     def _opened(self) -> Iterator[Relations]:
-        try:
-            # DuckDB must not resolve unknown names to our own Python variables; duck.cursor never does.
-            seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
-            with seen:
-                for key, (name, _) in self._given.items():
-                    if key in self._words:
-                        # Columns only, until a SELECT reads its rows: patterns read those they need.
-                        self.register(name, self._source(key).empty, self._source(key).fields)
-                for key, stream in self._streams.items():
-                    if key in self._words and key not in self._given:
-                        # Columns only: many streams are histories, which are read by range and never whole.
-                        self.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
-                yield self
-        finally:
-            if not self._own:
-                for name, enums in self._registered.items():
-                    unregister(self.connection, name, enums)
-            for name in self._views:  # only on our own connections, as streams never come with a user's
-                self.connection.execute(f"DROP VIEW {quote(name)}")
-            self._registered.clear()
-            self._described.clear()
-            self._views.clear()
-            self._filled.clear()
+        with duck.used_alone():
+            try:
+                # DuckDB must not resolve unknown names to our own Python variables; duck.cursor never does.
+                seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
+                with seen:
+                    self._register_columns()
+                    yield self
+            finally:
+                self._close()
+
+    def _register_columns(self) -> None:
+        """Registers the tables and streams of the text without rows: patterns read the columns they need, and histories
+        are read by range. See `load` for those that a SELECT reads."""
+        for key, (name, _) in self._given.items():
+            if key in self._words:
+                self.register(name, self._source(key).empty, self._source(key).fields)
+        for key, stream in self._streams.items():
+            if key in self._words and key not in self._given:
+                self.register(stream.schema.name, arrow_schema(stream.schema).empty_table())
+
+    def _close(self) -> None:
+        """Removes the registered names."""
+        if not self._own:
+            for name, enums in self._registered.items():
+                unregister(self.connection, name, enums)
+        for name in self._views:  # only on our own connections, as streams never come with a user's
+            self.connection.execute(f"DROP VIEW {quote(name)}")
+        self._registered.clear()
+        self._described.clear()
+        self._views.clear()
+        self._filled.clear()
 
     def register(self, name: str, table: pa.Table, fields: Sequence[Field] = ()) -> None:
         """Registers a table for the statement's SQL, until the end of `open()`. fields: its columns; BIGNUMs become
@@ -194,9 +204,14 @@ class Relations:
     def load(self, plan: QueryPlan) -> None:
         """Registers the events of streams that DuckDB itself selects from: a table in the total order up to
         WHOLE_ROWS_MAX events, beyond that a view of files and memory, from which DuckDB reads the needed parts."""
-        inputs = [sql for f in plan.factors for sql in f.inputs]
-        selected = [plan.select_sql, *(sql for sql in inputs if _bare(sql) is None)]
-        words = {word for sql in selected for word in self._selected(sql)}
+        inputs = [(sql, f.plan.columns) for f in plan.factors for sql in f.inputs if _bare(sql) is None]
+        words: set[str] = set()
+        for sql, columns in [(plan.select_sql, None), *inputs]:
+            read = self._selected(sql)
+            for key in read & self._given.keys():
+                every = columns if columns is not None else self._source(key).refused
+                self._refuse([key], {*_words(sql), *(every if ALL_COLUMNS.search(sql) else ())})
+            words |= read
         self._fill(words)
         for key, stream in self._streams.items():
             if key in words & self._words and key not in self._given:
@@ -301,7 +316,24 @@ class Relations:
                 plan = bind(query, self.resolve, relations=others, describe=self.describe, session=session)
         except duckdb.Error as error:  # for example in an aborted transaction
             raise duck.query_error(error, self._text) from None
+        except QueryError:  # it may be about the type of a column of mixed values, which is text here
+            self._refuse(self._given, self._words)
+            raise
+        for factor in plan.factors:
+            self._refuse(filter(None, map(_bare, factor.inputs)), factor.plan.columns)
+            for history in factor.histories:
+                columns = self._words if history.plan is None else history.plan.columns
+                self._refuse([history.schema.name.lower()], columns)
         return plan
+
+    def _refuse(self, tables: Iterable[str], columns: Collection[str]) -> None:
+        """Raises the DataError of the first of these columns of tables that has mixed values. tables: in lower case."""
+        read = {c.lower() for c in columns}
+        for key in tables:
+            refused = self._source(key).refused if key in self._given and key in self._words else {}
+            for column, error in refused.items():
+                if column.lower() in read:
+                    raise error
 
     def _session(self, query: ast.QuerySyntax) -> Session:
         """Returns the session of the user's connection. Raises QueryError for settings that patterns do not support."""
@@ -618,6 +650,11 @@ def query_head(query: ast.QuerySyntax) -> Span:
     """Returns the span of the first word of a statement."""
     start = len(query.text) - len(query.text.lstrip())
     return Span(start, start + len(query.text.split()[0]))
+
+
+def _words(text: str) -> set[str]:
+    """Returns the words and the quoted names of a text, in lower case."""
+    return {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
 
 
 def _bare(text: str) -> str | None:

@@ -113,6 +113,7 @@ def matches(
     with (
         duck.interruptible(connection),
         limited(text, timeout, connection) as stop,
+        progress(of_statement(stop)),
         Relations(text, tables, connection=connection).open() as relations,
     ):
         stop.bytes_max = memory_of(relations.connection)

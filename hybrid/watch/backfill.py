@@ -15,6 +15,7 @@ import numpy as np
 from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.rows.inputs import SORTED_MAX
+from hybrid.statement.progress import Far
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.live_query import LiveQuery, Step, guarded
 from hybrid.watch.query_spec import END_US
@@ -123,11 +124,19 @@ class Past:
         self._budget = budget
         self.streams = query.events.streams
         self._low_us = dict.fromkeys(self.streams, from_us)
+        self._taken = 0
         self._look()
+        known = [(s, from_us, self._reached_us[name]) for name, s in self._snapshots.items()]
+        self._rows = sum(s.stretch_rows(low, end)[0] for s, low, end in known if end is not None and end > low)
 
     def _look(self) -> None:
         self._snapshots = {name: s.kept.snapshot() for name, s in self.streams.items()}
         self._reached_us = {name: END_US if s.ended else s.watermark_us for name, s in self.streams.items()}
+
+    def far(self) -> Far:
+        """Returns how far it is."""
+        taken = min(self._taken, self._rows)  # others may push meanwhile
+        return Far(f"{taken:,} of {self._rows:,} events of the past matched", taken, self._rows)
 
     def read(self) -> None:
         """Reads the events below the watermarks of the last look."""
@@ -148,3 +157,4 @@ class Past:
     def _push(self, step: Step) -> None:
         with self._budget.open():
             guarded(self.query, lambda query: query.push(*step))
+        self._taken += 0 if step[1] is None else len(step[1])

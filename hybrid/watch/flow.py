@@ -10,6 +10,7 @@ from typing import Any
 
 from archive.interrupts import is_interrupted
 from hybrid.rows.faults import Interrupted
+from hybrid.rows.words import counted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
 from hybrid.watch.in_merged import InMerged
@@ -137,7 +138,7 @@ class Flow:
             count = self._interrupt(state, error)
             if not isinstance(error, Exception):
                 raise
-            trouble.append(f"{state.schema.name}: {count} live queries failed: {first_line(error)}")
+            trouble.append(f"{state.schema.name}: {counted(count, 'live query')} failed: {first_line(error)}")
 
     def _interrupt(self, state: Stream, error: BaseException) -> int:
         """Fails the queries that a change of a stream may not have reached completely. Returns their number."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from archive.interrupts import raise_waiting
 from archive.place import Place
 from archive.reader import RangeRequest
+from hybrid.statement.progress import Far
 from hybrid.watch.flow import Flow
 from hybrid.watch.in_feed import feed_of
 from hybrid.watch.late import LateShare, late_schema, late_table
@@ -23,6 +26,8 @@ from live.watermark import BoolArray, Watermark
 from matching.batch import EventBatch, Int64Array
 from matching.feed import Feed
 from matching.spill import Spill
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +66,26 @@ def first_wrong(stream: Stream, to_us: int) -> int:
     """Returns the first ingest sequence whose verdict may be wrong: that of the first on-time event beyond the time or,
     if the clock alone has raised the watermark, of the first event after the last on-time one."""
     snapshot = stream.kept.snapshot()
-    beyond = [int(s.min()) for b in snapshot.batches(RangeRequest(to_us + 1)) if len(s := b.seq[b.seq >= 0])]
+    after = _heeding(snapshot.batches(RangeRequest(to_us + 1)))
+    beyond = [int(s.min()) for b in after if len(s := b.seq[b.seq >= 0])]
     if beyond:
         return min(beyond)
-    return 1 + max((int(b.seq[~late].max()) for b, late in snapshot.since(0) if not late.all()), default=-1)
+    return 1 + max((int(b.seq[~late].max()) for b, late in _heeding(snapshot.since(0)) if not late.all()), default=-1)
 
 
-def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
+def judged(stream: Stream, from_seq: int, to_us: int, told: Callable[[Far], None] = lambda far: None) -> Verdicts:
     """Judges all kept events, in order of arrival. A source that is silent now (idle, or a finished file) holds the
-    watermark back until its last event."""
+    watermark back until its last event. told: called with how far it is."""
     watermark = Watermark(stream.schema.lateness_us)
     standing: Watermark | None = None
     none = np.zeros(0, np.int64)
     late, aside = [none], [none]
     events = were_late = on_time = 0
     ends = _ends(stream)
-    for whole, whole_marks in stream.kept.snapshot().since(0):
+    snapshot, seen = stream.kept.snapshot(), 0
+    for whole, whole_marks in _heeding(snapshot.since(0)):
+        told(_far("looked at", seen, snapshot.rows_max))
+        seen += len(whole)
         for batch, marks, silent in _pieces(whole, whole_marks, from_seq, ends):
             if batch.seq[0] < from_seq:
                 _observe(watermark, batch.take(np.flatnonzero(~marks)))  # late events do not raise the watermark
@@ -97,11 +106,18 @@ def judged(stream: Stream, from_seq: int, to_us: int) -> Verdicts:
     )
 
 
+def _heeding(batches: Iterable[T]) -> Iterator[T]:
+    """Yields batches; raises KeyboardInterrupt if a Ctrl-C waits."""
+    for batch in batches:
+        raise_waiting()
+        yield batch
+
+
 def _ends(stream: Stream) -> dict[int, str]:
     """Returns, by ingest sequence of its last event, each source that is silent now."""
     silent: set[str] = set(stream.live.to_dict()["watermark"]["idle"])
     last: dict[str, int] = {}
-    for batch, _ in stream.kept.snapshot().since(0) if silent else ():
+    for batch, _ in _heeding(stream.kept.snapshot().since(0)) if silent else ():
         for code in np.unique(batch.source).tolist():
             if batch.sources[code] in silent:
                 last[batch.sources[code]] = int(batch.seq[batch.source == code].max())
@@ -131,19 +147,27 @@ def _observe(watermark: Watermark, batch: EventBatch) -> BoolArray:
 
 
 def rewound(
-    flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str]
-) -> Rewound:
+    flow: Flow, stream: Stream, to_us: int, spill: Spill | None, trouble: list[str],
+    told: Callable[[Far], None] = lambda far: None, abandon: bool = False,
+) -> Rewound:  # fmt: skip
     """Judges the events of a stream again, marks them, and replays them for its readers. spill: where partial matches
-    go that do not fit in memory. Adds warnings to `trouble`. The caller ensures that no history is being read, and
-    persists the stream and the queries afterwards. Raises DataError."""
+    go that do not fit in memory. Adds warnings to `trouble`. told: called with how far it is. abandon: a Ctrl-C may
+    leave it unfinished, as a crash does, and the stream is of no use then. The caller ensures that no history is being
+    read, and persists the stream and the queries afterwards. Raises DataError, and KeyboardInterrupt if a Ctrl-C waits
+    before the marks are changed, or with abandon."""
     name, was = stream.schema.name.lower(), stream.live
     queries = [q for q in flow.queries if name in q.events.streams and not q.events.left]
     members = [q for q in queries if q.events.member is not None]
     stream.kept.flush()
-    from_seq = _begun(stream.directory)
-    verdicts = judged(stream, first_wrong(stream, to_us) if from_seq is None else from_seq, to_us)
+    from_seq = begun(stream.directory)
+    verdicts = judged(stream, first_wrong(stream, to_us) if from_seq is None else from_seq, to_us, told)
     _begin(stream.directory, verdicts.from_seq)
-    stream.kept.mark_late(verdicts.from_seq, verdicts.late)
+    try:
+        stream.kept.mark_late(verdicts.from_seq, verdicts.late)
+    except KeyboardInterrupt:  # it has changed nothing
+        if from_seq is None:
+            finished(stream)
+        raise
     for query in members:
         query.events.leave()
     flow.queries = [q for q in flow.queries if q not in queries]
@@ -152,12 +176,17 @@ def rewound(
         query.forget_from(verdicts.from_seq, least_watermark(query.events.streams))
     waiting = sorted([(q.events.begun.seq(name), q) for q in queries], key=lambda one: one[0])
     lost: list[str] = []
+    replayed = 0
     try:
         if any(query.events.names_sequences for query in members):
             with flow.within_budget():
                 _order_anew(stream, feed_of(stream, spill, flow.searches))
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
+            if abandon:
+                raise_waiting()
+            told(_far("replayed", replayed, verdicts.events))
+            replayed += len(batch)
             while begin < len(batch):
                 lost += _go_on(flow, stream, waiting, int(batch.seq[begin]))
                 end = len(batch) if not waiting else int(np.searchsorted(batch.seq, waiting[0][0]))
@@ -175,10 +204,14 @@ def rewound(
     if stream.live.watermark_us is not None:
         trouble += flow.reach(stream, stream.live.watermark_us)
     return Rewound(
-        stream.schema.name, _aside(stream, verdicts), verdicts.on_time,
+        stream.schema.name, _aside(stream, verdicts, abandon), verdicts.on_time,
         len(verdicts.late) - len(verdicts.aside) - (verdicts.were_late - verdicts.on_time), verdicts.events,
         stream.live.watermark_us, tuple(q.asked.name for q in queries if q.asked is not None), tuple(lost),
     )  # fmt: skip
+
+
+def _far(done: str, events: int, total: int) -> Far:
+    return Far(f"rewinding: {events:,} of {total:,} events {done}", events, total)
 
 
 def finished(stream: Stream) -> None:
@@ -187,7 +220,7 @@ def finished(stream: Stream) -> None:
         (stream.directory / REWIND).remove()
 
 
-def _begun(directory: Place | None) -> int | None:
+def begun(directory: Place | None) -> int | None:
     """Returns the first ingest sequence of an unfinished rewind; None without one."""
     if directory is None or not (directory / REWIND).exists():
         return None
@@ -232,10 +265,11 @@ def _go_on(flow: Flow, stream: Stream, waiting: list[tuple[int, LiveQuery]], seq
     return lost
 
 
-def _aside(stream: Stream, verdicts: Verdicts) -> pa.Table:
-    """Returns the events that are set aside, in the form of late events."""
+def _aside(stream: Stream, verdicts: Verdicts, abandon: bool) -> pa.Table:
+    """Returns the events that are set aside, in the form of late events. abandon: see `rewound`."""
     found = [late_schema(stream.live.columns).empty_table()]
     if len(verdicts.aside):
-        events = stream.kept.snapshot().since(int(verdicts.aside[0]))
+        kept = stream.kept.snapshot().since(int(verdicts.aside[0]))
+        events = _heeding(kept) if abandon else kept
         found += [late_table(batch, np.isin(batch.seq, verdicts.aside)) for batch, _ in events]
     return pa.concat_tables(found)

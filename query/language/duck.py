@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from query.schema import Field
 
 #: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
+#: Gets each database that the main thread makes while Ctrl-C is to end what runs on it; None otherwise.
+made_meanwhile: list[duckdb.DuckDBPyConnection] | None = None
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
 #: repeat: within a query, in its next version, and in queries over one stream.
 _KEPT = 512
@@ -45,6 +48,8 @@ def connect(
     for name, value in (("TimeZone", "UTC"), *to_set(settings)):
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
     hide_progress(connection)
+    if made_meanwhile is not None and threading.current_thread() is threading.main_thread():
+        made_meanwhile.append(connection)
     return connection
 
 

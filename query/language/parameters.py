@@ -33,7 +33,8 @@ def filled(text: str, values: Mapping[str, Any] | Sequence[Any]) -> str:
         name = asked if asked in named else lowered.get(asked.lower(), asked)
         if name not in named:
             known = ", ".join(f"${k}" for k in named)
-            hint = f"params has {known}" if known else ""
+            example = f'{{"{name}": 5}}' if not name.isdecimal() else "[5]"
+            hint = f"params has {known}" if known else f"give it one: params={example}"
             if f"${name}" in named:
                 hint = f'names in params have no $: {{"{name}": ...}}'
             raise DataError(f"{text[span.start : span.end]} has no value", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,10 +48,10 @@ from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 
 #: Words of statements that write.
 _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
-
-
 #: What the statement reads instead of a WITH entry that only boxes read.
 UNREAD = "SELECT 0"
+#: First words of statements.
+BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "CREATE", "COPY")
 
 
 def parse(
@@ -565,6 +566,9 @@ def _check_around(
     for i, token in enumerate(items[:-1]):
         if token.word == ";" and items[i + 1].word != ";":
             raise error_at(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
+    if items and items[0].word == "EXPLAIN":
+        hint = "hybrid.explain(text), or result.explain(), without the word"
+        raise error_at(text, "HQ100", "EXPLAIN is no statement here", items[0].span, hint=hint)
     plain, position = [], 0
     for span, stand_in in sorted(pieces, key=lambda piece: piece[0].start):
         plain += [text[position : span.start], stand_in.ljust(span.end - span.start)]
@@ -592,6 +596,9 @@ def _check_around(
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
     hint = operator_hint(message, text) or quoting_hint(text, span.start)
+    first = text.split()[0].upper() if text.strip() else ""
+    if start == len(text) - len(text.lstrip()) and (close := difflib.get_close_matches(first, BEGINNINGS, n=1)):
+        hint = hint or f"did you mean {close[0]}?"
     if re.fullmatch(r"\S+\.\w+", text.strip()):
         hint = "a query is the statement itself: read the file, Path(...).read_text()"
     raise error_at(text, "HQ100", message, span, hint=hint)

@@ -409,7 +409,9 @@ class _Reader:
                 fail(f"{name} comes after {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
 
         if "EXPRESSION" in accepted:
-            fail(f"expected an expression, found {found}", code="HQ102" if code == "HQ101" else code)
+            comma = before is not None and before.word == "," and token.word in _CLAUSE_OF_WORD
+            hint = "leave out the comma before it" if comma else ""
+            fail(f"expected an expression, found {found}", hint=hint, code="HQ102" if code == "HQ101" else code)
 
         in_pattern = "VARIABLE" in accepted and "LPAR" in accepted
         if in_pattern and token.word in ("*", "+", "?", "{"):
@@ -483,6 +485,14 @@ class _Reader:
             return ""
         if tokens.words(i - 1, "SKIP", "NEXT", "ROW") or tokens.words(i - 1, "SKIP", "LAST", "ROW"):
             return f"write AFTER MATCH SKIP {'TO NEXT' if items[i].word == 'NEXT' else 'PAST LAST'} ROW"
+        if tokens.words(i - 3, "SKIP", "TO", "NEXT") or tokens.words(i - 3, "SKIP", "PAST", "LAST"):
+            return f"write AFTER MATCH SKIP {items[i - 2].word} {items[i - 1].word} ROW"
+        if items[i].word == ";":
+            return "a semicolon ends the statement: leave it out here"
+        if items[i].word in ("=", ":=", ":") and self.context == "DEFINE":
+            return f"write {items[i - 1].text} AS, then the condition"
+        if tokens.words(i - 2, "INTERVAL") and tokens.text[items[i - 1].end :].startswith(("/*$", "/*?")):
+            return "pass a timedelta, without the word INTERVAL"
         if tokens.words(i, "SKIP", "TILL"):
             return "write SELECTION SKIP TILL NEXT MATCH, or SKIP TILL ANY MATCH"
         if tokens.words(i - 2, "SKIP", "TILL") or tokens.words(i - 3, "SKIP", "TILL"):

@@ -677,7 +677,10 @@ class _Binder:
         span = self.span(node)
         written = str(arguments[0].get("relation_name", "")) if arguments else ""
         what = f"{written}.*" if written else "*"
-        if call.name != "count" or len(arguments) > 1 or (arguments and arguments[0]["columns"]):
+        if arguments and arguments[0]["class"] != "STAR":  # DuckDB reads B.count() as a call with the argument B
+            of = str(arguments[0].get("column_names", ["A"])[0])
+            self.fault("HQ205", "count has no argument before its name", span, hint=f"write {call.name}({of}.*)")
+        elif call.name != "count" or len(arguments) > 1 or (arguments and arguments[0]["columns"]):
             hint = f"write {call.name}({written}.x)" if written else ""
             self.fault("HQ205", f"{call.name} takes a value, not {what}", span, hint=hint)
         elif node["distinct"]:

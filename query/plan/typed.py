@@ -93,6 +93,18 @@ _OF_PATTERNS = {
 }  # fmt: skip
 
 
+#: What to write for functions of other engines.
+_ELSEWHERE = {
+    "MATCH_ROWTIME": "the time of a match is that of its last row: LAST(ts), of the time column",
+    "MATCH_PROCTIME": "the time of a match is that of its last row: LAST(ts), of the time column",
+    "MATCH_SEQUENCE_NUMBER": "write RUNNING count(*), under ALL ROWS PER MATCH",
+    "NVL": "write coalesce(a, b)", "NVL2": "write CASE WHEN a IS NOT NULL THEN b ELSE c END",
+    "TO_DATE": "write CAST(x AS DATE), or strptime(x, '%d.%m.%Y')", "SYSDATE": "write a constant, or a column",
+    "TIMESTAMPDIFF": "write date_diff('second', a, b), or b - a", "DATEADD": "write x + INTERVAL 1 DAY",
+    "TIMESTAMPADD": "write x + INTERVAL 1 DAY",
+}  # fmt: skip
+
+
 def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diagnostic:
     """Returns HQ102 for an unknown function, HQ205 for types that do not fit. outside: of the clauses of a pattern."""
     lines = [line.strip() for line in fault.message.splitlines() if line.strip()]
@@ -100,7 +112,9 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
     if fault.kind == "MISSING_ENTRY" and fault.name:
         hint = hint[:1].lower() + hint[1:]
         close = difflib.get_close_matches(fault.name.upper(), _OF_PATTERNS, n=1, cutoff=0.75)
-        if close and outside:
+        if fault.name.upper() in _ELSEWHERE:
+            hint = _ELSEWHERE[fault.name.upper()]
+        elif close and outside:
             hint = f"name it in MEASURES, {_OF_PATTERNS[close[0]]} AS n, and write n here"
         elif close:
             hint = f"did you mean {close[0]}?"

@@ -65,6 +65,22 @@ def test_evidence_of_a_dropped_stream(tmp_path: Path) -> None:
             found.evidence()
 
 
+def test_evidence_of_a_stream_that_was_created_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "db") as db:
+        db.flush()
+        found = db.sql(RISES)
+        db.drop_stream("ticks")
+        db.create_stream("ticks", COLUMNS, time="ts", key="k")
+        # Before: `restore the file from a copy, or run hybrid archive repair`.
+        with pytest.raises(DataError, match=r"not in the archive any more\nhint: .* dropped and created again"):
+            found.evidence()
+        (file,) = (tmp_path / "db" / "others" / "table").glob("2*/*.parquet")
+        others = db.sql(RISES.replace("ticks", "others"))
+        file.unlink()
+        with pytest.raises(DataError, match="hint: restore the file from a copy, or run hybrid archive repair"):
+            others.evidence()
+
+
 def test_who_uses_it_is_named(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         alerts = db.watch(RISES.replace("LAST(v)", "LAST(ts) AS ts, LAST(v)"), name="rises", into="high")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 import pytest
+from matplotlib.dates import date2num
+from matplotlib.font_manager import fontManager, get_font
 
 import hybrid
 from hybrid.rows.plot import PANELS_MAX
@@ -264,3 +268,86 @@ def test_a_table_of_wide_letters_lines_and_zones() -> None:
         moment = datetime(2024, 3, 1, tzinfo=timezone(offset))
         frame = pd.DataFrame({"ts": [moment]})
         assert f"2024-03-01 00:00:00{shown}" in str(hybrid.sql("SELECT * FROM frame"))
+
+
+def test_columns_and_one_row_after_the_other() -> None:
+    result = hybrid.sql("SELECT range AS i, range * 0.5 AS half FROM range(2)")
+    # Before: AttributeError for both.
+    assert result.columns == ["i", "half"]
+    assert [result.fetchone() for _ in range(4)] == [(0, 0.0), (1, 0.5), None, None]
+    assert result.fetchall() == [(0, 0.0), (1, 0.5)]
+
+
+def test_a_pickle_has_the_rows_and_the_evidence_that_was_read() -> None:
+    result = hybrid.sql(VALLEYS, ticks=TICKS)
+    # Before: AttributeError, a local object cannot be pickled.
+    bare = pickle.loads(pickle.dumps(result))
+    assert bare.fetchall() == result.fetchall()
+    assert bare.df().equals(result.df())
+    assert bare._repr_html_().endswith("<p>2 rows</p>")
+    for ask in (bare.evidence, bare.tree, bare.plot, copy.deepcopy(bare).evidence):
+        with pytest.raises(hybrid.DataError, match="a pickled result has no evidence"):
+            ask()
+    with pytest.raises(hybrid.DataError, match=r"a pickled result has no explain\(\)"):
+        bare.explain()
+    assert result.evidence().num_rows > 0
+    whole = pickle.loads(pickle.dumps(result))
+    assert whole.evidence().equals(result.evidence())
+    assert str(whole.tree()) == str(result.tree())
+    assert whole._repr_html_() == result._repr_html_()
+    assert whole.plot() is not None
+    assert copy.deepcopy(result).evidence().equals(copy.copy(result).evidence())
+
+
+BERLIN = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY ts MEASURES LAST(D.price) AS low
+    PATTERN (A D+ U) DEFINE D AS price < PREV(price), U AS price > PREV(price))"""
+
+
+def in_berlin(symbol: str = "ACME") -> pd.DataFrame:
+    """Six hours around the change to summer time, which has no 2 o'clock."""
+    hours = pd.date_range("2024-03-31 00:00", periods=6, freq="h", tz="Europe/Berlin")
+    return pd.DataFrame({"ts": hours, "symbol": symbol, "price": [5, 4, 3, 4, 5, 6]})
+
+
+def test_evidence_and_pictures_are_in_the_time_zone_of_the_frame() -> None:
+    result = hybrid.sql(BERLIN, ticks=in_berlin())
+    # Before: UTC, without a zone; and the tree had the time twice.
+    assert [str(at) for at in result.evidence()["event_time"].to_pylist()] == [
+        "2024-03-31 00:00:00+01:00", "2024-03-31 01:00:00+01:00", "2024-03-31 03:00:00+02:00",
+        "2024-03-31 04:00:00+02:00",
+    ]  # fmt: skip
+    assert str(result.tree()).splitlines()[1] == "├─ A  2024-03-31 00:00:00+01:00  symbol ACME, price 5"
+    figure = result.plot()
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left") == "ACME, 2024-03-31 00:00:00 to 2024-03-31 04:00:00"
+    assert axes.get_xlabel() == "event time, Europe/Berlin"
+    dots = [x for dots in axes.collections for x, _ in dots.get_offsets() if len(dots.get_offsets())]
+    assert [round(24 * (x - min(dots))) for x in dots] == [0, 1, 3, 4]
+    (line,) = axes.lines
+    assert [round(24 * (x - min(dots))) for x in date2num(line.get_xdata())] == [0, 1, 3, 4, 5]
+    naive = hybrid.sql(BERLIN, ticks=in_berlin().assign(ts=lambda frame: frame["ts"].dt.tz_localize(None)))
+    assert naive.evidence().schema.field("event_time").type.tz is None
+    assert naive.plot().axes[0].get_xlabel() == "event time"
+
+
+def test_letters_that_no_font_has_are_drawn_as_their_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [f for f in fontManager.ttflist if f.name.startswith(("DejaVu", "Last"))]
+    monkeypatch.setattr(fontManager, "ttflist", few)
+    odd = in_berlin("茅🚀").assign(page=["a$b", "$", "中", "é", "x\ny", "{$"])
+    result = hybrid.sql(BERLIN, ticks=odd)
+    # Before: warnings of matplotlib, which are errors here, and boxes; `$` began a formula.
+    figure = result.plot(None, value="page", path=tmp_path / "odd.png")
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left").startswith("\\u8305\\U0001f680, ")
+    assert [t.get_text() for t in axes.get_yticklabels()] == [r"a\$b", r"\$", r"\u4e2d", "é", r"x\ny"]
+
+
+def test_letters_that_another_font_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = next(f for f in fontManager.ttflist if f.name == "STIXGeneral")
+    usual = get_font(fontManager.findfont("DejaVu Sans")).get_charmap()
+    monkeypatch.setattr(fontManager, "ttflist", [other])
+    letters = sorted(get_font(other.fname).get_charmap(), reverse=True)
+    only_there = next(chr(c) for c in letters if c not in usual and chr(c).isprintable())
+    figure = hybrid.sql(BERLIN, ticks=in_berlin(only_there)).plot(path=tmp_path / "letter.png")
+    assert figure.axes[0].get_title(loc="left").startswith(only_there)
+    assert "STIXGeneral" in figure.axes[0].title.get_fontfamily()

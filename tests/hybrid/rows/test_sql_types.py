@@ -136,7 +136,7 @@ def test_rows_without_a_time_have_their_place() -> None:
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES list(A.i) AS l PATTERN (A+){})"
     assert hybrid.sql(text.format(""), t=table).arrow().to_pylist() == [{"l": [3, 1, 2]}]
     assert hybrid.sql(text.format(" WITHIN 2 ROWS"), t=table).arrow().to_pylist() == [{"l": [3, 1]}, {"l": [2]}]
-    with pytest.raises(hybrid.DataError, match=r"t\.ts orders the rows and has 1 nulls"):
+    with pytest.raises(hybrid.DataError, match=r"t\.ts orders the rows and has 1 null(?!s)"):
         hybrid.sql(text.format(" WITHIN INTERVAL '1' SECOND"), t=table)
 
 
@@ -258,7 +258,7 @@ def test_durations_are_intervals(column: Any) -> None:
     ("table", "message"),
     [
         (pa.table([[1], [2], [3]], names=["i", "x", "X"]), "two columns x"),
-        (pl.DataFrame({"i": [1], "x": pl.Series([object()], dtype=pl.Object)}), "holds Python objects"),
+        (pl.DataFrame({"i": [1], "x": pl.Series([object()], dtype=pl.Object)}), "column x: Could not convert <object"),
         (pa.table({"i": [1], "x": pa.array([1], pa.timestamp("ns"))}), "exact microseconds"),
         (pa.table({"i": [1], "x": pa.array([Decimal(1)], pa.decimal256(40, 1))}), "DuckDB has no type for"),
         ([], "no columns"),

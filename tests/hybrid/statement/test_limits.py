@@ -19,7 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
+from archive.sorting import sorting
 from hybrid.cli import app
+from hybrid.rows.duck import interruptible
 from query.errors import DataError, QueryError
 
 N = 60_000
@@ -100,6 +102,24 @@ def test_ctrl_c_ends_a_statement_at_once(text: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         hybrid.sql(text, rows=ROWS)
     assert time.thread_time() - begin < 2
+    timer.join()
+
+
+def test_ctrl_c_ends_a_sort_of_the_archive(tmp_path: Path) -> None:
+    """Before: at the end of the sort, 1.2 s later for 5 million rows of `hybrid archive compact`."""
+    def send() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def sort() -> None:
+        with interruptible(), sorting(str(tmp_path), "1GB") as connection:
+            connection.sql("SELECT range FROM range(100_000_000) ORDER BY hash(range)").to_arrow_reader(1)
+
+    timer = threading.Timer(0.5, send)
+    begin = time.process_time()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        sort()
+    assert time.process_time() - begin < 5, "before: 15 s"
     timer.join()
 
 

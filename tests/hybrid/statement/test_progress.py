@@ -7,13 +7,18 @@ import re
 import sys
 import threading
 import time
+from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import hybrid
+from archive import ingest as ingesting
 from hybrid.statement import compile_notice, progress
 from hybrid.statement.progress import Far, of_statement
+from hybrid.watch import backfill
+from hybrid.watch.flow import Flow
 from query.stopping import Stop, expect, heed, stopping
 
 ROWS = 200_000
@@ -169,3 +174,59 @@ def test_what_a_statement_does() -> None:
     assert of_statement(Stop(rows=5000))() == Far("5,000 rows matched", 5000, None)
     assert of_statement(Stop(rows=5000, total=9000))() == Far("5,000 of 9,000 rows matched", 5000, 9000)
     assert of_statement(Stop(rows=9000, total=9000))() == Far("9,000 rows matched, putting their matches together")
+
+
+def pushed(db: hybrid.Database) -> None:
+    db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "BIGINT"}, time="ts")
+    db.push("ticks", TICKS.set_column(0, "ts", TICKS["ts"].cast(pa.timestamp("us"))))
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Makes each call of a function last until the line has been drawn."""
+    plain = getattr(owner, name)
+
+    def slow(*given: object) -> object:
+        time.sleep(0.1)
+        return plain(*given)
+
+    monkeypatch.setattr(owner, name, slow)
+
+
+def test_a_live_query_that_begins_in_the_past_tells_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hybrid.connect() as db:
+        pushed(db)
+        seen = terminal(monkeypatch, 0.0)
+        slowly(monkeypatch, backfill, "guarded")
+        text = FALLS.replace("DEFINE", "WITHIN INTERVAL 1 SECOND DEFINE")
+        rows = db.watch(text, start="1970-01-01").fetch().num_rows
+        # Before: nothing, as for the others below.
+        assert f" of {ROWS - 1:,} events of the past matched" in seen.text()
+        assert rows > 1000
+
+
+def test_a_push_of_many_rows_and_a_rewind_tell_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hybrid.connect() as db:
+        seen = terminal(monkeypatch, 0.0)
+        slowly(monkeypatch, Flow, "give")
+        pushed(db)
+        assert f"pushing to ticks: {ROWS:,} rows" in seen.text()
+        seen.truncate(0)
+        db.push("ticks", [{"ts": datetime(1970, 1, 2), "price": 1}])
+        assert seen.text() == "", "few rows take no thread"
+        db.rewind("ticks", 150_000)
+        assert " of 50,001 events replayed" in seen.text()
+
+
+def test_an_import_tells_its_rows_unless_the_caller_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("one.csv", "two.csv"):
+        (tmp_path / name).write_text("ts,price\n" + "".join(f"2024-01-01 00:00:{i:02},{i}\n" for i in range(60)))
+    with hybrid.connect(tmp_path / "db") as db:
+        db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "BIGINT"}, time="ts")
+        seen = terminal(monkeypatch, 0.0)
+        steps: list[object] = []
+        slowly(monkeypatch, ingesting, "_listed")
+        db.ingest("ticks", tmp_path / "one.csv", progress=steps.append)
+        assert steps
+        assert seen.text() == ""
+        db.ingest("ticks", tmp_path / "two.csv")
+        assert ": 60 rows" in seen.text()

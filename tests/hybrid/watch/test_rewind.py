@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from archive import upkeep
 from hybrid.database.database import Database
+from hybrid.watch import rewind
 from query.errors import DataError, HybridWarning
 from tests.hybrid.cli.test_cli import run
 from tests.hybrid.ends import killed, opened_again
@@ -159,7 +161,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     done = run("archive", "rewind", "-d", str(tmp_path / "db"), "t", "--to", "2026-06-01")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.splitlines() == [
-        "t: 1 events are set aside", "of 6 later events, 5 late ones are now on time, 0 are now late",
+        "t: 1 event is set aside", "of 6 later events, 5 late ones are now on time, 0 are now late",
         "the watermark is 2026-01-01 00:00:03", "queries that replayed these events: q",
     ]  # fmt: skip
     (line,) = (tmp_path / "db/t/bad.ndjson").read_text().splitlines()
@@ -169,6 +171,67 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert (done.returncode, "has no stream nothing" in done.stderr) == (1, True)
     with opened(tmp_path / "db") as db:
         assert [(r["a"], r["b"]) for r in db.watching()["q"].fetch().to_pylist()] == [(5, 4)]
+
+
+@pytest.mark.parametrize("abandon", [False, True])
+def test_ctrl_c_changes_nothing_or_leaves_the_rest_to_the_next_rewind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abandon: bool
+) -> None:
+    """Before: a rewind of 5 million events went on to its end, for 13 s."""
+    def filled(place: Path) -> Database:
+        db = opened(place, log="os")
+        db.watch(FALLS.format(t="t"), name="q", evidence=True)
+        for i in range(30):
+            db.push("t", [{"ts": at(i), "k": "a", "v": i * 7 % 10}], "x", 2 * i)
+            if i in (10, 20):
+                db.push("t", [{"ts": at(FAR + i), "k": "a", "v": 99}], "x", 2 * i + 1)
+                db.flush()
+        return db
+
+    def kept(db: Database) -> list[Any]:
+        """The ids of the rows that have come and are right, the stream, and its events."""
+        right = set(db.sql(FALLS.format(t="t"), late=False).evidence()["match_id"].to_pylist())
+        found = {row["match_id"] for row in db.watching()["q"].fetch().to_pylist()}
+        return [right & found, db.streams()["t"], db.sql("SELECT * FROM t ORDER BY ts", late=False).fetchall()]
+
+    with filled(tmp_path / "whole") as db:
+        db.rewind("t", at(1000))
+        wanted = kept(db)
+        assert len(wanted[0]) > 5
+    until, closed = 0, 0
+    while True:
+        db, left = filled(tmp_path / f"at {until}"), until
+
+        def pressed() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rewind, "raise_waiting", pressed)
+            patch.setattr(upkeep, "raise_waiting", pressed)
+            try:
+                db.rewind("t", at(1000), abandon=abandon)
+                break
+            except KeyboardInterrupt:
+                pass
+        if (tmp_path / f"at {until}" / "t" / "rewind.json").exists():
+            closed += 1
+            db.close()  # does nothing
+            killed(db)
+            with pytest.warns(HybridWarning, match="a rewind of its watermark was interrupted: run it again"):
+                db = opened(tmp_path / f"at {until}", log="os")
+        db.rewind("t", at(1000))
+        right, *rest = kept(db)
+        assert rest == wanted[1:], until
+        assert right >= wanted[0], until  # with more, of the time when the watermark was ahead
+        db.close()
+        until += 1
+    assert kept(db) == wanted
+    db.close()
+    assert until > 5
+    assert (closed > 1) == abandon
 
 
 def played(

@@ -209,6 +209,7 @@ error[HQ100]: unexpected SELCT
   --> query:1:1
    1 | SELCT * FROM e MATCH_RECOGNIZE (PATTERN (A)) AS m
      | ^^^^^
+hint: did you mean SELECT?
 """,
     """\
 SELECT * FROM e MATCH_RECOGNIZE (PATTERN (B) DEFINE B AS x IN (SELECT y FROM e MATCH_RECOGNIZE (PATTERN (A))))

@@ -35,7 +35,7 @@ def test_there_are_enough_errors() -> None:
     "expression",
     ["", "price >", "price, volume", "price FROM ticks", "price; DROP TABLE ticks", "*", "?", "$1", "COLUMNS(*)", "#1",
      "PREV()", "PREV(price, 1, 2)", "CLASSIFIER(1)", "count(Z.*)", "sum(A.*)", "unnest([1])", "price COLLATE NOCASE",
-     "sum()", "mode()", "count(DISTINCT *)", "count(A.*, B.*)", "count(COLUMNS(*))", "list(price ORDER BY ALL)",
+     "sum()", "mode()", "count(DISTINCT *)", "count(A.*, B.*)", "count(COLUMNS(*))", "A.count()", "A.count(*)", "list(price ORDER BY ALL)",
      "sum(price ORDER BY)", "sum(price) FILTER (WHERE)", "A.price.first().last()", "a.b.c.upper()", "PREV(A.*)",
      "rank() OVER ()", "'unfinished", "EXISTS (SELECT 1)", "grouping(price)", "é", "nosuch.price", "A", "PREV(1)",
      "+".join(["price"] * 900), "(" * 2000 + "1" + ")" * 2000],

@@ -1,0 +1,71 @@
+"""Columns of values of several types: refused where a clause reads them, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+
+import hybrid
+from hybrid import DataError
+
+ROWS = {"ts": [1, 2, 3], "price": [3, 2, 1], "note": [1, "a", None]}
+IN_POLARS = pl.DataFrame({**ROWS, "note": pl.Series(ROWS["note"], dtype=pl.Object)})
+KINDS: dict[str, Any] = {
+    "pandas": pd.DataFrame(ROWS), "polars": IN_POLARS, "lazy": IN_POLARS.lazy(), "columns": ROWS,
+    "dicts": [dict(zip(ROWS, row)) for row in zip(*ROWS.values())],
+}  # fmt: skip
+FALLS = """SELECT {} FROM {} MATCH_RECOGNIZE (ORDER BY ts {} MEASURES LAST(price) AS low{}
+    PATTERN (A B+) DEFINE B AS price < PREV(price){})"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [
+    "SELECT count(*) AS low, sum(price) FROM t HAVING sum(price) = 6",
+    FALLS.format("*", "t", "", "", ""),
+    FALLS.format("m.low", "(SELECT ts, price FROM t)", "", "", "") + " AS m",
+    FALLS.format("*", "(SELECT * FROM t WHERE ts > 0)", "", "", ""),
+])  # fmt: skip
+def test_statements_that_do_not_read_it(kind: str, text: str) -> None:
+    # Before: the whole table was refused, of dicts without the name of the column.
+    assert hybrid.sql(text, t=KINDS[kind]).fetchall()[0][0] in (1, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [
+    "SELECT * FROM t",
+    "FROM t",
+    "SELECT note FROM t",
+    FALLS.format("*", "t", "", ", LAST(note) AS n", ""),
+    FALLS.format("*", "t", "", "", " AND note > 3"),  # about the column, not about the types of this comparison
+    FALLS.format("*", "(SELECT * FROM t)", "", "", " AND note IS NULL"),
+    FALLS.format("*", "t", "", "", "").replace("ORDER BY ts", "ORDER BY note"),
+    FALLS.format("*", "t", "", "", "").replace("MEASURES LAST(price) AS low", "ALL ROWS PER MATCH"),
+])  # fmt: skip
+def test_statements_that_read_it(kind: str, text: str) -> None:
+    with pytest.raises(DataError, match="table t, column note: Could not convert 'a'") as caught:
+        hybrid.sql(text, t=KINDS[kind])
+    how = {"pandas": "t['note'].astype(str), pd.to_numeric(...)", "polars": "t['note'].map_elements(str, "}
+    assert how.get(kind, "give the column one type") in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_shows_it_as_text(kind: str) -> None:
+    found = hybrid.sql(FALLS.format("*", "t", "", "", ""), t=KINDS[kind]).evidence()
+    assert found.column("note").to_pylist() == ["1", "a", None]
+
+
+def test_values_that_are_no_text() -> None:
+    odd = pd.DataFrame({"ts": [1, 2, 3], "price": [3, 2, 1], "note": [pd.NA, "\ud800", 1.5]})  # noqa: F841
+    found = hybrid.sql(FALLS.format("*", "odd", "", "", "")).evidence()
+    assert found.column("note").to_pylist() == [None, "?", "1.5"]
+
+
+def test_a_static_table_of_a_live_query_is_read_as_a_whole() -> None:
+    with hybrid.connect() as db:
+        db.create_stream("s", {"ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
+        text = FALLS.format("m.low", "s", "", "", "") + " AS m JOIN t ON t.price = m.low"
+        with pytest.raises(DataError, match="table t, column note"):
+            db.watch(text, tables={"t": KINDS["pandas"]})
