@@ -237,7 +237,7 @@ class Program:
         """True if a run is all rows of its partition from its first one on: a node of the match buffer then stands for
         the rows after it, too, as long as they are bound to the same label."""
         chooses = self.mode is Mode.TO_NEXT_ROW and self.skip.row is not Skip.NEXT_ROW
-        beside = self.extras.unmatched or self.extras.timeouts or self.absent or self.kept
+        beside = self.extras.unmatched or self.extras.timeouts or self.absent or self.kept or self.walks
         return not (self.ignore or self.strict or self.ambiguous or self.carries is not None or chooses or beside)
 
     @property
