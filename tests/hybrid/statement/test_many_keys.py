@@ -97,6 +97,7 @@ def test_the_same_rows_in_the_same_order(pattern: str, order: str, ways: list[st
         assert found == expected, (after, rows)
 
 
+@pytest.mark.slow
 def test_many_keys_are_gathered_and_keep_the_order_of_matches(ways: list[str]) -> None:
     for order in ("time", "shuffled", "ties"):
         events = table(7, order)
@@ -105,6 +106,7 @@ def test_many_keys_are_gathered_and_keep_the_order_of_matches(ways: list[str]) -
     assert "gathered" in ways
 
 
+@pytest.mark.slow
 def test_evidence_is_that_of_the_rows_as_given(ways: list[str]) -> None:
     for order in ("time", "key", "shuffled", "ties"):
         result = hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=table(3, order))
@@ -120,6 +122,7 @@ def test_evidence_is_that_of_the_rows_as_given(ways: list[str]) -> None:
             assert evidence.filter(pa.compute.equal(evidence.column("row"), row)).num_rows == line["c"]
 
 
+@pytest.mark.slow
 def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -> None:
     query = text("V", AFTER[0], ROWS[0], "k").replace("B AS x", "B AS CAST(t AS INTEGER) < 9 AND x")
     events = table(5, "time")
