@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,9 +56,13 @@ def text(pattern: str, after: str, rows: str, keys: str) -> str:
     )
 
 
-@pytest.fixture(params=["by key", "gathered"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Both shortcuts for few rows, in blocks of some hundred. What they were used for is added to the list."""
+WAYS = ("by key", "gathered")
+
+
+@contextmanager
+def shortcut(way: str) -> Iterator[list[str]]:
+    """Both shortcuts for few rows, in blocks of some hundred; or that by key never. What they were used for is added to
+    the list."""
     used: list[str] = []
     of, gathered = ByKey.of, ByKey.gathered
 
@@ -68,33 +74,41 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
 
         return staticmethod(made)
 
-    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "KEYS_MANY", 2)
-    monkeypatch.setattr(by_key, "BATCH_ROWS", 300)
-    monkeypatch.setattr(ByKey, "gathered", noted("gathered", gathered))
-    monkeypatch.setattr(ByKey, "of", noted("by key", of) if request.param == "by key" else lambda *arguments: None)
-    return used
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_key, "ROWS_MIN", 0)
+        patch.setattr(by_key, "KEYS_MANY", 2)
+        patch.setattr(by_key, "BATCH_ROWS", 300)
+        patch.setattr(ByKey, "gathered", noted("gathered", gathered))
+        patch.setattr(ByKey, "of", noted("by key", of) if way == "by key" else lambda *arguments: None)
+        yield used
+
+
+@pytest.fixture(params=WAYS)
+def ways(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    with shortcut(request.param) as used:
+        yield used
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("order", ["time", "key", "shuffled", "ties"])
-def test_the_same_rows_in_the_same_order(pattern: str, order: str, ways: list[str]) -> None:
+def test_the_same_rows_in_the_same_order(pattern: str, order: str) -> None:
     for seed, (after, rows) in enumerate((a, r) for a in AFTER for r in ROWS):
         if "SKIP TO LAST B" in after and ("B+" not in PATTERNS[pattern] or "SELECTION" in PATTERNS[pattern]):
             continue
         if "SELECTION" in PATTERNS[pattern] and (rows != ROWS[0] or after != AFTER[1]):
             continue
         query, events = text(pattern, after, rows, "k" if seed % 2 else "k, j"), table(seed, order)
-        found = hybrid.sql(query, t=events).arrow().to_pylist()
-        ways_used = set(ways)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(by_key, "ROWS_MIN", 1 << 17)
-            expected = hybrid.sql(query, t=events).arrow().to_pylist()
+        expected = hybrid.sql(query, t=events).arrow().to_pylist()  # so few rows are matched without a shortcut
+        by_repr = sorted(expected, key=repr)
         assert expected or pattern in ("first row", "next row")
-        if "by key" in ways_used:  # matches come key by key
-            found, expected = sorted(found, key=repr), sorted(expected, key=repr)
-        assert found == expected, (after, rows)
+        for way in WAYS:
+            with shortcut(way) as used:
+                found = hybrid.sql(query, t=events).arrow().to_pylist()
+            if "by key" in used:  # matches come key by key
+                assert sorted(found, key=repr) == by_repr, (after, rows)
+            else:
+                assert found == expected, (way, after, rows)
 
 
 @pytest.mark.slow
