@@ -103,6 +103,7 @@ def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]
         record_property("examples", f"{engine}: " + ", ".join(f"{what} {count:,}" for what, count in counts.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_no_row_begins_a_match_where_the_empty_one_is_best() -> None:
     text = """SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN ((A B | B A)*?)
