@@ -263,6 +263,7 @@ def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper()
 # ---- queries that share a pattern
 
 
+@pytest.mark.slow
 def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
     said: list[str] = []
     result = shared(3, [50, 400], 4_000, 1, 1, False, said.append, keys=10)
@@ -274,6 +275,7 @@ def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
     assert len(said) == 7
 
 
+@pytest.mark.slow
 def test_a_query_that_finds_something_else_beside_others_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.hierarchy import shared as module
 
@@ -293,6 +295,7 @@ def test_shared_queries_run_small() -> None:
 # ---- one layer
 
 
+@pytest.mark.slow
 def test_a_named_pattern_alone_finds_what_it_finds_written_out() -> None:
     said: list[str] = []
     result = one_layer([100, 400], 2_000, 2, 1, False, said.append, keys=10)
@@ -305,6 +308,7 @@ def test_a_named_pattern_alone_finds_what_it_finds_written_out() -> None:
     assert len(said) == 7
 
 
+@pytest.mark.slow
 def test_other_rows_of_a_named_pattern_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.hierarchy import one_layer as module
 

@@ -160,6 +160,7 @@ def test_drivers_take_one_order_after_the_other() -> None:
 STOCK = stock(1, 2_000, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [Shape(40), Shape(40, kleene=0.0), Shape(40, kleene=1.0, length=10), Shape(40, kleene=1.0, depth=5)]
 )
@@ -225,6 +226,7 @@ def test_each_transition_of_a_core_is_of_all_its_queries(kleene: float) -> None:
     assert len(set(found.transitions.values())) > 15
 
 
+@pytest.mark.slow
 def test_types_follow_each_other_in_one_order_in_all_queries() -> None:
     """A template of queries without Kleene has no cycle."""
     plans = plans_of(STOCK.schema, workload(STOCK, Shape(120, kleene=0.0), 1))

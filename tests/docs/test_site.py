@@ -78,6 +78,7 @@ def test_every_parameter_of_the_exported_functions_is_explained() -> None:
     assert left_out == ["hybrid.matches: connection", "hybrid.matches: tables", "hybrid.plan: text"]
 
 
+@pytest.mark.slow
 def test_what_methods_return_is_in_the_reference() -> None:
     ours = {
         node.name for path in modules(ROOT).values() for node in ast.parse(path.read_text(encoding="utf-8")).body

@@ -224,6 +224,7 @@ CALLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows_per_match", "seed"),
     [(ROWS[0], 0), *(pytest.param(*rest, marks=pytest.mark.slow) for rest in ((ROWS[0], 1), (ALL, 2), (ALL, 3)))],

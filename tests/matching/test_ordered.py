@@ -167,6 +167,7 @@ def test_a_state_is_restored_in_the_middle_of_a_window() -> None:
     assert rows_of(plan, [*out, matcher.advance(None)]) == both(plan, events)
 
 
+@pytest.mark.slow
 def test_closed_windows_leave_no_memory() -> None:
     matcher = make_matcher(plan_of(statement("A+", 4, 2, partition="g", conditions=RISING)))
     assert isinstance(matcher, KernelMatcher)
@@ -194,6 +195,7 @@ def test_explain_says_ordered() -> None:
     assert "trees find them" in shown
 
 
+@pytest.mark.slow
 def test_a_long_window_costs_little_more_an_event() -> None:
     """Before: each event looked at all of its window, so 8,000 of them took 64 times as long as 1,000."""
     plan = plan_of(statement("A+", 100, 100, conditions=RISING, measures="COUNT(MATCHES) AS n, SUM(A.v) AS s"))

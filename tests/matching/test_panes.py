@@ -95,6 +95,7 @@ def test_a_worked_example() -> None:
     assert rows == [(k * SECOND, (k + 60) * SECOND, *rest) for k, *rest in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(("within", "slide"), [(64, 1), (125, 2)])
 def test_numbers_are_exact_at_any_size(size: int, within: int, slide: int) -> None:
@@ -131,6 +132,7 @@ def test_what_no_trend_leads_to_has_no_number() -> None:
     assert {r[2] for r in rows} == {1}
 
 
+@pytest.mark.slow
 def test_idle_partitions_and_closed_windows_leave_no_memory() -> None:
     matcher = make_matcher(plan_of(statement("A+", 60, 1, partition="g")))
     assert isinstance(matcher, KernelMatcher)

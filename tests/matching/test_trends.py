@@ -278,6 +278,7 @@ def test_sums_of_doubles_that_are_not_finite() -> None:
     assert exactly_added([1e308, 1e308, -1e308]) == exactly_added(few_doubles([1e308, 1e308, -1e308])) == 1e308
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(events=rows(10), group=st.sampled_from(("", "g", "h", "g, h")), cut=st.integers(0, 3))
 def test_parts_of_some_partitions_each_are_the_rows_of_all(events: list[Row], group: str, cut: int) -> None:

@@ -36,6 +36,11 @@ def drawn_alike(check: F) -> F:
     return seed(1)(check) if settings().derandomize else check
 
 
+def is_quick() -> bool:
+    """Whether so few examples are drawn that what is rare may be missing among them."""
+    return settings.get_current_profile_name() == "quick"
+
+
 def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 4) -> None:
     """Runs a property, and again on other examples until it has met what it is to meet. Which examples are drawn also
     depends on the numbers in the sources of all loaded modules, so what is rare may be missing among the first ones."""
@@ -45,11 +50,25 @@ def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 
             return
 
 
+def drawn_until_told(check: Callable[[], None], tell: Callable[[], None], most: int = 4) -> None:
+    """Runs a property, and again on other examples while `tell` finds that too few of them say something."""
+
+    def told() -> bool:
+        try:
+            tell()
+        except AssertionError:
+            return False
+        return True
+
+    drawn_until(check, told, most)
+    tell()
+
+
 def variants(*values: T) -> Sequence[T]:
     """What each example of a property is to meet, such as values of a constant: in the quick suite only the first.
 
     A property goes through them inside, since drawing an example and asking the reference cost as much as a variant."""
-    return values[:1] if settings.get_current_profile_name() == "quick" else values
+    return values[:1] if is_quick() else values
 
 
 @contextmanager

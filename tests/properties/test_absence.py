@@ -23,6 +23,7 @@ from tests.properties.comparing import (
     Answer,
     answer_of,
     compare_at_every_step,
+    drawn_until_told,
     kernel_of,
     kernels_of,
     reference_of,
@@ -98,6 +99,9 @@ class Tally:
 
     def report(self, record_property: Callable[[str, object], None]) -> None:
         record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
+        self.check()
+
+    def check(self) -> None:
         for what in ("a match", "changed by the negation", "on the match so far"):
             assert 5 * self.counts[what] >= self.counts["examples"], what
 
@@ -118,7 +122,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
         assert answer_of(run(kernel, rows, size)) == expected
         tally.add(plan, rows, expected)
 
-    check()
+    drawn_until_told(check, tally.check)
     tally.report(record_property)
 
 

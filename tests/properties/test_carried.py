@@ -23,7 +23,7 @@ from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import Variable
 from query.plan.plan import AfterMatch, Define, Measure, Plan
 from tests.engines import matcher_by
-from tests.properties.comparing import FEWER, by_reference, constant, program_of, run, variants
+from tests.properties.comparing import FEWER, by_reference, constant, drawn_until, program_of, run, variants
 from tests.properties.test_skip_till import skipping
 from tests.properties.test_specialised import swapped
 from tests.strategies import SQL_SELECTIONS, TS, Row, S, V, X, events, plans, row_local, sometimes, variables
@@ -97,9 +97,10 @@ def test_runs_that_carry_what_measures_read_equal_the_reference(
         counts["positions carried"] += isinstance(matcher.engine, RunBlocks) and bool(matcher.engine.program.carries)
         counts["a chain"] += matcher.chosen.chain is not None
 
-    check()
+    met = ("a match", "carried", "positions carried", "a chain")
+    drawn_until(check, lambda: all(counts[what] for what in met))
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
-    for what in ("a match", "carried", "positions carried", "a chain"):
+    for what in met:
         few = counts["examples"] < 100  # of which a share says little
         assert 6 * counts[what] >= counts["examples"] or (few and counts[what]), what
 
@@ -112,12 +113,13 @@ def test_so_do_those_of_a_kernel_written_for_the_program() -> None:
     @given(rows=events(min_size=4), plan=carried(), size=st.sampled_from((1, 4, 100)), swap=st.integers(0, 6))
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = bare(plan)
-        assume(isinstance(matcher.engine, RunBlocks))
+        # Before: a kernel was written out with the order of texts, which has no place in it, and could not be run.
+        assume(isinstance(matcher.engine, RunBlocks) and matcher.engine.specialises)
         found = rows_of(swapped(matcher, rows, size, swap))
         assert found == reference_rows(plan, rows)
         counts["a match"] += bool(found)
 
-    check()
+    drawn_until(check, lambda: counts["a match"] > 0)
     assert counts["a match"] > 0
 
 

@@ -118,6 +118,7 @@ def statements(draw: st.DrawFn) -> tuple[str, str]:
     return over(named, sase) if named else sase, over(named, sql) if named else sql
 
 
+@pytest.mark.slow
 @settings(max_examples=max(40, settings().max_examples // 5))
 @given(statements())
 def test_a_sase_statement_is_its_sql(texts: tuple[str, str]) -> None:

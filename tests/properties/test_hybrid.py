@@ -22,7 +22,7 @@ from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.hybrid.ends import opened_again
-from tests.properties.comparing import by_reference
+from tests.properties.comparing import by_reference, drawn_until
 from tests.strategies import Row
 
 SECOND_US = 1_000_000
@@ -264,5 +264,5 @@ def test_files_spilling_and_a_kill_or_restart_change_nothing(tmp_path_factory: p
         assert watched(case, *how, on_disk)[0] == naive(case)
         examples["killed"] += killed and restart <= len(case.cuts)
 
-    check()
+    drawn_until(check, lambda: examples["killed"] > 0)
     assert examples["killed"] > 0

@@ -18,7 +18,7 @@ from query.language.ast import Selection
 from query.plan.expression import Expression, MatchNumber, Navigation, walk
 from query.plan.plan import Define, Plan
 from tests.events import batch_of
-from tests.properties.comparing import Answer, answer_of, drawn_alike, drawn_until, kernel_of, reference_of
+from tests.properties.comparing import Answer, answer_of, drawn_alike, drawn_until, is_quick, kernel_of, reference_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import BOUNDS, SCHEMA, SKIP_TILL, K, Row, events, plans, row_local
 
@@ -94,10 +94,10 @@ def test_forgetting_idle_keys_changes_nothing(
             assert without_numbers(ours) == without_numbers(expected)
 
     names = ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists")
-    drawn_until(check, lambda: settings().max_examples < 200 or all(forgotten[name] > 50 for name in names))
+    drawn_until(check, lambda: is_quick() or all(forgotten[name] > 50 for name in names))
     record_property("examples", ", ".join(f"keys forgotten by {name} {count:,}" for name, count in forgotten.items()))
     assert sum(forgotten.values()) > 100
-    if settings().max_examples >= 200:
+    if not is_quick():
         for name in names:
             assert forgotten[name] > 50, name
 

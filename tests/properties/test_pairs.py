@@ -76,6 +76,7 @@ def test_a_condition_over_two_rows_is_what_duckdb_computes(part: int) -> None:
     assert seen["kernel"] > EXPRESSIONS // PARTS // 3, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [
     "coalesce(A.q, 5) > 4", "lower(A.s) IS NULL", "lower(coalesce(A.s, 'X')) = 'x'", "A.u::DATE IS NULL",
     "v > coalesce(round(A.v * 2, 1), 0)", "greatest(A.v, v) = v", "hour(coalesce(A.u, u)) = hour(u)", "s < A.s",
@@ -137,6 +138,7 @@ def test_what_cannot_be_computed_of_a_row_fails_where_it_is_read() -> None:
             hybrid.sql(text.format("v = 9 AND A.s::INT > 1"), t=table)
 
 
+@pytest.mark.slow
 def test_values_of_any_type_may_be_given_to_functions() -> None:
     con = duckdb.connect()
     con.execute("""CREATE TABLE t AS SELECT i // 2 AS k, i AS n, (i % 7)::HUGEINT * 10000000000000000000000 AS h,

@@ -102,7 +102,8 @@ def test_panes_give_the_rows_of_windows_that_are_counted_one_by_one(
         counts["more than one block"] += len({of[0] for of in found[0]}) > 2 * windows[0]
         counts["large numbers"] += any(isinstance(v, int) and abs(v) > 2**80 for of in found[0] for v in of)
 
-    drawn_until(check, lambda: min(counts["more than one block"], counts["large numbers"]) > 0, 12)
+    met = {"panes": 10, "more than one block": 0, "large numbers": 0}
+    drawn_until(check, lambda: all(counts[name] > n for name, n in met.items()), 12)
     for name, n in counts.most_common():
         record_property(name, n)
     assert counts["panes"] > 10

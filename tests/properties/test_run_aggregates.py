@@ -38,6 +38,7 @@ def asked(condition: str, pattern: str, selection: str, after: str) -> str:
         AFTER MATCH {after} PATTERN ({pattern}) SELECTION {selection} DEFINE A AS w < 500, B AS {condition})"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_engines_agree_with_the_reference(condition: str) -> None:
     random = Random(condition)

@@ -25,6 +25,7 @@ from tests.properties.comparing import (
     answer_of,
     compare_at_every_step,
     constant,
+    drawn_until_told,
     kernel_of,
     kernels_of,
     reference_of,
@@ -131,6 +132,9 @@ class Tally:
 
     def report(self, record_property: Callable[[str, object], None]) -> None:
         record_property("examples", ", ".join(f"{what} {count:,}" for what, count in self.counts.items()))
+        self.check()
+
+    def check(self) -> None:
         for what in ("a match", "rows passed over", "by a graph"):
             few = 10 if self.counts["examples"] < 100 else 5  # of few examples a share says little
             assert few * self.counts[what] >= self.counts["examples"], what
@@ -149,7 +153,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
                 assert answer_of(run(kernels(), rows, size)) == expected, f"ROOM {room}"
         tally.add(plan, rows, expected)
 
-    check()
+    drawn_until_told(check, tally.check)
     tally.report(record_property)
 
 

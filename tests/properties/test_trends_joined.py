@@ -222,5 +222,5 @@ def test_files_and_a_kill_or_restart_change_nothing(tmp_path_factory: pytest.Tem
         assert in_order(watched(case, *how, on_disk)[0]) == naive(case, examples)
         examples["killed"] += killed and restart <= len(case.cuts)
 
-    check()
+    drawn_until(check, lambda: examples["killed"] > 0)
     assert examples["killed"] > 0

@@ -293,6 +293,7 @@ EVENTS = st.lists(
 ).map(lambda events: sorted(events, key=lambda e: e["time"]))  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples * 3 // 5)
 @given(queries(), EVENTS)
 def test_random_trends_are_those_of_the_independent_check(query: tuple[str, Query, bool], events: list[Event]) -> None:

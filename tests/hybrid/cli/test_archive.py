@@ -126,6 +126,7 @@ def test_search(market, tmp_path):
         run("search", V, "-d", market, "--from", "some day")
 
 
+@pytest.mark.slow
 def test_events_before_1970_expire(tmp_path: Path) -> None:
     # Before: `verify --deep` called what had expired lost, for the time until which was not kept.
     with hybrid.connect(tmp_path / "db") as db:
@@ -142,6 +143,7 @@ def test_events_before_1970_expire(tmp_path: Path) -> None:
         assert db.sql("SELECT count(*) AS n FROM old").arrow().to_pylist() == [{"n": 20}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "owner", "work"),
     [

@@ -37,6 +37,7 @@ def test_a_text_of_semicolons() -> None:
             hybrid.sql(text)
 
 
+@pytest.mark.slow
 def test_tables_of_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "A.NDJSON"
     file.write_text(ROWS)
@@ -109,6 +110,7 @@ def test_stdin_as_a_table(kind: str) -> None:
     assert ran("sql", FALLS, "-t", "ticks=-", "-f", "csv", stdin=data)[:2] == (0, '"low"\n2\n')
 
 
+@pytest.mark.slow
 def test_stdin_as_a_query_and_files_by_a_pattern(tmp_path: Path) -> None:
     first, second = ROWS.splitlines(keepends=True)
     (tmp_path / "day1.ndjson").write_text(first)
@@ -142,6 +144,7 @@ def test_completion_knows_tables_columns_and_words() -> None:
     assert all_of("m.pr") == ["m.price"]
 
 
+@pytest.mark.slow
 def test_people_get_prompts_history_and_ctrl_c_leaves_a_statement(tmp_path: Path) -> None:
     main, side = pty.openpty()
     env = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "PYTHONUNBUFFERED": "1"}

@@ -445,6 +445,7 @@ def test_a_copy_has_the_patterns(tmp_path):
         assert db.patterns() == {}
 
 
+@pytest.mark.slow
 def test_patterns_in_a_store(tmp_path):
     with s3_server(tmp_path / "s3") as server:
         with hybrid.connect("s3://bucket/db", storage_options=server.options, maintenance=False) as db:
@@ -480,6 +481,7 @@ def test_a_file_of_patterns_that_is_spoilt(tmp_path, content, reason):
 # ---- the command line
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path):
     where = ("-d", str(tmp_path / "db"))
     opened(tmp_path / "db", EVENTS).close()

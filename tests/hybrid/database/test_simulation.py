@@ -82,6 +82,7 @@ def opened(path: Path) -> tuple[Database, dict[str, Any]]:
     return db, {name: db.watch(text, name=name, evidence=True) for name, text in QUERIES.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])])
 def test_bad_weather(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None], seed: int

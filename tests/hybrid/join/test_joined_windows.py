@@ -226,6 +226,7 @@ def test_a_number_that_is_too_large_ends_the_query_with_its_reason() -> None:
         hybrid.sql(ASKED.format("pa.n", "JOIN", windows, "pa.g = pl.g"), events=table(read_rows(many)))
 
 
+@pytest.mark.slow
 def test_windows_of_large_ranges_are_asked_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a search in its place, and without an answer of it. tests/archive/spark/test_large_ranges.py asks Spark."""
     text = ASKED.format("pl.at, pa.*", "LEFT JOIN", WINDOWS, "pa.n > 0")

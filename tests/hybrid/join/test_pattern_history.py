@@ -64,6 +64,7 @@ def rows(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_those_that_a_stream_has_kept(tmp_path: Path, pattern: str) -> None:
     kinds = [("", ""), ("LEFT", ""), ("SEMI", ""), ("ANTI", ""), ("NEAREST", ""), ("", PA), ("ANTI", PA)]
@@ -93,6 +94,7 @@ def test_rows_are_those_that_a_stream_has_kept(tmp_path: Path, pattern: str) -> 
             assert rows(db.sql(query("visit", *kind)).arrow()) == sorted(found["visit", kind])
 
 
+@pytest.mark.slow
 def test_a_restart_in_between(tmp_path: Path) -> None:
     rest, found = clicks(), []
     text = query("visit", "LEFT")
@@ -111,6 +113,7 @@ def test_a_restart_in_between(tmp_path: Path) -> None:
         assert sorted(found) == rows(db.sql(text).arrow())
 
 
+@pytest.mark.slow
 def test_evidence_has_the_rows(tmp_path: Path) -> None:
     with database(tmp_path / "db", "all matches") as db:
         live = db.watch(query("visit", ""))
@@ -158,6 +161,7 @@ TWO = """SELECT * FROM {of} MATCH_RECOGNIZE (PARTITION BY person ORDER BY seen
     DEFINE L AS pages >= F.pages)"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["all matches", "a negation at the end", "two streams"])
 def test_rows_joined_with_the_rows_of_a_pattern_feed_another(tmp_path: Path, pattern: str) -> None:
     # Before: HQ500.

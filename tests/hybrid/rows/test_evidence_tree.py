@@ -90,6 +90,7 @@ class Outline(HTMLParser):
         self.lines.append((self.depth, data))
 
 
+@pytest.mark.slow
 def test_four_layers_open_down_to_events_in_python_notebooks_and_on_the_command_line(tmp_path: Path) -> None:
     tree = hybrid.sql(FOUR, seen=MORE).tree()
     assert str(tree) == repr(tree) == FOUR_SHOWN

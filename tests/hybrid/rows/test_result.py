@@ -212,6 +212,7 @@ def test_a_match_of_one_event_lies_in_its_series() -> None:
     assert axes.get_title(loc="left") == "id 0, 2024-03-01 10:20:00"  # before: 0
 
 
+@pytest.mark.slow
 def test_the_same_plot_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / name)

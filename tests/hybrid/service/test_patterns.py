@@ -51,6 +51,7 @@ def test_patterns_are_created_and_kept(tmp_path: Path) -> None:
         assert set(db.patterns()) == {"deep", "fall"}
 
 
+@pytest.mark.slow
 def test_a_changed_pattern_replaces_the_queries_that_use_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, NAMED)
     source = bench.start()

@@ -56,6 +56,7 @@ def rows(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
+@pytest.mark.slow
 def test_the_reference_agrees() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
@@ -64,6 +65,7 @@ def test_the_reference_agrees() -> None:
     assert found > 10
 
 
+@pytest.mark.slow
 def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database) -> None:
     expected = rows(hybrid.sql(TEXT, seen=SEEN).arrow())
     assert len(expected) > 100
@@ -81,6 +83,7 @@ def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database) -> N
     assert rows(db.backtest(TEXT, BEGIN, BEGIN + dt.timedelta(days=1)).arrow()) == expected
 
 
+@pytest.mark.slow
 def test_a_restart_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
     expected = rows(hybrid.sql(TEXT, seen=SEEN).arrow())
     live: list[str] = []
@@ -110,6 +113,7 @@ CLAUSES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "after"), CLAUSES)
 def test_clauses_mean_one_thing_on_every_path(tmp_path: Path, pattern: str, after: str) -> None:
     """Live with restarts, over the archive and in a backtest, as in the table; and as by the reference."""
@@ -162,6 +166,7 @@ def test_a_live_query_goes_on_after_a_skip_that_would_not_move_on(db: Database) 
     assert alerts.stats()["skips_stuck"] > 100
 
 
+@pytest.mark.slow
 def test_history_is_searched_for_boxes(db: Database) -> None:
     """For each alarm the thefts of the five minutes before it, by the same key: those of a table cut to that range."""
     db.push("seen", SEEN)
@@ -183,6 +188,7 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
+@pytest.mark.slow
 def test_layers_read_one_entry_of_with() -> None:
     # Before: HQ200, the patterns of boxes did not see the entries before them.
     some = "SELECT * FROM seen WHERE k < 5"
@@ -203,6 +209,7 @@ def test_layers_read_one_entry_of_with() -> None:
     few = thefts.filter(pc.less(thefts["k"], 5))
     assert 30 < len(few) < len(thefts)
     assert rows(hybrid.sql(of_some, seen=SEEN).arrow()) == rows(few)
+@pytest.mark.slow
 def test_a_new_version_goes_on_in_the_middle() -> None:
     """With other measures it has the state of the old one; else the events of the last WITHIN are read again."""
     # Before: it needed all events since the old one began, with whatever change.
@@ -232,6 +239,7 @@ def new_versions(db: Database) -> None:
     assert rows(old.fetch()) == rows(hybrid.sql(TEXT, seen=SEEN).arrow())
 
 
+@pytest.mark.slow
 def test_patterns_of_boxes_go_on_when_events_are_gone() -> None:
     """The visit of a new kind of theft began before it."""
     kinds = ["x", *("z" * 14), "y", "p"]
@@ -284,6 +292,7 @@ def test_a_live_pattern_that_keeps_everything_says_so(db: Database) -> None:
             db.watch(text.format(f"WITHIN INTERVAL 9 SECOND SELECTION {selection}")).close()
 
 
+@pytest.mark.slow
 def test_an_error_in_the_condition_of_a_box_shows_it_as_written(db: Database) -> None:
     # Before: in: ((#kind = 1) AND ((1 // (visit.n - 2)) > 0)).
     text = f"WITH visit AS ({VISIT}) {THEFT.replace('ON n < 4', 'ON 1 // (n - 2) > 0 AND v > 1')}"

@@ -92,6 +92,7 @@ LONG = f"""WITH visit AS (SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORD
      .replace("(A V W B)", "(A V B{1,2})").replace("W AS PATTERN visit, ", "").replace("60 SECOND", "20 SECOND")}"""
 
 
+@pytest.mark.slow
 def test_matches_of_different_variables_are_those_of_layers(
     db: Database, as_layers: Callable[[], None], pushed: list[int]
 ) -> None:
@@ -111,6 +112,7 @@ def test_matches_of_different_variables_are_those_of_layers(
     assert len(shown[0]) > 100
 
 
+@pytest.mark.slow
 def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database, pushed: list[int]) -> None:
     expected = ordered(hybrid.sql(TEXT, seen=SEEN).arrow())
     alerts = db.watch(TEXT)
@@ -130,6 +132,7 @@ def test_live_archive_and_backtest_give_the_rows_of_the_table(db: Database, push
         assert sorted(ordered(text.arrow())) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_restart_in_the_middle_loses_and_doubles_nothing(
     tmp_path: Path, as_layers: Callable[[], None], changed: bool
@@ -155,6 +158,7 @@ def test_a_restart_in_the_middle_loses_and_doubles_nothing(
     assert sorted(live) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_history_is_searched_for_boxes(db: Database, as_layers: Callable[[], None], pushed: list[int]) -> None:
     db.push("seen", SEEN)
     text = f"""WITH visit AS ({VISIT})

@@ -88,6 +88,7 @@ def test_a_database(db: Database) -> None:
     assert rows(db.backtest(ORDER, BEGIN, BEGIN + dt.timedelta(hours=1)).arrow()) == expected()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_live_in_any_interleaving_and_after_restarts(tmp_path: Path, seed: int) -> None:
     rng, found = Random(seed), []
@@ -114,6 +115,7 @@ def test_live_in_any_interleaving_and_after_restarts(tmp_path: Path, seed: int) 
     assert found == expected()
 
 
+@pytest.mark.slow
 def test_evidence_is_of_both_streams(db: Database) -> None:
     live = db.watch(ORDER)
     db.push("clicks", SEEN)
@@ -153,6 +155,7 @@ SEEN_HOME += """ AS pl SEMI JOIN HISTORY OF clicks FROM pl.began - INTERVAL 12 S
     ON pa.person = pl.person AND pa.page = 'home'"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_orders", [False, True])
 def test_boxes_joined_with_history_over_other_streams(of_orders: bool) -> None:
     text = f"WITH visit AS ({SEEN_HOME}) {ORDER}"
@@ -167,6 +170,7 @@ def test_boxes_joined_with_history_over_other_streams(of_orders: bool) -> None:
     assert found == rows(hybrid.sql(alone, both_=BOTH).arrow())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_orders", [False, True])
 def test_live_boxes_joined_with_history_over_other_streams(tmp_path: Path, of_orders: bool) -> None:
     # Before: HQ500.
@@ -248,6 +252,7 @@ def test_faults_in_a_pattern_over_an_entry_point_at_the_text() -> None:
     assert caught.value.text[fault.span.start : fault.span.end] == "pages_"
 
 
+@pytest.mark.slow
 def test_a_live_query_may_begin_in_the_past_and_join_history(db: Database) -> None:
     half = len(SEEN) // 2, len(PAID) // 2
     db.push("clicks", SEEN.slice(0, half[0]))

@@ -59,6 +59,7 @@ def test_other_columns_are_read_for_evidence(kind: str, tmp_path: Path, read: li
     assert len(read) > 1
 
 
+@pytest.mark.slow
 def test_a_select_is_read_by_columns(tmp_path: Path, read: list[tuple[str, ...]]) -> None:
     of_kinds(tmp_path)
     for text in (f"(SELECT * FROM '{tmp_path}/t.parquet')", "(SELECT * FROM t WHERE v > 0)", "t"):

@@ -124,6 +124,7 @@ def test_a_value_that_cannot_be_computed_and_is_not_read() -> None:
     assert asked(text, table) == [{"n": 7, "s": 12}]
 
 
+@pytest.mark.slow
 def test_on_the_users_connection() -> None:
     with duckdb.connect() as connection:
         connection.sql("CREATE TYPE key AS ENUM ('x', 'y')")

@@ -68,6 +68,7 @@ def written(directory: Path, rows: pa.Table, name: str = "t.parquet") -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_files_datasets_relations_and_tables_of_a_connection_flow(tmp_path: Path, flows: list[str]) -> None:
     rows = table(5_000)
     path = written(tmp_path, rows)
@@ -122,6 +123,7 @@ def test_times_that_are_null_are_an_error_or_come_last_as_ever(tmp_path: Path, f
     assert flows == ["flowing", "out of order"] * 2
 
 
+@pytest.mark.slow
 def test_few_rows_and_many_keys_are_read_whole(tmp_path: Path, flows: list[str]) -> None:
     for rows in (table(900), table(20_000, keys=15_000)):
         flowing.ROWS_MIN = min(flowing.ROWS_MIN, 1_000) if len(rows) < 1_000 else 10_000
@@ -141,6 +143,7 @@ def test_a_fault_far_behind_in_a_file_is_an_error(tmp_path: Path, flows: list[st
         hybrid.sql(FALLS.replace("FROM t", f"FROM {read}"))
 
 
+@pytest.mark.slow
 def test_a_condition_that_fails_says_what_it_says_of_a_table(tmp_path: Path) -> None:
     text = FALLS.replace("v < PREV(v)", "1000 / (v - PREV(v))::TINYINT < 0 AND (v * 1000 - n * 10)::SMALLINT < 0")
     said = []
@@ -173,6 +176,7 @@ def test_a_timeout_ends_it(tmp_path: Path) -> None:
     assert "HQ602" in str(error.value)
 
 
+@pytest.mark.slow
 @settings(max_examples=max(10, settings().max_examples // 8))
 @given(st.data())
 def test_any_rows_in_any_files_give_the_rows_of_the_table(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
@@ -219,6 +223,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert most[1] - most[0] < 6_000_000 * 24 // 1024 // 2, most  # half of what the columns take
 
 
+@pytest.mark.slow
 def test_inputs_without_rows(tmp_path: Path) -> None:
     connection = duckdb.connect()
     connection.execute("CREATE TABLE t (n BIGINT, ts TIMESTAMP, k VARCHAR, v INTEGER)")

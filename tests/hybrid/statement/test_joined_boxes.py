@@ -43,6 +43,7 @@ def declared(db: Any, *names: str) -> Any:
     return db
 
 
+@pytest.mark.slow
 def test_the_columns_of_the_history_and_the_events_of_the_match() -> None:
     result = hybrid.sql(TEXT, e=ROWS)
     assert result.arrow().to_pylist() == WANTED
@@ -53,6 +54,7 @@ def test_the_columns_of_the_history_and_the_events_of_the_match() -> None:
     assert hybrid.sql(with_condition, e=ROWS).arrow().to_pylist() == WANTED[1:]
 
 
+@pytest.mark.slow
 def test_a_live_match_waits_for_what_lies_behind_it() -> None:
     with declared(hybrid.connect()) as db:
         alerts = db.watch(TEXT)
@@ -71,6 +73,7 @@ def test_a_live_match_waits_for_what_lies_behind_it() -> None:
 
 
 
+@pytest.mark.slow
 def test_one_that_begins_in_the_past_and_a_new_version(tmp_path: Path) -> None:
     with declared(hybrid.connect(tmp_path)) as db:
         db.push("e", ROWS[:7])

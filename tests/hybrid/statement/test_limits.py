@@ -88,6 +88,7 @@ def test_a_statement_of_a_database_and_of_the_command_line_has_a_timeout(tmp_pat
     assert "HQ602" in str(out.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [LONG, SLOW])
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 def test_ctrl_c_ends_a_statement_at_once(text: str) -> None:
@@ -123,6 +124,7 @@ def test_ctrl_c_ends_a_sort_of_the_archive(tmp_path: Path) -> None:
     timer.join()
 
 
+@pytest.mark.slow
 def test_partial_matches_take_no_more_memory_than_memory_limit() -> None:
     """Before: without a limit, 4 GB at 16,000 rows."""
     with hybrid.connect(memory_limit="200MB") as db:
@@ -153,6 +155,7 @@ with hybrid.connect(memory_limit="300MB") as db:
     assert int(kilobytes) * 1024 < 300_000_000
 
 
+@pytest.mark.slow
 def test_matches_of_one_batch_take_no_more_memory_than_memory_limit() -> None:
     text = """FROM rows MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n ALL ROWS PER MATCH AFTER MATCH NO SKIP
         PATTERN (A+) SELECTION SKIP TILL ANY MATCH DEFINE A AS p < 2.1) AS m"""
@@ -162,6 +165,7 @@ def test_matches_of_one_batch_take_no_more_memory_than_memory_limit() -> None:
     assert "more than 100 MB" in message
 
 
+@pytest.mark.slow
 def test_backtests_and_graphs_have_a_timeout_and_a_limit_of_memory() -> None:
     # Before: neither; a backtest took all the memory there was.
     text = LONG.replace("FROM rows", "SELECT * FROM ticks").replace("p > 1000", "p > 1000.0")

@@ -163,6 +163,7 @@ def test_columns_of_the_input_that_the_pattern_does_not_return() -> None:
         hybrid.sql(FALLS.replace("*", "nothing", 1).format("ticks"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "relation"])
 def test_ordered_categories_compare_in_their_order(kind: str) -> None:
     moods = ["low", "fair", "high"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,9 +56,13 @@ def text(pattern: str, after: str, rows: str, keys: str) -> str:
     )
 
 
-@pytest.fixture(params=["by key", "gathered"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Both shortcuts for few rows, in blocks of some hundred. What they were used for is added to the list."""
+WAYS = ("by key", "gathered")
+
+
+@contextmanager
+def shortcut(way: str) -> Iterator[list[str]]:
+    """Both shortcuts for few rows, in blocks of some hundred; or that by key never. What they were used for is added to
+    the list."""
     used: list[str] = []
     of, gathered = ByKey.of, ByKey.gathered
 
@@ -68,35 +74,44 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
 
         return staticmethod(made)
 
-    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "KEYS_MANY", 2)
-    monkeypatch.setattr(by_key, "BATCH_ROWS", 300)
-    monkeypatch.setattr(ByKey, "gathered", noted("gathered", gathered))
-    monkeypatch.setattr(ByKey, "of", noted("by key", of) if request.param == "by key" else lambda *arguments: None)
-    return used
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_key, "ROWS_MIN", 0)
+        patch.setattr(by_key, "KEYS_MANY", 2)
+        patch.setattr(by_key, "BATCH_ROWS", 300)
+        patch.setattr(ByKey, "gathered", noted("gathered", gathered))
+        patch.setattr(ByKey, "of", noted("by key", of) if way == "by key" else lambda *arguments: None)
+        yield used
+
+
+@pytest.fixture(params=WAYS)
+def ways(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    with shortcut(request.param) as used:
+        yield used
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("order", ["time", "key", "shuffled", "ties"])
-def test_the_same_rows_in_the_same_order(pattern: str, order: str, ways: list[str]) -> None:
+def test_the_same_rows_in_the_same_order(pattern: str, order: str) -> None:
     for seed, (after, rows) in enumerate((a, r) for a in AFTER for r in ROWS):
         if "SKIP TO LAST B" in after and ("B+" not in PATTERNS[pattern] or "SELECTION" in PATTERNS[pattern]):
             continue
         if "SELECTION" in PATTERNS[pattern] and (rows != ROWS[0] or after != AFTER[1]):
             continue
         query, events = text(pattern, after, rows, "k" if seed % 2 else "k, j"), table(seed, order)
-        found = hybrid.sql(query, t=events).arrow().to_pylist()
-        ways_used = set(ways)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(by_key, "ROWS_MIN", 1 << 17)
-            expected = hybrid.sql(query, t=events).arrow().to_pylist()
+        expected = hybrid.sql(query, t=events).arrow().to_pylist()  # so few rows are matched without a shortcut
+        by_repr = sorted(expected, key=repr)
         assert expected or pattern in ("first row", "next row")
-        if "by key" in ways_used:  # matches come key by key
-            found, expected = sorted(found, key=repr), sorted(expected, key=repr)
-        assert found == expected, (after, rows)
+        for way in WAYS:
+            with shortcut(way) as used:
+                found = hybrid.sql(query, t=events).arrow().to_pylist()
+            if "by key" in used:  # matches come key by key
+                assert sorted(found, key=repr) == by_repr, (after, rows)
+            else:
+                assert found == expected, (way, after, rows)
 
 
+@pytest.mark.slow
 def test_many_keys_are_gathered_and_keep_the_order_of_matches(ways: list[str]) -> None:
     for order in ("time", "shuffled", "ties"):
         events = table(7, order)
@@ -105,6 +120,7 @@ def test_many_keys_are_gathered_and_keep_the_order_of_matches(ways: list[str]) -
     assert "gathered" in ways
 
 
+@pytest.mark.slow
 def test_evidence_is_that_of_the_rows_as_given(ways: list[str]) -> None:
     for order in ("time", "key", "shuffled", "ties"):
         result = hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=table(3, order))
@@ -120,6 +136,7 @@ def test_evidence_is_that_of_the_rows_as_given(ways: list[str]) -> None:
             assert evidence.filter(pa.compute.equal(evidence.column("row"), row)).num_rows == line["c"]
 
 
+@pytest.mark.slow
 def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -> None:
     query = text("V", AFTER[0], ROWS[0], "k").replace("B AS x", "B AS CAST(t AS INTEGER) < 9 AND x")
     events = table(5, "time")

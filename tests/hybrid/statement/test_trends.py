@@ -52,6 +52,7 @@ def test_numbers_of_any_size_are_numbers_in_sql() -> None:
     assert only == {"n": 1, "d": 1.0}
 
 
+@pytest.mark.slow
 def test_numbers_of_any_size_on_the_users_connection() -> None:
     with duckdb.connect() as connection:
         connection.sql("CREATE TYPE mood AS ENUM ('A', 'B')")

@@ -116,11 +116,13 @@ def test_rows_of_several_queries_that_share_the_pattern_that_fails() -> None:
             assert [row["a"] for row in rows_and_error(live[2])[0]] == list(range(13))  # row 15 follows 13
 
 
+@pytest.mark.slow
 def test_rows_of_windows_before_a_failing_row_come_out_of_an_engine_of_its_own() -> None:
     text = f"{FROM_TICKS}{QUERIES['windows']}) AS m"
     assert answer(text, [20], "none") == answer(text, list(range(1, 21)), "none") == answer(text, [20])
 
 
+@pytest.mark.slow
 def test_rows_of_a_pattern_over_rows_come_out_before_a_failure_of_either() -> None:
     fails = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS i"
     holds = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v >= 0) AS i"
@@ -166,6 +168,7 @@ def test_rows_before_a_failing_row_are_joined_with_history() -> None:
     assert answer(text, [20]) == one_by_one
 
 
+@pytest.mark.slow
 def test_another_query_goes_on_and_a_restart_gives_the_same_rows(tmp_path: Path) -> None:
     fails, holds = f"{FROM_TICKS}{QUERIES['lists']}) AS m", f"{FROM_TICKS}MEASURES LAST(v) AS b PATTERN (A B)) AS m"
     expected = answer(fails, [20])

@@ -150,6 +150,7 @@ def test_a_push_is_accepted_again_as_soon_as_there_is_space(tmp_path: Path, monk
         assert alerts.fetch().equals(wanted.fetch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["push", "fetch"])
 def test_a_ctrl_c_anywhere_leaves_no_lock_and_loses_no_row(step: str, tmp_path: Path) -> None:
     """At every line of the alerts and of their files that a push or a fetch reaches."""

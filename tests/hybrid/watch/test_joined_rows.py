@@ -54,6 +54,7 @@ def hits(db: Database) -> tuple[str, int]:
     return str(entry["watermark"])[-8:], entry["events"]
 
 
+@pytest.mark.slow
 def test_rows_wait_for_their_history_and_hold_later_ones_back(db: Database) -> None:
     # Before: HQ500.
     db.watch(HIT, into="hits")
@@ -113,6 +114,7 @@ def test_every_kind_of_join(db: Database, kind: str, history: str) -> None:
     assert db.backtest(text, START).arrow().to_pylist() == wanted
 
 
+@pytest.mark.slow
 def test_of_a_named_pattern(db: Database) -> None:
     db.create_pattern("hit", HIT)
     over = OVER.format("hit").replace("ORDER BY t ", "ORDER BY t1 ")

@@ -176,6 +176,7 @@ def test_a_spoilt_record_fails_the_query_and_says_so(tmp_path: Path) -> None:
         assert db.streams()["ticks"]["accepted"] == 1200
 
 
+@pytest.mark.slow
 def test_what_was_read_back_is_told_at_the_end_too(tmp_path: Path) -> None:
     with opened(tmp_path / "db", "20KB") as db:
         alerts = watched(db, named=False)

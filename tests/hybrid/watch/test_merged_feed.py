@@ -91,6 +91,7 @@ def visits(alerts: Alerts) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_ten_queries_search_a_pattern_once(db: Database) -> None:
     # Before: each of them searched it.
     live = [db.watch(text) for text in TEXTS]
@@ -101,6 +102,7 @@ def test_ten_queries_search_a_pattern_once(db: Database) -> None:
         assert visits(alerts) == {"events": len(SEEN), "queries": 10}
 
 
+@pytest.mark.slow
 def test_queries_that_name_the_streams_in_another_order(db: Database) -> None:
     rng = Random(5)
     drawn = [{"ts": BEGIN + dt.timedelta(seconds=i), "k": rng.choice("pq"), "v": rng.randrange(9)} for i in range(400)]
@@ -125,6 +127,7 @@ def of_part(text: str, seen: dict[str, int]) -> list[str]:
     return rows(hybrid.sql(f"WITH visit AS ({VISIT}) {text}", clicks=clicks, orders=orders).arrow())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, "20KB")])
 def test_queries_come_and_go_with_restarts_between(tmp_path: Path, seed: int, limit: str | None) -> None:
     """Each has the rows of the events pushed since it came, in their order, and in the end all read one pattern."""
@@ -166,6 +169,7 @@ def test_queries_come_and_go_with_restarts_between(tmp_path: Path, seed: int, li
         assert found[name] == of_part(text, seen)
 
 
+@pytest.mark.slow
 def test_a_query_that_comes_while_events_wait_reads_the_pattern_of_others_once_they_are_through(db: Database) -> None:
     first = db.watch(ORDER)
     parts = push_all(db)
@@ -180,6 +184,7 @@ def test_a_query_that_comes_while_events_wait_reads_the_pattern_of_others_once_t
     assert visits(first)["queries"] == 2
 
 
+@pytest.mark.slow
 def test_a_new_version_goes_on(db: Database) -> None:
     live, beside = db.watch(ORDER), db.watch(order(2))
     parts = push_all(db)
@@ -207,6 +212,7 @@ def eval_row(text: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_fresh_version_goes_on_with_the_pattern(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("clicks", {"ts": "TIMESTAMP", "person": "VARCHAR", "page": "VARCHAR"}, time="ts",
@@ -228,6 +234,7 @@ def test_a_fresh_version_goes_on_with_the_pattern(tmp_path: Path) -> None:
         assert visits(new)["events"] > len(SEEN) // 2
 
 
+@pytest.mark.slow
 def test_a_query_that_begins_in_the_past_reads_the_pattern_of_others_later(db: Database) -> None:
     first, parts = db.watch(ORDER), push_all(db)
     for _ in range(8):
@@ -240,6 +247,7 @@ def test_a_query_that_begins_in_the_past_reads_the_pattern_of_others_later(db: D
     assert visits(second)["queries"] == 2
 
 
+@pytest.mark.slow
 def test_a_wrong_time_is_taken_back(db: Database) -> None:
     first, second = db.watch(ORDER), db.watch(order(2))
     parts = push_all(db)
@@ -256,6 +264,7 @@ def test_a_wrong_time_is_taken_back(db: Database) -> None:
     assert rows(second.fetch())[-20:] == wanted(order(2))[-20:]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_chains_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release before this one kept such a query in a chain of its own: it goes through its events once more."""
     found: list[str] = []
@@ -280,6 +289,7 @@ def test_a_checkpoint_with_chains_is_read(tmp_path: Path, monkeypatch: pytest.Mo
         assert visits(live)["queries"] == 1
 
 
+@pytest.mark.slow
 def test_a_query_ends_with_its_streams(db: Database) -> None:
     first, second = db.watch(ORDER), db.watch(order(2))
     for _ in push_all(db):
@@ -292,6 +302,7 @@ def test_a_query_ends_with_its_streams(db: Database) -> None:
     assert len(BOTH) == len(SEEN) + len(PAID)
 
 
+@pytest.mark.slow
 def test_one_that_fails_leaves_the_others(db: Database) -> None:
     bad = ORDER.replace("O AS page > 2", "O AS CAST(person AS BIGINT) > 2")
     first, failing = db.watch(ORDER), db.watch(bad)
@@ -313,6 +324,7 @@ def test_one_that_fails_while_it_reads_the_archive_fails(db: Database) -> None:
         failing.fetch()
 
 
+@pytest.mark.slow
 def test_a_new_version_that_fails_leaves_the_old_one_alone(db: Database) -> None:
     first, parts = db.watch(ORDER), push_all(db)
     for _ in range(8):

@@ -63,6 +63,7 @@ def within(db: hybrid.Database) -> None:
     assert list((Path(str(pages)) / PAGES).glob("*")) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=max(4, settings().max_examples // 25), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=4, max_size=10),
@@ -107,6 +108,7 @@ def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
                 assert found[name].evidence_batches(lines_max).read_all().equals(evidence), name
 
 
+@pytest.mark.slow
 def test_rows_that_are_put_back_come_again(tmp_path: Path) -> None:
     with opened(tmp_path / "db", LIMIT) as db, opened(None, None) as plain:
         found, wanted = watched(db, True, False), watched(plain, True, False)

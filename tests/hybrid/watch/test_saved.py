@@ -149,6 +149,7 @@ def test_a_database_of_format_1_goes_on(tmp_path):
         assert [*again.watching()] == [*QUERIES]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")  # of patterns without WITHIN
 def test_a_database_of_format_2_goes_on(tmp_path):
     """With the same rows, ids and evidence as a run without end."""

@@ -71,6 +71,7 @@ def test_live_rows_are_those_of_the_statement(size: int) -> None:
         assert db.sql(QUERY).arrow().to_pylist() == found
 
 
+@pytest.mark.slow
 def test_a_database_that_is_opened_again_goes_on_in_the_middle_of_a_window(tmp_path: Path) -> None:
     rows, found = drawn(120), []
     for begin in range(0, len(rows), 30):
@@ -129,6 +130,7 @@ def test_late_events_are_in_no_window() -> None:
         assert [r["n"] for r in alerts.fetch().to_pylist()] == ["1", "1"]
 
 
+@pytest.mark.slow
 def test_a_live_pattern_over_windows() -> None:
     """window_end is a time of the rows, with lag 0; window_start has the length of a window."""
     inner = statement("A+", 10, 10, measures="COUNT(MATCHES)::BIGINT AS n")
@@ -263,6 +265,7 @@ PAIRS = (
 )
 
 
+@pytest.mark.slow
 def test_pairs_of_and_live_and_after_a_restart(tmp_path: Path) -> None:
     """Before: an AssertionError from db.watch."""
     rows, found = drawn(160), []

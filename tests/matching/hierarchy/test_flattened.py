@@ -60,6 +60,7 @@ def test_ties_come_in_the_order_of_the_layers() -> None:
                      (("V.X", 2), ("V.Y", 5))]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_too_many_partial_matches_are_leftto_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any row of the batch is given out."""
     compares = statement("X Y", "ANY", f"{X}, {Y} AND i > X.i", measures="X.i AS n")
@@ -97,6 +98,7 @@ def test_an_error_of_a_measure_is_that_of_the_layers() -> None:
     assert errors[0] == errors[1]
 
 
+@pytest.mark.slow
 def test_states_of_both_ways_are_restored() -> None:
     of, batch = plan(), batch_of(SEEN)
     for cut in range(1, len(SEEN)):
@@ -134,6 +136,7 @@ def test_states_of_other_patterns_do_not_fit() -> None:
         one(plan(within=8)).restore(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sieved", [2, 1 << 14])
 def test_only_events_that_matches_to_come_may_have_are_kept(monkeypatch: pytest.MonkeyPatch, sieved: int) -> None:
     monkeypatch.setattr(flattened, "SIEVED_MIN", sieved)
@@ -197,6 +200,7 @@ def test_too_many_paths_are_left_to_layers(monkeypatch: pytest.MonkeyPatch) -> N
     assert matcher.why_layers == "matches have too many paths for one pattern"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [2, 1 << 14])
 def test_rows_beside_the_match_are_kept_of_each_partition(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     """Of a key that was not seen for long, too."""
@@ -231,6 +235,7 @@ def test_rows_beside_the_match_are_kept_of_each_partition(monkeypatch: pytest.Mo
     assert len(told(found)[0]) > 100
 
 
+@pytest.mark.slow
 def test_a_condition_that_fails_for_an_event_is_left_to_layers() -> None:
     """It is computed of every event; layers read it of those that come into question."""
     fails = "CAST(CASE s WHEN 'z' THEN 'none' ELSE '1' END AS INT)"

@@ -133,6 +133,7 @@ def gap_rows_of(keys: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> Even
     return EventBatch(pa.RecordBatch.from_pydict(columns), lasts, np.zeros(len(keys), np.int32), lasts, lasts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", GapPlace)
 def test_gaps_are_tested_as_by_looking_at_all_rows(place: GapPlace) -> None:
     rng, test, lies_in = np.random.default_rng(2), gap_test(place), PLACES[place][1]

@@ -28,6 +28,7 @@ def spilled(member: Member) -> list[tuple[int, int]]:
     return [(stats.out, stats.read_back) for stats in member.spills]
 
 
+@pytest.mark.slow
 def test_one_limit_is_for_all_layers() -> None:
     # Before: each layer had the whole limit.
     plan, all_of_them = plan_of(RING), events(60)

@@ -402,6 +402,7 @@ def columns(rows: list[list[Value]], kinds: tuple[Kind, ...]) -> list[tuple[np.n
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join([c.name, *map(str, c.constants)]))
 @settings(max_examples=max(20, settings().max_examples // 3))  # of several rows each
 @given(data=st.data())

@@ -197,6 +197,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True])
 @given(rows=ROWS)
 def test_a_register_means_the_same_everywhere(beside: bool, rows: list[Bound]) -> None:

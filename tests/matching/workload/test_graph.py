@@ -74,6 +74,7 @@ def test_parts_of_queries_that_share_nothing_are_together():
     assert "".join(str(made.nodes[n]) for part in made.parts for n in bits(part.nodes)) == "ACEBDF"
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates())
 def test_edges_go_to_the_same_part_or_a_later_one(template):
@@ -256,6 +257,7 @@ def test_pruning_keeps_the_lightest_path(template, of):
     assert len(pruned.nodes) <= len(full.nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates(4, 5), drawn_rates(5))
 def test_plan_is_a_partition_with_one_choice_for_closures(template, of):
@@ -265,6 +267,7 @@ def test_plan_is_a_partition_with_one_choice_for_closures(template, of):
     assert total(template, plan, of) <= total(template, unshared(template), of)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates(3, 3), drawn_rates(3))
 def test_lightest_path_is_the_lightest_of_all(template, of):
@@ -282,6 +285,7 @@ def test_lightest_path_is_the_lightest_of_all(template, of):
         assert total(template, sharing_graph(template, of, prune, None).plan, of) == pytest.approx(best)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates(3, 3), drawn_rates(3))
 def test_no_sharing_is_a_path(template, of):
@@ -312,6 +316,7 @@ def test_a_workload_of_120_queries():
     assert sorted(len(s.queries) for s in graph.plan.sets) == 12 * [10] + 10 * [12]
 
 
+@pytest.mark.slow
 def test_sequences_that_merge_late_are_found():
     # Before: 7,166 at this width, as the nodes kept were those that seem lightest if nothing is merged any more.
     drawn = random.Random(4)
@@ -419,6 +424,7 @@ def test_rates_that_differ_by_chance_have_not_moved():
     assert (found, why) == (plan, "unchanged: rates are nearly the same")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
 def test_update_is_never_worse(template, old, new):
@@ -432,6 +438,7 @@ def test_update_is_never_worse(template, old, new):
         assert total(template, found, new) <= 0.95 * total(template, plan, new)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(drawn_templates(4, 4), drawn_rates(4), drawn_rates(4))
 def test_update_takes_any_plan(template, old, new):

@@ -100,6 +100,7 @@ def test_what_no_row_can_pass_is_not_in_the_automaton() -> None:
     assert edges(Repeat(END, 1, None, True)) == ["start: "]
 
 
+@pytest.mark.slow
 def test_what_may_be_left_out_is_bounded_by_its_edges() -> None:
     # Before: hours, and all memory, for some thousand nodes with an edge from each to each later one.
     for pattern in (Repeat(Repeat(option(A), 70, 70, True), 70, 70, True), Repeat(option(A), 1600, 1600, True)):
@@ -115,6 +116,7 @@ def test_too_many_edges_are_counted_before_they_are_made(monkeypatch: pytest.Mon
         compile_plan(plan_of(sequence(Repeat(option(A), 1600, 1600, True), B)))
 
 
+@pytest.mark.slow
 @given(pattern=patterns(), least=st.integers(0, 3), more=st.none() | st.integers(0, 3), copies=st.integers(1, 4))
 def test_no_edge_is_counted_that_there_is_not(
     pattern: RowPattern, least: int, more: int | None, copies: int

@@ -32,6 +32,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_a_literal_is_the_value(value: Any) -> None:
     (found,) = duckdb.connect().execute(f"SELECT {literal(value, '$v')}").fetchall()

@@ -60,6 +60,7 @@ def test_a_box_may_have_the_name_of_its_entry() -> None:
     assert "SELECT 0" not in plan.select_sql  # before, EXPLAIN showed it
 
 
+@pytest.mark.slow
 def test_each_pattern_of_many_layers_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: once for each way to it, so that two boxes of the layer below made 2 ** 12 of them.
     bound: list[str] = []
