@@ -279,6 +279,8 @@ class KernelMatcher:
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
         new._kept, new._kept_of_all = self._kept, self._kept_of_all
+        if new._kept is not None:
+            looking_up(new.engine).forget_walks()  # lists have numbers of this one
         self.rows.remove(self)
         return new
 
