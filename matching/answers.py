@@ -62,7 +62,6 @@ class Answers:
     def __init__(self, program: Program, settings: Settings) -> None:
         self._asked = program.asked
         self._program = program
-        self._lists = Lists(program) if any(asked.rows for asked in program.asked) else None
         self._of_nothing: dict[Aggregate, pa.Array] = {}
         self._settings = settings
         self._width = 1 + max(len(asked.operands) + (asked.rows is not None) for asked in program.asked)
@@ -81,6 +80,7 @@ class Answers:
     def forget(self) -> None:
         """Forgets all answers."""
         self._used = 0
+        self._lists = Lists(self._program) if any(asked.rows for asked in self._asked) else None
         self._empty(LINES_MIN)
 
     def _empty(self, lines: int) -> None:
@@ -91,8 +91,8 @@ class Answers:
         self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray, position: Int64Array,
         mask: Int64Array, kept: KeptValues | None, nodes: int,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row. position:
-        of the rows in the row store. kept: what is kept of all rows there. nodes: how many nodes runs have."""
+        """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row.
+        position: of the rows in the row store. kept: what is kept of all rows there. nodes: how many runs have."""
         self._codes, self._seen, self._kept = codes, None, kept
         self._blocks.append((partition, feature, valid[: len(feature)], position, mask))
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
@@ -195,7 +195,9 @@ class Answers:
 
     def _of_lists(self, asked: AskedFunction, lines: np.ndarray) -> list[pa.Array]:
         """Returns the aggregates of a function at each line."""
-        assert asked.rows is not None and self._lists is not None and self._kept is not None
+        assert asked.rows is not None
+        assert self._lists is not None
+        assert self._kept is not None
         numbers, of_line = np.unique(lines[:, 1 + len(asked.operands)], return_inverse=True)
         rows, bounds = self._lists.expanded(numbers)
         columns = []
@@ -269,7 +271,8 @@ class Answers:
         back: Sequence[int | None],
     ) -> list[np.ndarray]:  # fmt: skip
         """Returns lines with lists that may be asked for soon, by all partitions."""
-        assert asked.rows is not None and self._lists is not None
+        assert asked.rows is not None
+        assert self._lists is not None
         before = len(seen.order) - len(self._blocks[-1][0])
         asking_labels = sum(
             1 << v for v, code in enumerate(self._program.code)

@@ -29,8 +29,8 @@ LISTS_MIN = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class SeenRows:
-    """The rows of the last blocks, in the order of their partitions. index: of each among all; partition: of each; of: the
-    partition's number among those that are seen; position: in the row store; mask: its row-local conditions."""
+    """The rows of the last blocks, in the order of their partitions. index: of each among all; partition: of each; of:
+    the partition's number among those that are seen; position: in the row store; mask: its row-local conditions."""
 
     index: Int64Array
     partition: Int64Array
@@ -66,7 +66,7 @@ class Lists:
         self._row = -1  # of the block: the one that asked before
 
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
-        """Returns the tables of matching.kernels.layout.ProgramArrays for the rows of a block. nodes: that runs have."""
+        """Returns tables of matching.kernels.layout.ProgramArrays for the rows of a block. nodes: that runs have."""
         self._note()
         self._partition, self._position, self._row = partition, position, -1
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)
@@ -120,8 +120,8 @@ class Lists:
     def soon(
         self, walk: int, asking: int, row: int, before: int, seen: SeenRows, size: int
     ) -> tuple[Int64Array, Int64Array]:
-        """Returns the lists that are probably asked for soon, and the places of the rows that ask. asking: the labels whose
-        conditions do; row: of the block, `before` rows are seen before it."""
+        """Returns the lists that are probably asked for soon, and the places of the rows that ask. asking: the labels
+        whose conditions do; row: of the block, `before` rows are seen before it."""
         self._same_time()
         here = before + row
         next, behind = seen.after(here)
@@ -162,8 +162,8 @@ class Lists:
         while True:
             upto, _ = seen.after(min(here + self._ahead, len(mask) - 1))
             count = lists.foresee(
-                self._lines, self._table, base, first, since, upto, here, seen.position, seen.index, joins, asks, includes,
-                ROWS_MAX, numbers, at,
+                self._lines, self._table, base, first, since, upto, here, seen.position, seen.index, joins, asks,
+                includes, ROWS_MAX, numbers, at,
             )  # fmt: skip
             if count < size or self._ahead <= 16:
                 break
@@ -178,8 +178,8 @@ def aggregated(
     sql_of: Callable[[str, str], str], of_nothing: dict[Aggregate, pa.Array],
 ) -> list[pa.Array]:  # fmt: skip
     """Returns each aggregate over each of some lists. columns: of each input, the values at the rows of all lists, one
-    after the other; bounds: of each list in them. sql_of: the SQL of a column in its type. of_nothing: the aggregates over
-    no row, as far as they are known; gets those of these."""
+    after the other; bounds: of each list in them. sql_of: the SQL of a column in its type. of_nothing: the aggregates
+    over no row, as far as they are known; gets those of these."""
     group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     table = {"k": pa.array(group), "i": pa.array(np.arange(len(group)))}
     names: dict[Expression, str] = {}

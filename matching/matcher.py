@@ -314,6 +314,8 @@ class KernelMatcher:
         new._builder, new._rows = self._builder, self._rows
         new._kept, new._kept_of_all = self._kept, self._kept_of_all
         new._numbers, new._told_us = self._numbers, self._told_us
+        if new._kept is not None:
+            looking_up(new.engine).forget_walks()  # lists have numbers of this one
         self.rows.remove(self)
         return new
 

@@ -94,7 +94,7 @@ class BufferedRuns(ABC):
     def _walks_bytes(self) -> int:
         """Returns the bytes of what walks have found."""
         tables = self._tables
-        return 32 * int(tables.tree[0, 0]) + (24 * len(tables.roots) + 8 * bool(len(tables.roots))) * self.size
+        return 32 * int(tables.tree[0, 0]) + 24 * len(tables.roots) * self.size
 
     @abstractmethod
     def _lengths(self, partition: Int64Array) -> Int64Array:

@@ -265,8 +265,9 @@ def walked(program: Program | None) -> _Walks:
         assert program is not None
         labels = sum(1 << v for v, name in enumerate(program.variables) if not walk.variables or name in walk.variables)
         over, under = walk.fraction.as_integer_ratio()
-        of_rows = walk.feature >= 0
-        place, floating = (kept_of[walk.feature], program.features[walk.feature][1].floating) if of_rows else (-1, False)
+        place, floating = -1, False
+        if walk.feature >= 0:
+            place, floating = kept_of[walk.feature], program.features[walk.feature][1].floating
         table[i] = place, labels, walk.before, walk.wanted, over, under, floating
     at, none = np.full(2, -1, np.int64), np.zeros(1, np.int64)
     return (

@@ -1,4 +1,4 @@
-"""Lists of rows, each with a number: equal lists have one number, so what DuckDB has computed of one is looked up by it.
+"""Lists of rows, each with a number: equal lists have one number, by which what DuckDB has computed is looked up.
 
 A list is the list before its last row, and this row. List 0 is empty; its line has how many lists there are, and which
 time they are counted. When there are too many all are forgotten, and numbers begin again.
@@ -26,8 +26,8 @@ def _place(table, before, row):
 
 @called
 def with_row(lines, table, before, row):
-    """Returns the list with one more row; -1: there is no room for it. table: numbers by hash, 0 none, at least twice as
-    many as lines."""
+    """Returns the list with one more row; -1: there is no room for it. table: numbers by hash, 0 none, at least twice
+    as many as lines."""
     place = _place(table, before, row)
     while table[place] != 0:
         found = table[place]
@@ -94,13 +94,14 @@ def rows_of(lines, numbers, bounds, rows):
 def foresee(
     lines, table, base, first, since, upto, here, position, index, joins, asks, includes, values_max, numbers, at,
 ):  # fmt: skip
-    """Finds the lists that are probably asked for soon, where no row lies between two rows of a match. Returns how many.
+    """Finds the lists that are probably asked for soon, where no row lies between two rows of a match. Returns their
+    number.
 
     base: by partition, the list before the last row that asked, -1 none; first: the place of that row, in the order of
-    partitions; since: the first place where another list may begin; upto: the places to look at. position, index: of the
-    row at a place, in the row store and in the order of events; those after `here` are foreseen. joins: whether the row
-    may be of the match; asks: whether its condition may ask. includes: a list has the row that asks. numbers, at: get the
-    lists and the places of the rows that ask. values_max: rows of all lists, at most."""
+    partitions; since: the first place where another list may begin; upto: the places to look at. position, index: of
+    the row at a place, in the row store and in the order of events; those after `here` are foreseen. joins: whether the
+    row may be of the match; asks: whether its condition may ask. includes: a list has the row that asks. numbers, at:
+    get the lists and the places of the rows that ask. values_max: rows of all lists, at most."""
     found, left = 0, values_max
     for p in range(len(base)):
         for start in range(since[p] - 1, upto[p]):

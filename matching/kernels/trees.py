@@ -2,7 +2,8 @@
 
 A tree is a crit-bit tree over whole numbers: an inner item divides the values below it by one bit, the highest in which
 they differ. So its shape depends on the values alone, and nothing is balanced. `insert` copies the items on its path,
-but for those that the same call of its caller made. Item 0 is none: the empty tree; its first slot is the number of items.
+but for those that the same call of its caller made. Item 0 is none: the empty tree; its first slot is the number of
+items.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def leaf_of(tree, root, value):
 
 @called
 def insert(tree, root, value, row, mark):
-    """Returns the tree with one more row of a value, and the value's leaf. mark: items from this one on may change. There
-    must be room for ITEMS_MAX items."""
+    """Returns the tree with one more row of a value, and the value's leaf. mark: items from this one on may change.
+    There must be room for ITEMS_MAX items."""
     key = value ^ np.int64(_SIGN)
     if root == 0:
         at = made(tree, key, np.int64(0), row, np.int64(1))

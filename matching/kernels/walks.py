@@ -91,11 +91,13 @@ def list_of(previous, variable, row, labels, node, numbers, lines, table, rows):
 
 @called
 def walked(
-    previous, variable, row, kept, kept_valid, walks, fractions, which, label, positions, i, rows, at, at_f, roots, best,
-    tree, lines, table, at_rows, known,
+    previous, variable, row, kept, kept_valid, walks, fractions, which, label, positions, i, rows, at, at_f, roots,
+    best, tree, lines, table, at_rows, known,
 ):  # fmt: skip
     """Puts a value of the rows of a run and the row i, of that label, into `at`; False if it is null. walks: rows of
-    ProgramArrays.walks, of which `which` is meant. fractions: as doubles. The other arguments are as in ProgramArrays."""
+    ProgramArrays.walks, of which `which` is meant. fractions: as doubles. The others are as in ProgramArrays.
+
+    Long: what is walked, and what each walk finds."""
     walk = walks[which]
     place, labels, wanted, node, here = walk[PLACE], walk[LABELS], walk[WANTED], at[NODE], positions[i]
     counts = walk[BEFORE] == 0 and (labels >> label) & 1 == 1

@@ -66,8 +66,9 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class AskedRows:
-    """Aggregates over one list of rows of the match, which DuckDB computes. walk: the one of Program.walks that gives the
-    number of the list; it is the last operand. features: of `inputs`, all that is read of the rows, but for constants."""
+    """Aggregates over one list of rows of the match, which DuckDB computes. walk: the one of Program.walks that gives
+    the number of the list; it is the last operand. features: of `inputs`, all that is read of the rows, but for
+    constants."""
 
     walk: int
     aggregates: tuple[Aggregate, ...]
@@ -188,8 +189,8 @@ class ConditionCode:
         return by_row
 
     def _can_ask(self, e: Expression) -> bool:
-        """True if DuckDB can be asked for a function between rows: by values that runs keep, and the rows of the match, for
-        a number or truth."""
+        """True if DuckDB can be asked for a function between rows: by values that runs keep, and the rows of the match,
+        for a number or truth."""
         values, lists = self._operands(e)
         if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
             return False
@@ -442,7 +443,8 @@ class ConditionCode:
                 return Leaf(self._register(RegisterKind.SUM, feature, e.variables, 0, total), total)
             case ("bit_and" | "bit_or" | "bit_xor" as name), () if not e.distinct and e.type == argument.type:
                 lane = lane_of(argument.type)
-                if lane.floating or lane.scale or lane.boolean or lane.unit is not Unit.NUMBER or is_wide(argument.type):
+                whole = argument.type.endswith("INT") or argument.type == "INTEGER"
+                if not whole or is_wide(argument.type):
                     return None
                 return Leaf(self._register(_BITS[name], self.feature(argument), e.variables, 0, lane), lane)
             case "product", () if not e.distinct:
@@ -614,7 +616,8 @@ def operands_of(e: Expression) -> tuple[Expression, ...]:
 
 def inputs_of(e: Aggregate) -> tuple[Expression, ...]:
     """Returns what an aggregate reads of each row, but for constants."""
-    return tuple(value for value in e.inputs if any(not isinstance(part, Constant | Call | Opaque) for part in walk(value)))
+    fixed = Constant | Call | Opaque
+    return tuple(value for value in e.inputs if any(not isinstance(part, fixed) for part in walk(value)))
 
 
 def is_exact(e: Aggregate) -> bool:

@@ -113,7 +113,7 @@ class RegisterKind(IntEnum):
     @property
     def whole_only(self) -> bool:
         """True if the register is no float ever."""
-        return self.ranks_texts or self in (RegisterKind.BITS_OF_ALL, RegisterKind.BITS_OF_ANY, RegisterKind.BITS_OF_ODD)
+        return self.ranks_texts or self.name.startswith("BITS")
 
     @property
     def asks_for_new(self) -> bool:

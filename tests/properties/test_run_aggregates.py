@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
+import hybrid
+from benchmarks.conditions.cases import EVENTS, events
 from hybrid.statement.statement import compare_with_reference
-from query.errors import HybridWarning
+from query.errors import DataError, HybridWarning
 from tests.expressions import pairs
 
 CONDITIONS = (
@@ -55,3 +59,45 @@ def test_engines_agree_with_the_reference(condition: str) -> None:
         assert same, (condition, pattern, selection)
         found += rows
     assert found, condition
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "define"), [
+    ("A+ B", "A AS v < 80, B AS v > mad(A.v) AND string_agg(A.s, ',') > 'b'"),
+    ("A+ B", "A AS mode(q) < 15 AND median(v) < 60"), ("A+ B", "A AS sum(DISTINCT q) < 90, B AS s = mode(A.s)"),
+])  # fmt: skip
+def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path: Path) -> None:
+    random, table = Random(define), events(400, 3, 1)
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+        MEASURES FIRST(ts) AS a, LAST(v) AS v, count(*) AS c PATTERN ({pattern}) DEFINE {define})"""
+    wanted = hybrid.sql(text, t=table).arrow()
+    found, at = [], 0
+    db = hybrid.connect(tmp_path / "db")
+    db.create_stream("t", {f.name: f.type for f in EVENTS.fields}, time="ts", key="k")
+    alerts = db.watch(text, name="q")
+    while at < len(table):
+        count = random.choice((1, 5, 40, 100))
+        db.push("t", table.slice(at, count))
+        at += count
+        found.append(alerts.fetch())
+        if random.random() < 0.2:
+            db.checkpoint()
+            db.close()
+            db = hybrid.connect(tmp_path / "db")
+            alerts = db.watching()["q"]
+    db.advance("t", None)
+    found.append(alerts.fetch())
+    db.close()
+    assert len(wanted) > 0
+    assert sorted(map(str, pa.concat_tables(found).to_pylist())) == sorted(map(str, wanted.to_pylist()))
+
+
+@pytest.mark.parametrize("aggregate", ["mode(ln(A.v)::INT)", "quantile_disc(ln(A.v)::INT, 0.5)", "mad(ln(A.v)::INT)"])
+def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
+    # Before: it counted as null.
+    table = pa.table({"ts": range(4), "v": [1.0, 0.0, 3.0, 9.0]})
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN (A+ B) DEFINE A AS v < 5, B AS v > {aggregate})"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HybridWarning)
+        with pytest.raises(DataError, match="out of range"):
+            hybrid.sql(text, t=table).arrow()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def rows_of(lines: np.ndarray, numbers: list[int]) -> list[list[int]]:
     lists.rows_of(lines, np.array(numbers), bounds, np.zeros(0, np.int64))
     rows = np.zeros(int(bounds[-1]), np.int64)
     lists.rows_of(lines, np.array(numbers), bounds, rows)
-    return [rows[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [rows[a:b].tolist() for a, b in pairwise(bounds)]
 
 
 @given(found=ROWS, gone=st.sets(st.integers(0, 9), max_size=3))
