@@ -296,8 +296,8 @@ def by_reference(plan: Plan) -> Matcher:
 
 def matched_again(overflow: Overflows) -> str:
     """Returns the warning that the reference takes over."""
-    return f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again by the reference matcher: " \
-        "exact, but slow and with all rows kept in memory"  # fmt: skip
+    again = "all rows are matched again by the reference matcher: exact, but slow and with all rows kept in memory"
+    return f"{overflow.message.partition(' at ')[0]} in 64 bits: {again}"
 
 
 def may_be_wide(plan: Plan) -> bool:

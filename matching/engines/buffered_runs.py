@@ -54,6 +54,7 @@ class BufferedRuns(ABC):
     _live: int  # nodes that stay
     settles = False  # the unmatched rows follow from `frontier`
     _kernel: ModuleType
+    _rows_unchecked = ROWS_UNCHECKED
 
     def __init__(self, chosen: EnginePlan) -> None:
         self.chosen = chosen
@@ -157,7 +158,8 @@ class BufferedRuns(ABC):
         try:
             while at < count:
                 if at == upto:
-                    steps = np.cumsum(self._lengths(partition[at : at + ROWS_UNCHECKED]))
+                    self._prune(partition[max(0, at - self._rows_unchecked) : at])
+                    steps = np.cumsum(self._lengths(partition[at : at + self._rows_unchecked]))
                     upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
                 if self.program.kept:
                     self._give_nodes()
@@ -174,6 +176,9 @@ class BufferedRuns(ABC):
         except Unfinished as stopped:
             stopped.index = at - (status == step.ERROR)
             raise
+
+    def _prune(self, partition: Int64Array) -> None:  # noqa: B027
+        """Drops runs that are of no use, of partitions that have had rows."""
 
     def _give_nodes(self) -> None:
         """Gives walks the nodes of runs, room for the rows of one, and for what they find of each node."""

@@ -7,12 +7,17 @@ import numpy as np
 from matching.batch import Int64Array
 from matching.engines.buffered_runs import BufferedRuns, fields, named
 from matching.engines.engine import NONE_BAD, ROOM, Arrays, EnginePlan
-from matching.kernels import layout, match_buffer, skip_till, step
+from matching.kernels import dominated, layout, match_buffer, skip_till, step
 from matching.kernels import waiting as looked_up
 from matching.kernels.layout import Counters, Parameters
+from matching.program.dominance import dominance
 from matching.program.equalities import equalities_behind
+from matching.program.program import Program
 from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
 from matching.store import RowStore
+
+#: Length of a list from which on runs that are dominated are looked for.
+LEAST_PRUNED = 64
 
 
 class RunLists(BufferedRuns):
@@ -34,6 +39,15 @@ class RunLists(BufferedRuns):
         self._waiting = looked_up.no_entries(self.program, equalities_behind(self.program))
         self._entered = True  # all matches that wait
         self._folds = self.program.folds
+        self._dominated = _dominated(self.program)
+        if self._dominated is not None:
+            self._rows_unchecked = LEAST_PRUNED
+
+    def _prune(self, partition: Int64Array) -> None:
+        if self._dominated is not None:
+            dominated.prune_long(
+                partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
+            )  # fmt: skip
 
     @property
     def row_bytes(self) -> int:
@@ -108,6 +122,9 @@ class RunLists(BufferedRuns):
         if partitions > len(self._partitions.head):
             capacity = max(partitions, 2 * len(self._partitions.head))
             self._partitions = layout.grown_partitions(self._partitions, capacity)
+        if self._dominated is not None and len(self._partitions.head) > len(self._dominated.length):
+            length = layout.grown(self._dominated.length, len(self._partitions.head), LEAST_PRUNED)
+            self._dominated = self._dominated._replace(length=length)
         if self._folds and len(self._partitions.head) > len(self._links.last):
             last = layout.grown(self._links.last, len(self._partitions.head), -1)
             self._links = self._links._replace(last=last)
@@ -166,6 +183,8 @@ class RunLists(BufferedRuns):
             array[ids] = new[0]
         if self._folds:
             self._links.last[ids] = -1
+        if self._dominated is not None:
+            self._dominated.length[ids] = LEAST_PRUNED
 
     def _lengths(self, partition: Int64Array) -> Int64Array:
         """See BufferedRuns."""
@@ -294,6 +313,19 @@ class RunLists(BufferedRuns):
 
     def registers(self, blocks: Blocks) -> np.ndarray | None:
         return blocks["runs"].columns["registers"]
+
+
+def _dominated(program: Program) -> dominated.Dominated | None:
+    """Returns the tables by which runs are dropped; None: none can be."""
+    found = dominance(program)
+    if found is None:
+        return None
+    live = np.zeros((len(program.accept), len(program.registers)), np.bool_)
+    for state, registers in enumerate(found.live):
+        live[state, list(registers)] = True
+    floating = np.array([r.lane.floating for r in program.registers], np.bool_)
+    none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
+    return dominated.Dominated(live, better, caps, floating, np.full(len(program.accept), -1, np.int64), none)
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

@@ -16,6 +16,7 @@ from matching.state import pack, unpack, unpack_head
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
+from query.schema import Schema
 from tests.events import batch_of
 from tests.matching.memory_store import MemoryStore
 from tests.properties.comparing import Answer, answer_of
@@ -51,9 +52,9 @@ def rows_of(values: list[tuple[int, int | None]]) -> list[Row]:
     return [nothing | {"ts": i, "k": "abc"[key], "v": value} for i, (key, value) in enumerate(values)]
 
 
-def expected(plan: Plan, rows: list[Row]) -> Answer:
+def expected(plan: Plan, rows: list[Row], schema: Schema = SCHEMA) -> Answer:
     reference = ReferenceMatcher(plan, lenient=True)
-    reference.keep(batch_of(SCHEMA, rows))
+    reference.keep(batch_of(schema, rows))
     return answer_of([reference.advance(None)])
 
 

@@ -18,9 +18,10 @@ COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT", "d": "DECIMAL(18, 0
 LARGE = 2**62
 #: From row 9 on sums pass 64 bits.
 ROWS: list[dict[str, Any]] = [
-    {"ts": START + timedelta(seconds=i), "k": "ab"[i % 2], "v": LARGE + i if i > 8 else i, "d": 4 * 10**17 if i > 8 else i}
+    {"ts": START + timedelta(seconds=i), "k": "ab"[i % 2], "v": LARGE + i if i > 8 else i,
+     "d": 4 * 10**17 if i > 8 else i}
     for i in range(20)
-]
+]  # fmt: skip
 FROM_TICKS = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k
     MEASURES FIRST(A.v) AS a, LAST(v) AS b, count(*) AS n """
 QUERIES = {
