@@ -108,15 +108,21 @@ def draw_delays(growth: pa.Table, day: EvidenceTree, path: str | os.PathLike[str
     return _saved(figure, axes, path)
 
 
+def _by(column: str, events: pa.Table) -> dict[str, list[Row]]:
+    """Returns the events by the value of a column, each list in their order."""
+    found: dict[str, list[Row]] = {}
+    for row in events.to_pylist():
+        found.setdefault(row[column], []).append(row)
+    return found
+
+
 def draw_shop(readings: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) -> Any:
     """Draws an item that left the shop unpaid, and one below it that was paid: their readings at shelf, register and
     exit. Returns the matplotlib figure.
 
     readings: all of them, in order of time. rows: of the query. path: the file to save. Raises DataError without
     matplotlib."""
-    of: dict[str, list[Row]] = {}
-    for reading in readings.to_pylist():
-        of.setdefault(reading["tag"], []).append(reading)
+    of = _by("tag", readings)
 
     def before(tag: str, exit_ts: datetime) -> list[Row]:
         return [r for r in of[tag] if exit_ts - UNPAID_DAYS <= r["ts"] <= exit_ts]
@@ -198,9 +204,7 @@ def draw_logins(logins: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) 
 
     logins: all of them, in order of time. rows: of the query. path: the file to save. Raises DataError without
     matplotlib."""
-    own: dict[str, list[Row]] = {}
-    for login in logins.to_pylist():
-        own.setdefault(login["account"], []).append(login)
+    own = _by("account", logins)
 
     def within(row: Row) -> list[Row]:
         return [r for r in own[row["account"]] if row["first_ts"] - KNOWN_DAYS <= r["ts"] <= row["success_ts"]]

@@ -10,14 +10,13 @@ import numpy as np
 from archive.interrupts import Deferred
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.driver import Driver
 from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher, may_be_wide
+from hybrid.watch.as_member import AsMember
 from hybrid.watch.backfill import Filling
 from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
 from hybrid.watch.live_query import Events, Step
-from hybrid.watch.memory import Holder
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.saved import load, save
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
@@ -28,7 +27,7 @@ from matching.hierarchy.searches import Origin, Searches
 from matching.needed import needed_from
 from matching.purpose import Purpose
 from matching.shedding import Shedder
-from matching.spill import Spill, SpillStats
+from matching.spill import Spill
 from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError, Overflows, QueryError, warn
 from query.plan.plan import FactorPlan, Plan
@@ -76,13 +75,13 @@ def _kept_long_enough(plan: Plan, schema: Schema) -> bool:
     return schema.retention_us is None or (within_us is not None and -within_us <= schema.retention_us)
 
 
-class InFeed:
-    """See hybrid.watch.live_query.Events. member: None before the query begins, and once it reads no more events; not
-    in the feed during backfill, see hybrid.watch.backfill.Filling."""
+class InFeed(AsMember):
+    """See hybrid.watch.live_query.Events. member: not in the feed during backfill, see
+    hybrid.watch.backfill.Filling."""
 
     __slots__ = (
-        "_accepted_before", "_failed_us", "_filling", "_purpose", "_read_back_before", "_searches", "_sharing",
-        "_spill", "_stuck_before", "begun", "factor", "left", "member", "shedding", "stream", "streams",
+        "_accepted_before", "_filling", "_purpose", "_searches", "_sharing", "_spill", "begun", "factor", "left",
+        "shedding", "stream", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -91,11 +90,11 @@ class InFeed:
     ) -> None:  # fmt: skip
         """spill, searches: see `new_feed`. from_us: the query also reads the kept events from then on. purpose: of
         its matches. sharing: see matching.feed.Feed.add."""
+        super().__init__()
         self.factor = factor
         self.stream = stream
         self.streams: Mapping[str, Stream] = {stream.schema.name.lower(): stream}
         self.begun = Begun.now(self.streams, from_us)
-        self.member: Member | None = None
         self.shedding: Shedding | None = None
         self.left = False
         self._spill = spill
@@ -104,8 +103,10 @@ class InFeed:
         self._purpose = purpose if _kept_long_enough(factor.plan, stream.schema) else Purpose.LIVE
         self._filling: Filling | None = None
         self._accepted_before = stream.on_time_count  # count of the stream when the query began
-        self._stuck_before = self._read_back_before = 0
-        self._failed_us: int | None = None
+
+    @property
+    def _feed_now(self) -> Feed | None:
+        return self.stream.feed
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -181,14 +182,6 @@ class InFeed:
         self.member = member
         return member.take_found()
 
-    @property
-    def failure(self) -> Exception | None:
-        return None if self.member is None else self.member.failure
-
-    @property
-    def failed_us(self) -> int | None:
-        return self._failed_us if self.member is None else self.member.failed_us
-
     def columns(self, stream: str) -> Collection[str] | None:
         return self.factor.plan.columns
 
@@ -205,8 +198,7 @@ class InFeed:
         feed, member = self.stream.feed, self.member
         if feed is None or member is None:
             return
-        self._stuck_before, self._read_back_before = member.stuck, sum(spill.read_back for spill in member.spills)
-        self._failed_us = member.failed_us
+        self._note_end(member)
         self.member, self.left = None, True
         feed.remove(member)
         if not len(feed):
@@ -385,25 +377,6 @@ class InFeed:
 
     # ---- memory and checkpoints
 
-    @property
-    def drivers(self) -> Sequence[Driver]:
-        return ()
-
-    @property
-    def holders(self) -> Sequence[Holder]:
-        return ()  # the feed holds its partial matches
-
-    @property
-    def spill(self) -> Sequence[SpillStats]:
-        return [SpillStats(None, read_back=self._read_back_before)] if self.member is None else self.member.spills
-
-    @property
-    def patterns(self) -> Mapping[str, Mapping[str, int]]:
-        return {} if self.member is None or self.stream.feed is None else self.stream.feed.patterns(self.member)
-
-    def take_trouble(self) -> list[str]:
-        return []
-
     def save(self) -> dict[str, Any]:
         stuck_before, shedding = self._stuck_before, self.shedding
         return {
@@ -440,7 +413,3 @@ class InFeed:
             "watermark": show_us(stream.live.watermark_us),
             "held_by": stream.held_by(),
         }
-
-    @property
-    def stuck(self) -> int:
-        return self._stuck_before if self.member is None else self.member.stuck

@@ -10,14 +10,13 @@ import numpy as np
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.driver import Driver
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
+from hybrid.watch.as_member import AsMember
 from hybrid.watch.begun import EVER, Begun, cannot_go_on, events_had
 from hybrid.watch.in_feed import join_of
 from hybrid.watch.live_query import Events, Step
-from hybrid.watch.memory import Holder
 from hybrid.watch.merged_feed import (
     MergedFeed,
     in_fixed_order,
@@ -32,23 +31,19 @@ from hybrid.watch.shedding import Shed
 from hybrid.watch.stream import Stream
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import parts
-from matching.feed import Member, Unread
+from matching.feed import Feed, Member, Unread
 from matching.hierarchy.searches import Searches
 from matching.needed import needed_from
 from matching.ordering import Ordering
-from matching.spill import Spill, SpillStats
+from matching.spill import Spill
 from query.plan.plan import FactorPlan
 from query.schema import Schema
 
 
-class InMerged:
-    """See hybrid.watch.live_query.Events. member: not in the feed while the query reads the archive; None before it
-    begins, and once it reads no more events."""
+class InMerged(AsMember):
+    """See hybrid.watch.live_query.Events. member: not in the feed while the query reads the archive."""
 
-    __slots__ = (
-        "_factor", "_failed_us", "_feeds", "_filling", "_read_back_before", "_searches", "_spill", "_stuck_before",
-        "begun", "feed", "left", "member", "streams",
-    )  # fmt: skip
+    __slots__ = ("_factor", "_feeds", "_filling", "_searches", "_spill", "begun", "feed", "left", "streams")
 
     #: hybrid.watch.shedding refuses it.
     shedding = None
@@ -60,18 +55,20 @@ class InMerged:
     ) -> None:  # fmt: skip
         """feeds, searches: those of the database. spill: where partial matches go that do not fit in memory. from_us:
         the query also reads the kept events from then on."""
+        super().__init__()
         self._factor = factor
         self.streams = {name: streams[name] for name in dict.fromkeys(streams_of(factor.members))}
         self.begun = Begun.now(self.streams, from_us)
         self.feed: MergedFeed | None = None
-        self.member: Member | None = None
         self.left = False
         self._feeds = feeds
         self._spill = spill
         self._searches = searches
         self._filling: _Alone | None = None  # while it reads the archive
-        self._stuck_before = self._read_back_before = 0
-        self._failed_us: int | None = None
+
+    @property
+    def _feed_now(self) -> Feed | None:
+        return None if self.feed is None else self.feed.feed
 
     @property
     def factors(self) -> Sequence[FactorPlan]:
@@ -119,14 +116,6 @@ class InMerged:
         """True if queries over other streams read the search of one of its patterns."""
         return self.feed is not None and self.member is not None and self.feed.feed.shares
 
-    @property
-    def failure(self) -> Exception | None:
-        return None if self.member is None else self.member.failure
-
-    @property
-    def failed_us(self) -> int | None:
-        return self._failed_us if self.member is None else self.member.failed_us
-
     def columns(self, stream: str) -> Collection[str] | None:
         return None  # later pushes carry all columns
 
@@ -154,8 +143,7 @@ class InMerged:
         feed, member = self.feed, self.member
         self.left, self._filling = True, None
         if member is not None:
-            self._stuck_before, self._read_back_before = member.stuck, sum(one.read_back for one in member.spills)
-            self._failed_us = member.failed_us
+            self._note_end(member)
             self.member = None
         if feed is not None:
             self.feed = None
@@ -228,25 +216,6 @@ class InMerged:
 
     # ---- memory and checkpoints
 
-    @property
-    def drivers(self) -> Sequence[Driver]:
-        return ()
-
-    @property
-    def holders(self) -> Sequence[Holder]:
-        return ()  # the feed holds its partial matches
-
-    @property
-    def spill(self) -> Sequence[SpillStats]:
-        return [SpillStats(None, read_back=self._read_back_before)] if self.member is None else self.member.spills
-
-    @property
-    def patterns(self) -> Mapping[str, Mapping[str, int]]:
-        return {} if self.member is None or self.feed is None else self.feed.feed.patterns(self.member)
-
-    def take_trouble(self) -> list[str]:
-        return []
-
     def save(self) -> dict[str, Any]:
         return {
             "since": dict(self.begun.since), "from_us": self.begun.from_us, "stuck_before": self._stuck_before,
@@ -278,10 +247,6 @@ class InMerged:
             "watermarks": {s.schema.name: show_us(s.watermark_us) for s in self.streams.values()},
             "held_by": {s.schema.name: s.held_by() for s in self.streams.values()},
         }
-
-    @property
-    def stuck(self) -> int:
-        return self._stuck_before if self.member is None else self.member.stuck
 
 
 class _Alone:

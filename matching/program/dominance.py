@@ -51,7 +51,8 @@ def dominance(program: Program) -> Dominance | None:
     by_rows = program.kept or program.walks or program.asked
     within = program.within_us is not None or program.within_rows is not None
     other = program.ignore or program.strict or program.number >= 0 or program.carries is not None
-    if program.mode is not Mode.PAST_LAST_ROW or program.merge is not Merge.PATH or beside or by_rows or within or other:
+    cuts = program.mode is Mode.PAST_LAST_ROW and program.merge is Merge.PATH
+    if not cuts or beside or by_rows or within or other:
         return None
     better: dict[int, int] = {}
     for code in program.code:
