@@ -392,7 +392,7 @@ def _unpickled(
     """Returns the result of a pickle. whole: its evidence, None if that was not read before."""
 
     def explain(stage: str) -> str:
-        raise DataError("a pickled result has no explain()", "hybrid.explain(text) has it of any text")
+        raise DataError("a pickled result has no explain()", "run the statement again")
 
     found = Result(table, plan, None, explain, lambda events: None, suppressed, given)
     found._whole = whole
