@@ -185,6 +185,11 @@ def _category(table: pa.Table, i: int, given: Given) -> Category | None:
     return category if set(table.column(i).unique().to_pylist()) <= {None, *category.values} else None
 
 
+def with_durations(table: pa.Table) -> pa.Table:
+    """Returns rows with durations instead of intervals without months, which not every library has a type for."""
+    return _plain(table, huge=False)
+
+
 def _plain(table: pa.Table, huge: bool = True) -> pa.Table:
     """Returns rows with durations instead of intervals without months and, huge, floats instead of HUGEINTs."""
     for i, column in enumerate(table.schema):

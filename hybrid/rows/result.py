@@ -14,7 +14,15 @@ from hybrid.rows.answer import COMPLETE, Answer
 from hybrid.rows.evidence import FIXED, Lookup, join_id, long_table, stacked
 from hybrid.rows.evidence_tree import EvidenceTree, check_row, counts, tree_of
 from hybrid.rows.faults import fault
-from hybrid.rows.frames import Given, distinct_names, in_zone, pandas_frame, polars_frame, python_columns
+from hybrid.rows.frames import (
+    Given,
+    distinct_names,
+    in_zone,
+    pandas_frame,
+    polars_frame,
+    python_columns,
+    with_durations,
+)
 from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
@@ -255,6 +263,11 @@ class Result:
         return polars_frame(self._table, self._given)
 
     @property
+    def _zoned(self) -> pa.Table:
+        """The rows with their times in the time zone of the frames given."""
+        return in_zone(self._table, self._given)
+
+    @property
     def columns(self) -> list[str]:
         """The names of the columns, as of a DuckDB relation."""
         return list(self._table.column_names)
@@ -262,18 +275,18 @@ class Result:
     def fetchone(self) -> tuple[Any, ...] | None:
         """Returns the next row as a tuple, and None after the last. `fetchall` and iteration start at the first row all
         the same."""
-        rows = list(zip(*python_columns(self._table.slice(self._at, 1))))
+        rows = list(zip(*python_columns(self._zoned.slice(self._at, 1))))
         self._at += len(rows)
         return rows[0] if rows else None
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Returns the rows as tuples of Python values, as a DuckDB connection does."""
-        return list(zip(*python_columns(self._table)))
+        return list(zip(*python_columns(self._zoned)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows as dicts of Python values."""
         names = distinct_names(self._table.column_names)
-        for batch in self._table.to_batches():
+        for batch in self._zoned.to_batches():
             for row in zip(*python_columns(pa.Table.from_batches([batch]))):
                 yield dict(zip(names, row))
 
@@ -283,7 +296,7 @@ class Result:
 
         if not counts(rows):
             raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
-        sys.stdout.write(text_table(in_zone(self._table, self._given), rows))
+        sys.stdout.write(text_table(self._zoned, rows))
         sys.stdout.write("\n")
 
     def explain(self, stage: str = "all") -> str:
@@ -358,17 +371,17 @@ class Result:
         return self
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._table.__arrow_c_stream__(requested_schema)
+        return with_durations(self._zoned).__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
-        return text_table(in_zone(self._table, self._given), SHOWN_ROWS)
+        return text_table(self._zoned, SHOWN_ROWS)
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
-        rows = in_zone(self._table, self._given)
+        rows = self._zoned
         known = not windows and (self._whole is not None or self._evidence is not None)
         return html_table(rows, self._read(SHOWN_ROWS) if known else None, SHOWN_ROWS)
 
@@ -379,7 +392,7 @@ def _unpickled(
     """Returns the result of a pickle. whole: its evidence, None if that was not read before."""
 
     def explain(stage: str) -> str:
-        raise DataError("a pickled result has no explain()", "hybrid.explain(text) has it of any text")
+        raise DataError("a pickled result has no explain()", "run the statement again")
 
     found = Result(table, plan, None, explain, lambda events: None, suppressed, given)
     found._whole = whole

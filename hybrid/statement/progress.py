@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybrid.statement import compile_notice
 
@@ -51,13 +51,15 @@ def progress(far: Callable[[], Far]) -> Iterator[None]:
         _one.release()
 
 
-def of_rows(what: str, data: object) -> AbstractContextManager[None]:
-    """Shows work on rows that are given, as `progress` does, if they are many: other work is too short for a thread
-    that looks at it."""
+def of_rows(what: str, data: Any) -> AbstractContextManager[None]:
+    """Shows work of the main thread on rows that are given, as `progress` does, if they are many: other work is too
+    short for a thread that looks at it, and other threads are those of a service."""
     rows = getattr(data, "num_rows", None)
-    if rows is None and not isinstance(data, Mapping):
-        rows = len(data) if isinstance(data, Sized) else 0
-    return progress(lambda: Far(f"{what} {rows:,} rows")) if rows and rows >= MANY_ROWS else nullcontext()
+    if isinstance(data, list) or type(data).__name__ == "DataFrame":
+        rows = len(data)
+    if not isinstance(rows, int) or rows < MANY_ROWS or threading.current_thread() is not threading.main_thread():
+        return nullcontext()
+    return progress(lambda: Far(f"{what} {rows:,} rows"))
 
 
 def of_statement(stop: Stop) -> Callable[[], Far]:

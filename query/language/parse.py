@@ -567,7 +567,7 @@ def _check_around(
         if token.word == ";" and items[i + 1].word != ";":
             raise error_at(text, "HQ100", "expected one statement", items[i + 1].span, "the second begins here")
     if items and items[0].word == "EXPLAIN":
-        hint = "hybrid.explain(text), or result.explain(), without the word"
+        hint = "result.explain() shows the plan of a result, `hybrid explain` that of a text"
         raise error_at(text, "HQ100", "EXPLAIN is no statement here", items[0].span, hint=hint)
     plain, position = [], 0
     for span, stand_in in sorted(pieces, key=lambda piece: piece[0].start):

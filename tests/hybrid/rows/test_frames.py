@@ -118,3 +118,16 @@ def test_columns_of_one_name() -> None:
     # Before: polars' DuplicateError, a dict without the first ones, and three columns x in pandas.
     assert found.pl().columns == found.df().columns.tolist() == list(next(iter(found))) == names
     assert found.arrow().column_names == ["x", "x", "x", "x_1"]
+
+
+def test_what_reads_a_result_by_itself_gets_durations_and_the_zone() -> None:
+    hours = pd.date_range("2024-03-01", periods=3, freq="h", tz="Europe/Berlin")
+    result = hybrid.sql("SELECT ts, ts - min(ts) OVER () AS since FROM t ORDER BY ts", t=pd.DataFrame({"ts": hours}))
+    # Before: a panic of polars, and UTC.
+    frame = pl.DataFrame(result)
+    assert frame.schema == {"ts": pl.Datetime("us", "Europe/Berlin"), "since": pl.Duration("us")}
+    assert frame["since"].to_list() == [dt.timedelta(hours=i) for i in range(3)]
+    assert str(result.fetchall()[0][0]) == str(next(iter(result))["ts"]) == "2024-03-01 00:00:00+01:00"
+    assert pd.DataFrame(result)["ts"].tolist() == hours.tolist()
+    months = hybrid.sql("SELECT INTERVAL 1 MONTH AS i")
+    assert pa.table(months).schema == months.arrow().schema

@@ -181,12 +181,12 @@ def pushed(db: hybrid.Database) -> None:
     db.push("ticks", TICKS.set_column(0, "ts", TICKS["ts"].cast(pa.timestamp("us"))))
 
 
-def slowly(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Makes each call of a function last until the line has been drawn."""
+def waiting(monkeypatch: pytest.MonkeyPatch, seen: Terminal, owner: object, name: str, text: str) -> None:
+    """Makes each call of a function wait until a terminal has shown a text."""
     plain = getattr(owner, name)
 
     def slow(*given: object) -> object:
-        time.sleep(0.1)
+        until(seen, text)
         return plain(*given)
 
     monkeypatch.setattr(owner, name, slow)
@@ -196,25 +196,29 @@ def test_a_live_query_that_begins_in_the_past_tells_its_events(monkeypatch: pyte
     with hybrid.connect() as db:
         pushed(db)
         seen = terminal(monkeypatch, 0.0)
-        slowly(monkeypatch, backfill, "guarded")
-        text = FALLS.replace("DEFINE", "WITHIN INTERVAL 1 SECOND DEFINE")
-        rows = db.watch(text, start="1970-01-01").fetch().num_rows
         # Before: nothing, as for the others below.
-        assert f" of {ROWS - 1:,} events of the past matched" in seen.text()
-        assert rows > 1000
+        waiting(monkeypatch, seen, backfill, "guarded", f" of {ROWS - 1:,} events of the past matched")
+        text = FALLS.replace("DEFINE", "WITHIN INTERVAL 1 SECOND DEFINE")
+        assert db.watch(text, start="1970-01-01").fetch().num_rows > 1000
 
 
-def test_a_push_of_many_rows_and_a_rewind_tell_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_of_many_rows_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with hybrid.connect() as db:
         seen = terminal(monkeypatch, 0.0)
-        slowly(monkeypatch, Flow, "give")
-        pushed(db)
-        assert f"pushing to ticks: {ROWS:,} rows" in seen.text()
-        seen.truncate(0)
+        with monkeypatch.context() as patch:
+            waiting(patch, seen, Flow, "give", f"pushing to ticks: {ROWS:,} rows")
+            pushed(db)
+        before = seen.text()
         db.push("ticks", [{"ts": datetime(1970, 1, 2), "price": 1}])
-        assert seen.text() == "", "few rows take no thread"
+        assert seen.text() == before, "few rows take no thread"
+
+
+def test_a_rewind_tells_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hybrid.connect() as db:
+        pushed(db)
+        seen = terminal(monkeypatch, 0.0)
+        waiting(monkeypatch, seen, Flow, "give", "0 of 49,999 events replayed")
         db.rewind("ticks", 150_000)
-        assert " of 50,001 events replayed" in seen.text()
 
 
 def test_an_import_tells_its_rows_unless_the_caller_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -224,9 +228,8 @@ def test_an_import_tells_its_rows_unless_the_caller_is_told(monkeypatch: pytest.
         db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "BIGINT"}, time="ts")
         seen = terminal(monkeypatch, 0.0)
         steps: list[object] = []
-        slowly(monkeypatch, ingesting, "_listed")
         db.ingest("ticks", tmp_path / "one.csv", progress=steps.append)
         assert steps
         assert seen.text() == ""
+        waiting(monkeypatch, seen, ingesting, "_listed", ": 60 rows")
         db.ingest("ticks", tmp_path / "two.csv")
-        assert ": 60 rows" in seen.text()
