@@ -126,6 +126,12 @@ class Pairs(NamedTuple):
     of_rows_valid: np.ndarray
     rows: np.ndarray
     values: np.ndarray
+    roots: np.ndarray
+    best: np.ndarray
+    tree: np.ndarray
+    list_lines: np.ndarray
+    list_table: np.ndarray
+    list_rows: np.ndarray
     previous: np.ndarray
     row: np.ndarray
     variable: np.ndarray
