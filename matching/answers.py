@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from matching.asked_rows import Lists, SeenRows, aggregated
+from matching.asked_rows import AskedLists, SeenRows, aggregated
 from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
@@ -80,7 +80,7 @@ class Answers:
     def forget(self) -> None:
         """Forgets all answers."""
         self._used = 0
-        self._lists = Lists(self._program) if any(asked.rows for asked in self._asked) else None
+        self._lists = AskedLists(self._program) if any(asked.rows for asked in self._asked) else None
         self._empty(LINES_MIN)
 
     def _empty(self, lines: int) -> None:

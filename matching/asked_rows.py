@@ -46,7 +46,7 @@ class SeenRows:
         return np.searchsorted(keys, parts * count + index + 1), np.searchsorted(self.of, parts, "right")
 
 
-class Lists:
+class AskedLists:
     """The lists that runs have been asked about."""
 
     def __init__(self, program: Program) -> None:

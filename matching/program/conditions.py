@@ -1,4 +1,6 @@
-"""Conditions that depend on the match, as bytecode over features and registers."""
+"""Conditions that depend on the match, as bytecode over features and registers.
+
+Long: a case for each value of the match that conditions read."""
 
 from __future__ import annotations
 

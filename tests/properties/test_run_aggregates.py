@@ -96,7 +96,8 @@ def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path:
 def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
     # Before: it counted as null.
     table = pa.table({"ts": range(4), "v": [1.0, 0.0, 3.0, 9.0]})
-    text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN (A+ B) DEFINE A AS v < 5, B AS v > {aggregate})"
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES v AS v
+        PATTERN (A+ B) DEFINE A AS v < 5, B AS v > {aggregate})"""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
         with pytest.raises(DataError, match="out of range"):
