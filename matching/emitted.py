@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -124,3 +125,13 @@ def ids_of_windows(plan: Plan, rows: pa.Table, fingerprint: str) -> np.ndarray:
     assert plan.trends is not None
     start, *groups = (rows.column(i).combine_chunks() for i in (0, *range(2, 2 + len(plan.trends.group_by))))
     return window_ids(fingerprint, np.asarray(start.cast(pa.int64())), groups)
+
+
+def later(found: Sequence[Matches], count: int) -> list[Matches]:
+    """Returns the matches without the first ones."""
+    left = []
+    for matches in found:
+        if count < len(matches):
+            left.append(only(matches, np.arange(count, len(matches))) if count else matches)
+        count = max(0, count - len(matches))
+    return left

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from matching.batch import EventBatch, Matcher, Matches
+from matching.batch import EventBatch, Matcher
 from matching.by_reference import ReferenceMatcher
 from matching.drive import advanced, pushed
-from matching.emitted import only
+from matching.emitted import later
 from matching.members import Group, Member, share_out
 from matching.ordering import Ordering, Since, from_then_on, in_sources
 from matching.purpose import Purpose
@@ -606,16 +606,6 @@ class Feed:
                 group.from_us = None
                 self._scattered |= group.together
             group.advance(watermark_us)
-
-
-def later(found: Sequence[Matches], count: int) -> list[Matches]:
-    """Returns the matches without the first ones."""
-    left = []
-    for matches in found:
-        if count < len(matches):
-            left.append(only(matches, np.arange(count, len(matches))) if count else matches)
-        count = max(0, count - len(matches))
-    return left
 
 
 def shares_trends(plan: Plan) -> bool:

@@ -17,7 +17,7 @@ from tests.hybrid.inside import flow_of
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 #: Every row begins a run that never ends and keeps each of its rows. 4,000 rows take 144 MB.
 GROWS = """SELECT * FROM ticks MATCH_RECOGNIZE ({} MEASURES FIRST(A.p) AS p
-    PATTERN ((A C)+ B) DEFINE A AS p >= 0, B AS p > 1000.0 + FIRST(A.p)) AS m"""
+    PATTERN ((A C)+ B) DEFINE A AS p >= 0, B AS p > 1000.0 + FIRST(A.p) * FIRST(A.p)) AS m"""
 SMALL = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES LAST(p) AS p PATTERN (A B) DEFINE B AS p < A.p) AS m"
 LIMIT = "64MB"
 
