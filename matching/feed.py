@@ -2,6 +2,8 @@
 
 Each query gets the same answer as alone, from the events pushed after it was added; other queries, their arrival, end
 and errors do not affect it.
+
+Long: one class holds the queries of a stream; each of its methods is one way by which they come, go, or are saved.
 """
 
 from __future__ import annotations

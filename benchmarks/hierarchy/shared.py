@@ -46,7 +46,7 @@ UPPERS = {
     "boxes": ("seen", "(V U)", "V AS PATTERN visit ON yv > {least}, U AS PATTERN visit ON yv < 0.2"),
     "events": ("seen", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS s = 'e' AND v > 0.9"),
     "streams": ("bought", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.9"),
-    "different": ("bought{i}", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.9"),
+    "different": ("bought{i}", "(V E)", "V AS PATTERN visit ON yv > {least}, E AS v > 0.5"),
 }
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from matching.batch import EventBatch, Matcher, Matches
 from matching.emitted import only
 from matching.hierarchy.held import joined, none, restored, saved
-from matching.hierarchy.searches import Origin, Search
+from matching.hierarchy.searches import Origin, SharedSearch
 from matching.kernels.layout import grown
 from matching.state import as_array, pack, unpack, unpack_head
 from query.errors import DataError
@@ -50,12 +50,12 @@ class Followed:
         self._begin = self._low = self._next = 0
         self._kept = np.zeros((0, _TS + 1 + 2 * len(counted)), np.int64)
         self._look_at = LOOKED_AT_MIN
-        self._search: Search | None = None
+        self._search: SharedSearch | None = None
 
     # ---- the search
 
     @property
-    def search(self) -> Search:
+    def search(self) -> SharedSearch:
         assert self._search is not None
         return self._search
 
@@ -70,7 +70,7 @@ class Followed:
         self._join(search or self._origin.searches.new(self._key, arrived, self._make()))
         self._begin = self._low = self._next = self.search.seen
 
-    def _join(self, search: Search) -> None:
+    def _join(self, search: SharedSearch) -> None:
         self._search = search
         search.join(self)
 
@@ -215,7 +215,7 @@ class Followed:
             raise DataError("this state belongs to another query or version", "start the query again")
         searches = self._origin.searches
 
-        def saved_search() -> Search:
+        def saved_search() -> SharedSearch:
             search = searches.new(self._key, head["arrived"], self._make())
             search.matcher.restore(arrays["search"].tobytes())
             search.seen, search.advanced_us, search.ended = head["seen"], head["advanced_us"], head["ended"]

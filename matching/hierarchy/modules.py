@@ -18,7 +18,7 @@ from matching.hierarchy.followed import Followed, is_followed
 from matching.hierarchy.merging import LayerReads, Merging
 from matching.hierarchy.module import Module
 from matching.hierarchy.own_events import OwnEvents
-from matching.hierarchy.searches import Origin, RowKeeper
+from matching.hierarchy.searches import NeedsRows, Origin
 from matching.hierarchy.uppers import Over
 from matching.purpose import Purpose
 from matching.state import as_array
@@ -98,7 +98,7 @@ class Modules:
         """True if feeds can share the search of a pattern."""
         plan = module.plan
         plain = not plan.boxes and plan.joined is None and min_rows(plan.pattern) > 0
-        return self.origin is not None and plain and isinstance(module.matcher, RowKeeper)
+        return self.origin is not None and plain and isinstance(module.matcher, NeedsRows)
 
     def _follow(self, module: Module, purpose: Purpose) -> Followed:
         """Gives a pattern a search that feeds share."""

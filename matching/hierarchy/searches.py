@@ -28,13 +28,13 @@ SOURCES = ("events",)
 
 
 @runtime_checkable
-class RowKeeper(Protocol):
+class NeedsRows(Protocol):
     """A matcher that tells which rows it needs, see matching.matcher.KernelMatcher."""
 
     def least_offset(self, source: int) -> int | None: ...
 
 
-class Reader(Protocol):
+class Taker(Protocol):
     """A feed's part of a search. queries: see matching.hierarchy.followed.Followed."""
 
     def take(self, found: Matches) -> None:
@@ -45,7 +45,7 @@ class Reader(Protocol):
     def queries(self) -> int: ...
 
 
-class Search:
+class SharedSearch:
     """One search. key: of the pattern and its streams. arrived: number of on-time events of its streams that had
     arrived before its first one. uid: tells it from the others of a database. seen: number of events that it
     has searched in. failure: its error, if there is one; from event `failed_number` on it finds nothing more."""
@@ -55,7 +55,7 @@ class Search:
         self.uid = uid
         self.arrived = arrived
         self.matcher = matcher
-        self._readers: list[ReferenceType[Reader]] = []
+        self._readers: list[ReferenceType[Taker]] = []
         self.seen = 0
         self.advanced_us: int | None = None
         self.ended = False
@@ -106,25 +106,25 @@ class Search:
                     reader.take(matches)
 
     @property
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[Taker]:
         """Returns the feeds' parts that read it."""
         return [reader for one in self._readers if (reader := one()) is not None]
 
-    def join(self, reader: Reader) -> None:
+    def join(self, reader: Taker) -> None:
         """Adds a reader, for as long as something else has it."""
         self._readers.append(ref(reader))
 
     @property
     def least_number(self) -> int:
         """Returns the least number of events that matches to come may contain, as far as the matcher knows."""
-        least = self.matcher.least_offset(0) if isinstance(self.matcher, RowKeeper) else 0
+        least = self.matcher.least_offset(0) if isinstance(self.matcher, NeedsRows) else 0
         return self.seen if least is None else least
 
     def snapshot(self) -> bytes:
         """Returns the state of its matcher."""
         return self.matcher.snapshot()
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: Taker) -> None:
         """Removes a reader."""
         self._readers = [one for one in self._readers if one() is not reader]
 
@@ -133,25 +133,25 @@ class Searches:
     """The searches of a database."""
 
     def __init__(self) -> None:
-        self._known: list[Search] = []
-        self._restored: dict[int, Search] = {}  # by the uid that they were saved with
+        self._known: list[SharedSearch] = []
+        self._restored: dict[int, SharedSearch] = {}  # by the uid that they were saved with
         self._next = 0
 
-    def all(self) -> list[Search]:
+    def all(self) -> list[SharedSearch]:
         """Returns the searches that feeds read."""
         self._known = [one for one in self._known if one.readers]
         return self._known
 
-    def new(self, key: str, arrived: int, matcher: Matcher) -> Search:
+    def new(self, key: str, arrived: int, matcher: Matcher) -> SharedSearch:
         """Returns a new search."""
         self._next += 1
-        search = Search(key, self._next, arrived, matcher)
+        search = SharedSearch(key, self._next, arrived, matcher)
         self._known.append(search)
         return search
 
-    def fitting(self, key: str, arrived: int, independent: bool) -> Search | None:
+    def fitting(self, key: str, arrived: int, independent: bool) -> SharedSearch | None:
         """Returns the search that a feed can read which sees the events that arrive from now on: one that has seen
-        those before, and nothing else. arrived: as of Search, now. independent: True if matches do not depend on
+        those before, and nothing else. arrived: as of SharedSearch, now. independent: True if matches do not depend on
         events before them; else it must have seen none."""
         return next((
             one for one in self.all()
@@ -159,7 +159,7 @@ class Searches:
             and (independent or not one.seen)
         ), None)  # fmt: skip
 
-    def restored(self, uid: int, make: Callable[[], Search]) -> Search:
+    def restored(self, uid: int, make: Callable[[], SharedSearch]) -> SharedSearch:
         """Returns the search that was saved with this uid; `make` returns it to the first reader."""
         found = self._restored.get(uid)
         if found is None or not found.readers:
@@ -205,7 +205,7 @@ class Origin:
 
         return bool(self.searches.all()) and below(bounded(plan))
 
-    def fitting(self, plan: Plan, key: str) -> Search | None:
+    def fitting(self, plan: Plan, key: str) -> SharedSearch | None:
         """Returns the search that a pattern which sees the events that arrive from now on can read, None without
         one."""
         return self.searches.fitting(key, self.arrived(plan), independent_of_before(plan))
