@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
+from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -128,10 +129,6 @@ def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Ta
     return found.table()
 
 
-#: The errors of Arrow and Python for values that make no column.
-_MIXED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
-
-
 @contextmanager
 def _faults_of(name: str, hint: str = "") -> Iterator[None]:
     """Raises DataError for what Arrow or DuckDB cannot read of a named table. hint: to an error of DuckDB."""
@@ -143,7 +140,7 @@ def _faults_of(name: str, hint: str = "") -> Iterator[None]:
         raise DataError(f"table {name}: {first_line(error)}", NO_ACCESS) from None
     except (duckdb.Error, OSError) as error:  # OSError: of DuckDB, while Arrow reads from it
         raise DataError(f"table {name}: {first_line(error)}", hint) from None
-    except _MIXED as error:
+    except MIXED as error:
         raise DataError(f"table {name}: {error}", "give each column one type") from None
 
 
@@ -163,11 +160,11 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
         if not hasattr(data, "columns"):
             return None
         _refuse_twins(list(map(str, data.columns)), name)
-        with suppress(*_MIXED):
+        with suppress(*MIXED):
             return pa.Table.from_pandas(data, preserve_index=False)
         columns = {str(column): data.iloc[:, i] for i, column in enumerate(data.columns)}
         hint = "{}['{}'].astype(str), pd.to_numeric(...) or pd.to_datetime(...)"
-        return _by_column(columns, name, hint, refused)
+        return by_column(columns, name, hint, refused)
     if module == "polars" and hasattr(data, "collect"):
         if not any(str(kind) == "Object" for kind in data.collect_schema().values()):
             return data
@@ -177,40 +174,15 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
     if module == "polars" and any(str(kind) == "Object" for kind in getattr(data, "schema", {}).values()):
         # of objects polars would export addresses
         columns = {c.name: c.to_list() if str(c.dtype) == "Object" else c.to_arrow() for c in data}
-        return _by_column(columns, name, "{}['{}'].map_elements(str, return_dtype=pl.String)", refused)
+        return by_column(columns, name, "{}['{}'].map_elements(str, return_dtype=pl.String)", refused)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
-        return _by_column(data, name, "", refused)
+        return by_column(data, name, "", refused)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
         names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
-        return _by_column({name: [row.get(name) for row in data] for name in names}, name, "", refused)
+        return by_column({name: [row.get(name) for row in data] for name in names}, name, "", refused)
     return None
-
-
-def _by_column(columns: Mapping[str, Any], name: str, how: str, refused: dict[str, DataError]) -> pa.Table:
-    """Returns columns as a table, those of mixed values as text. how: how to convert one, with places for the table and
-    the column. refused: gets the errors of these."""
-    arrays = {}
-    for column, values in columns.items():
-        try:
-            arrays[column] = values if isinstance(values, pa.ChunkedArray) else pa.array(values)
-        except _MIXED as error:
-            if not hasattr(values, "__iter__"):
-                raise
-            hint = f"give the column one type: {how.format(name, column)}" if how else "give the column one type"
-            if isinstance(error, OverflowError):
-                hint = "whole numbers have 64 bits: convert the column to floats, or to text"
-            refused[column] = DataError(f"table {name}, column {column}: {error.args[0]}", hint)
-            arrays[column] = pa.array([_as_text(v) for v in values], pa.string())
-    return pa.table(arrays)
-
-
-def _as_text(value: Any) -> str | None:
-    """Returns a value of a column of mixed ones as text."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
-        return None
-    return str(value).encode(errors="replace").decode()
 
 
 #: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.

@@ -186,11 +186,10 @@ def _draw(
 def _local(times: pa.ChunkedArray, zone: str | None) -> pa.ChunkedArray:
     """Returns times as a clock of the time zone shows them. zone: that of times without one, which are UTC; None: they
     stay as they are."""
-    if times.type.tz is None and (zone is None or not pa.types.is_timestamp(times.type)):
+    own = getattr(times.type, "tz", None)  # a DATE has none
+    if own is None and (zone is None or not pa.types.is_timestamp(times.type)):
         return times
-    return pc.local_timestamp(times if times.type.tz is not None and zone is None else times.cast(
-        pa.timestamp("us", zone)
-    ))
+    return pc.local_timestamp(times if zone is None else times.cast(pa.timestamp("us", zone)))
 
 
 def _letters_of(tables: Sequence[pa.Table]) -> set[str]:

@@ -1,4 +1,6 @@
-"""DuckDB parses and types scalar expressions. The only file of `query/` that imports duckdb."""
+"""DuckDB parses and types scalar expressions. The only file of `query/` that imports duckdb.
+
+Long: all that `query/` asks of DuckDB is here."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from query.errors import QueryError
 from query.language.duck import reserved_words
 from query.language.lexer import TokenKind, tokenize, words_of
@@ -13,6 +15,8 @@ _STRUCTURE = words_of(
 )
 #: Words that are never names before BY.
 _BEFORE_BY = words_of("ORDER GROUP PARTITION")
+#: First words of statements.
+BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "CREATE", "COPY")
 
 
 def quoting_hint(text: str, at: int) -> str:
@@ -34,3 +38,12 @@ def quoting_hint(text: str, at: int) -> str:
         if before is None or symbol or before.word in _STRUCTURE:
             return f'{items[i].text} is a word of SQL: quote it if it is a name, "{items[i].text}"'
     return ""
+
+
+def beginning_hint(text: str, at: int) -> str:
+    """Returns a hint which first word of a statement the one at offset `at` may be meant as; empty if it is another
+    word, or like none."""
+    if text[:at].strip():
+        return ""
+    close = difflib.get_close_matches(text[at:].split()[0].upper(), BEGINNINGS, n=1) if text[at:].strip() else []
+    return f"did you mean {close[0]}?" if close else ""

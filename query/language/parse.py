@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +39,7 @@ from query.language.duck import command_error, statement_count, syntax_error
 from query.language.lexer import TokenKind, Tokens, tokenize
 from query.language.named import boxes, entries_seen, expanded, is_table, refuse_pattern_statement, written
 from query.language.named import histories as histories_of
-from query.language.names import quoting_hint
+from query.language.names import beginning_hint, quoting_hint
 from query.language.operators import operator_hint
 from query.language.pieces import widest
 from query.language.read import error_at, read_tokens
@@ -50,8 +49,6 @@ from query.language.sase_trends import check_clauses, is_trend, recognize_trends
 _WRITING = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"}
 #: What the statement reads instead of a WITH entry that only boxes read.
 UNREAD = "SELECT 0"
-#: First words of statements.
-BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "CREATE", "COPY")
 
 
 def parse(
@@ -595,10 +592,7 @@ def _check_around(
             span = next(t.span for t in items if t.start >= inside.start)
     if message.startswith("syntax error at or near"):
         message = f"unexpected {text[span.start : span.end]}" if span.end > span.start else "unexpected end"
-    hint = operator_hint(message, text) or quoting_hint(text, span.start)
-    first = text.split()[0].upper() if text.strip() else ""
-    if start == len(text) - len(text.lstrip()) and (close := difflib.get_close_matches(first, BEGINNINGS, n=1)):
-        hint = hint or f"did you mean {close[0]}?"
+    hint = operator_hint(message, text) or quoting_hint(text, span.start) or beginning_hint(text, start)
     if re.fullmatch(r"\S+\.\w+", text.strip()):
         hint = "a query is the statement itself: read the file, Path(...).read_text()"
     raise error_at(text, "HQ100", message, span, hint=hint)

@@ -1,0 +1,38 @@
+"""Columns of values of several types, for which Arrow has none: text, each with the error of a clause that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from query.errors import DataError
+
+#: The errors of Arrow and Python for values that make no column.
+MIXED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
+
+
+def by_column(columns: Mapping[str, Any], name: str, how: str, refused: dict[str, DataError]) -> pa.Table:
+    """Returns columns as a table, those of mixed values as text. how: how to convert one, with places for the table and
+    the column. refused: gets the errors of these."""
+    arrays = {}
+    for column, values in columns.items():
+        try:
+            arrays[column] = values if isinstance(values, pa.ChunkedArray) else pa.array(values)
+        except MIXED as error:
+            if not hasattr(values, "__iter__"):
+                raise
+            hint = f"give the column one type: {how.format(name, column)}" if how else "give the column one type"
+            if isinstance(error, OverflowError):
+                hint = "whole numbers have 64 bits: convert the column to floats, or to text"
+            refused[column] = DataError(f"table {name}, column {column}: {error.args[0]}", hint)
+            arrays[column] = pa.array([_as_text(v) for v in values], pa.string())
+    return pa.table(arrays)
+
+
+def _as_text(value: Any) -> str | None:
+    """Returns a value of a column of mixed ones as text."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+        return None
+    return str(value).encode(errors="replace").decode()
