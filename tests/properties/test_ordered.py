@@ -41,7 +41,7 @@ def is_ordered(matcher: object) -> bool:
 def test_trees_give_the_rows_of_the_reference(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 5))
+    @settings(max_examples=max(20, settings().max_examples // 2))
     @given(pattern=FREE, events=rows(), windows=WINDOWS, keys=KEYS, size=st.integers(1, 4), conditions=COMPARED)
     def check(
         pattern: str, events: list[Row], windows: tuple[int, int], keys: tuple[str, str], size: int, conditions: str
