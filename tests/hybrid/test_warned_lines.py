@@ -12,7 +12,7 @@ import hybrid
 from query.errors import HybridWarning
 
 SLOW = """SELECT * FROM t MATCH_RECOGNIZE (
-    PARTITION BY k ORDER BY ts PATTERN (A B) DEFINE B AS mad(A.v) >= v)"""
+    PARTITION BY k ORDER BY ts PATTERN (A B) DEFINE B AS string_agg(CLASSIFIER(), ',') >= 'A')"""
 KEPT = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES B.v AS v PATTERN (A B)
     SELECTION SKIP TILL NEXT MATCH DEFINE A AS v > 2, B AS v < 2)"""
 ROWS = [{"k": 1, "ts": f"2024-01-01 00:00:0{i}", "v": i} for i in range(3)]
