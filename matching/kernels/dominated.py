@@ -13,9 +13,9 @@ C_FREE = int(Counters.FREE)
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, refills, caps: as of matching.program.dominance.Dominance; floating: per register.
-    best: per state the run that is compared with, -1 none. length: per partition, that of its list from which on it is
-    searched again."""
+    """live: bool (states, registers); better, refills, caps: as of matching.program.dominance.Dominance; floating: per
+    register. best: per state the run that is compared with, -1 none. length: per partition, that of its list from which
+    on it is searched again."""
 
     live: np.ndarray
     better: np.ndarray
