@@ -158,13 +158,13 @@ class BufferedRuns(ABC):
         try:
             while at < count:
                 if at == upto:
-                    self._prune(partition[max(0, at - self._rows_unchecked) : at])
                     steps = np.cumsum(self._lengths(partition[at : at + self._rows_unchecked]))
                     upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
                 if self.program.kept:
                     self._give_nodes()
                 at, status = run(at, upto, *given, self._tables, *self._state())
                 if at == upto:
+                    self._prune(partition[max(0, at - self._rows_unchecked) : at])
                     check(self.used_bytes + self._decided_bytes + self._walks_bytes)
                 match status:
                     case step.ROOM:

@@ -325,7 +325,8 @@ def _dominated(program: Program) -> dominated.Dominated | None:
         live[state, list(registers)] = True
     floating = np.array([r.lane.floating for r in program.registers], np.bool_)
     none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
-    return dominated.Dominated(live, better, caps, floating, np.full(len(program.accept), -1, np.int64), none)
+    refills, best = np.array(found.refills, np.bool_), np.full(len(program.accept), -1, np.int64)
+    return dominated.Dominated(live, better, refills, caps, floating, best, none)
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

@@ -13,12 +13,13 @@ C_FREE = int(Counters.FREE)
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, caps: as of matching.program.dominance.Dominance; floating: per register.
-    best: per state the run that is compared with, -1 none. length: per partition, that of its list from which on it is
-    searched again."""
+    """live: bool (states, registers); better, refills, caps: as of matching.program.dominance.Dominance; floating: per
+    register. best: per state the run that is compared with, -1 none. length: per partition, that of its list from which
+    on it is searched again."""
 
     live: np.ndarray
     better: np.ndarray
+    refills: np.ndarray
     caps: np.ndarray
     floating: np.ndarray
     best: np.ndarray
@@ -43,6 +44,8 @@ def compared(run, other, state, dominated, runs):
             if there != other_there or (there and x != y):
                 return 0
             continue
+        if there != other_there and dominated.refills[r]:
+            return 0
         if not there or not other_there:  # a comparison with null is never true
             dominates = dominates and not other_there
             is_dominated = is_dominated and not there

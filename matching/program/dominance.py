@@ -18,6 +18,7 @@ from matching.program.registers import RegisterKind
 
 #: Kinds of registers whose order between two runs stays when both take the same row.
 _IN_ORDER = (RegisterKind.FIRST, RegisterKind.LAST, RegisterKind.MIN, RegisterKind.MAX)
+_REFILLS = ((RegisterKind.MIN, 1), (RegisterKind.MAX, -1))
 _LESS = (OpCode.LT, OpCode.LE, OpCode.FLT, OpCode.FLE)
 _GREATER = (OpCode.GT, OpCode.GE, OpCode.FGT, OpCode.FGE)
 _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
@@ -26,11 +27,13 @@ _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 @dataclass(frozen=True, slots=True)
 class Dominance:
     """live: per state, the registers on which the future of a run depends. better: per register 1 if conditions get
-    truer as it grows, -1 if as it falls, 0 if it has to be equal. caps: per register, the number from which on its
-    values are equal, -1: none."""
+    truer as it grows, -1 if as it falls, 0 if it has to be equal. refills: whether a null may become better than any
+    value: a least one, of which conditions get truer as it grows, begins with the next row; or a largest one likewise.
+    caps: per register, the number from which on its values are equal, -1: none."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
+    refills: tuple[bool, ...]
     caps: tuple[int, ...]
 
 
@@ -65,7 +68,8 @@ def dominance(program: Program) -> Dominance | None:
     if not any(better.values()):
         return None
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
-    return Dominance(live_registers(program), ways, count_caps(program))
+    refills = tuple((r.kind, way) in _REFILLS for r, way in zip(program.registers, ways, strict=True))
+    return Dominance(live_registers(program), ways, refills, count_caps(program))
 
 
 def _goes(program: Program, code: tuple[tuple[int, int, int], ...]) -> dict[int, int] | None:

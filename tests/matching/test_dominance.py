@@ -28,6 +28,8 @@ DOMINATED = (
     "PATTERN (A+ B C?) DEFINE B AS i > FIRST(i), C AS i > FIRST(i)",
     "PATTERN (A A+ B+ C) DEFINE B AS p >= MAX(A.p), C AS p > FIRST(A.p) * 1.5 + 1",
     "PATTERN (A+ B) DEFINE B AS p * -2 > LAST(A.p) - 4 AND 3 > MIN(A.p)",
+    "PATTERN (A+ B) DEFINE B AS p < MIN(A.p)",
+    "PATTERN (A (C | B)* D) DEFINE C AS i < 2, B AS i < 6, D AS i > 5 AND p > MAX(B.p)",
 )
 #: Of these no order of runs is known.
 NOT = (
@@ -86,6 +88,19 @@ def test_matches_are_those_of_the_reference(
     assert answer_of(found) == (expected(plan, rows, TICKS) if rows else [])
 
 
+@pytest.mark.parametrize(("condition", "values"), [
+    ("p > MAX(A.p)", [3.0, None, 0.0, 2.0]), ("p < MIN(A.p)", [1.0, None, 5.0, 4.0]),
+])  # fmt: skip
+def test_a_null_that_a_row_fills_is_not_the_worst_value(condition: str, values: list[float | None]) -> None:
+    # Before: the run that began with a null went when a later one had a value: the match began one row too late.
+    rows = [{"ts": at, "k": "a", "p": p, "i": at} for at, p in enumerate(values)]
+    plan = plan_of(f"PATTERN (A+ B) DEFINE A AS i < 3, B AS i = 3 AND {condition}")
+    with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
+        matcher = matcher_of(plan)
+        found = [matcher.push(batch_of(TICKS, [row], row["ts"])) for row in rows]
+    assert answer_of([*found, matcher.advance(None)]) == expected(plan, rows, TICKS)
+
+
 def test_few_runs_stay_of_many_starts() -> None:
     # Before: 20,000 runs, each of which was tried at each row.
     rng = np.random.default_rng(3)
@@ -94,3 +109,12 @@ def test_few_runs_stay_of_many_starts() -> None:
     matcher.push(batch_of(TICKS, rows))
     assert isinstance(matcher.engine, RunLists)
     assert int(matcher.engine._partitions.length[0]) < 400
+
+
+def test_few_runs_stay_where_events_come_one_at_a_time() -> None:
+    # Before: runs were dropped between the rows of a push only, of pushes of one row never.
+    matcher = matcher_of(plan_of("PATTERN (A+ B) DEFINE B AS p > 2000 * FIRST(p)"))
+    for i in range(300):
+        matcher.push(batch_of(TICKS, [{"ts": i, "k": "a", "p": 1.0 + i % 90, "i": 0}], i))
+    assert isinstance(matcher.engine, RunLists)
+    assert int(matcher.engine._partitions.length[0]) < 200
