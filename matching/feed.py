@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 import numpy as np
 
 from matching.batch import EventBatch, Matcher
+from matching.budget import budget
 from matching.by_reference import ReferenceMatcher
 from matching.drive import advanced, pushed
 from matching.emitted import later
@@ -173,7 +175,7 @@ class Feed:
         if group.modules is None:
             over = partial(SharedUppers, self._make)
             group.modules = modules_for(plan, self._make, self._join, True, over, self._origin)
-            group.modules.queries_of = partial(queries_of, group)
+            group.modules.queries_of = partial(queries_of, ref(group))
         return group.modules
 
     def _layered(self, modules: Modules, plan: Plan, purpose: Purpose) -> Member:
@@ -603,11 +605,14 @@ class Feed:
             if self._advanced_us is not None and watermark_us <= self._advanced_us:
                 return
             self._advanced_us = watermark_us
+        held = budget()
         for group in self._groups:
             if group.from_us is not None and watermark_us is not None and watermark_us >= group.from_us:
                 group.from_us = None
                 self._scattered |= group.together
             group.advance(watermark_us)
+            if held is not None and held.is_due(group, 0):
+                held.note(group, group.taken_bytes())
 
 
 def shares_trends(plan: Plan) -> bool:

@@ -174,7 +174,20 @@ def bytes_taken(matcher: Matcher | None) -> int:
 
     if isinstance(matcher, FlattenedMatcher):
         return matcher.kept_bytes + bytes_taken(matcher.runs)
-    return sum(rows.used_bytes + rows.key_bytes for rows in rows_searched(matcher))
+    return sum(_part(rows, feeds) for rows, feeds in _searched(matcher))
+
+
+def _searched(matcher: Matcher | None) -> list[tuple[Rows, int]]:
+    """Returns the rows that a matcher searches in, each with the number of feeds that do."""
+    from matching.hierarchy.matcher import HierarchyMatcher
+
+    feeds = matcher.feeds if isinstance(matcher, HierarchyMatcher) else {}
+    return [(rows, feeds.get(id(rows), 1)) for rows in rows_searched(matcher)]
+
+
+def _part(rows: Rows, feeds: int) -> int:
+    """Returns the bytes of rows that fall to one of the feeds that search in them."""
+    return (rows.used_bytes + rows.key_bytes) // feeds
 
 
 def share_out(limit_bytes: int, rows: Sequence[tuple[Rows, Spilled]]) -> None:
@@ -222,6 +235,8 @@ class Group:
     def push_all(self, batch: EventBatch) -> None:
         """Takes the next events of the total order, in slices. Queries that take too much memory fail."""
         at, held = 0, budget()
+        if held is not None:
+            self._allow(held)
         while at < len(batch):
             part = batch.slice(at, min(at + self._slice, len(batch))) if len(batch) > self._slice else batch
             self.push(part)
@@ -238,11 +253,15 @@ class Group:
             self._slice = max(SLICE_MIN, self._slice // 2) if much else min(ROWS_MAX, 2 * self._slice)
             if self._slice == SLICE_MIN:
                 together = max(together, most)
-        gone, bytes_max = held.look(self, together, lambda: self._taken_by_each(together))
-        for member in self.members:
-            member.bytes_max = bytes_max
-        for member in gone:
+        for member in held.look(self, together, lambda: self._taken_by_each(together)):
             self._over_budget(member, held.limit_bytes)
+        self._allow(held)
+
+    def _allow(self, held: Budget) -> None:
+        """Notes what each query may take from now on: others may have let go of memory."""
+        allowed = held.left(self)
+        for member in self.members:
+            member.bytes_max = allowed
 
     def _over_budget(self, member: Member, limit_bytes: int) -> None:
         """Ends a query that takes too much memory, and drops what only it needs."""
@@ -256,13 +275,19 @@ class Group:
             self.rows.remove(kernel)
             self.rows.drop(self.rows.mark())
 
+    def let_go(self) -> int:
+        """Drops what nothing needs, and returns the bytes that are left."""
+        if self.rows is not None:
+            self.rows.tidy()
+        return self.taken_bytes()
+
     def taken_bytes(self) -> int:
         """Returns the bytes of the rows and partial matches of all members."""
         if self.rows is not None:
             return self.rows.used_bytes + self.rows.key_bytes
-        rows = {id(r): r for m in self.members for r in m.rows}
+        searched = {id(rows): (rows, feeds) for m in self.members for rows, feeds in _searched(m.matcher)}
         apart = sum(bytes_taken(m.matcher) for m in self.members if not m.rows)
-        return apart + sum(r.used_bytes + r.key_bytes for r in rows.values())
+        return apart + sum(_part(rows, feeds) for rows, feeds in searched.values())
 
     def _taken_by_each(self, together: int) -> dict[Member, int]:
         """Returns the bytes of the rows and partial matches of each member; of rows that several share those that it

@@ -62,8 +62,11 @@ SEARCH_ROWS_MIN = 2_000_000
 #: With more events, a stream is not copied for DuckDB. MEMORY_TABLE: name prefix of its events that are not in files.
 WHOLE_ROWS_MAX = 1_000_000
 MEMORY_TABLE = "__hybrid_memory_"
-#: A star for all columns, in a SELECT.
-ALL_COLUMNS = re.compile(r"(?:\bselect|\bdistinct|\bfrom|[,.])\s*\*|^\s*(?:from|table)\b(?!.*\bselect\b)", re.I | re.S)
+#: A star or a word for all columns, in a SELECT.
+ALL_COLUMNS = re.compile(
+    r"(?:\bselect|\bdistinct|\ball|\bfrom|\bcolumns\s*\(|\bon\s*\([^)]*\)|[,.])\s*\*|\b(?:natural|unpivot|summarize)\b"
+    r"|^\s*(?:from|table)\b(?!.*\bselect\b)", re.I | re.S,
+)
 #: Words of functions that may give other values when a SELECT is read again.
 VARYING = {
     "random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "now", "today", "age",

@@ -155,6 +155,6 @@ class Past:
             self._push(step)
 
     def _push(self, step: Step) -> None:
-        with self._budget.open():
+        with self._budget.open(beside=True):  # pushes have the lock, if any
             guarded(self.query, lambda query: query.push(*step))
         self._taken += 0 if step[1] is None else len(step[1])

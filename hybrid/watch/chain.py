@@ -272,7 +272,7 @@ class _Pattern:
             found += self.drive.advance(None)
         elif w is not None and w != END_US:
             found += self.drive.advance(w)
-        if batch is not None and (held := budget()) is not None and held.is_due(self, len(batch)):
+        if (held := budget()) is not None and held.is_due(self, 0 if batch is None else len(batch)):
             self._look(held)
         return found
 
@@ -280,7 +280,7 @@ class _Pattern:
         """Fails if it takes too much memory."""
         if self.drive.failure is None:
             together = bytes_taken(self.drive.matcher)
-            gone, _ = held.look(self, together, lambda: {"": together})
+            gone = held.look(self, together, lambda: {"": together})
             self.drive.failure = over_budget(self.factor.plan, None, 0, held.limit_bytes) if gone else None
 
     def save(self) -> dict[str, Any]:

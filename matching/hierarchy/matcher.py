@@ -65,6 +65,13 @@ class HierarchyMatcher:
         before = None if self.earlier is None else self.earlier.matcher
         return [*self._own_searches, *(before.searches if isinstance(before, HierarchyMatcher) else ())]
 
+    @property
+    def feeds(self) -> dict[int, int]:
+        """Returns the number of feeds that search in rows, by their id, where these are in a shared search."""
+        shared = [m.matcher.search for m in self.modules if isinstance(m.matcher, Followed)]
+        rows = [(getattr(search.matcher, "rows", None), len(search.readers)) for search in shared]
+        return {id(some): max(1, count) for some, count in rows}
+
     def patterns(self) -> dict[str, Module]:
         """Returns the patterns of the boxes of all layers, by the name of their first box."""
         found: dict[str, Module] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import ReferenceType
 
 from matching.hierarchy.choice import shares_patterns
 from matching.hierarchy.earlier import can_be_divided
@@ -63,12 +64,17 @@ def patterns_read(group: Group, member: Member) -> dict[str, dict[str, int]]:
     }
 
 
-def queries_of(group: Group, module: int) -> int:
-    """Returns the number of queries of a group that read a module, by its id."""
+def queries_of(of: ReferenceType[Group], module: int) -> int:
+    """Returns the number of queries of a group that read a module, by its id; 0 if nothing else has the group."""
+    group = of()
+    return 0 if group is None else _in_group(group, module)
+
+
+def _in_group(group: Group, module: int) -> int:
     return sum(module in m.matcher.used().modules for m in group.members if isinstance(m.matcher, HierarchyMatcher))
 
 
 def _readers(group: Group, module: Module) -> int:
     if isinstance(module.matcher, Followed):
         return sum(reader.queries for reader in module.matcher.search.readers)
-    return queries_of(group, id(module))
+    return _in_group(group, id(module))

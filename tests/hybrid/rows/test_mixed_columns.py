@@ -37,6 +37,11 @@ def test_statements_that_do_not_read_it(kind: str, text: str) -> None:
 @pytest.mark.parametrize("text", [
     "SELECT * FROM t",
     "FROM t",
+    "SELECT ALL * FROM t",  # Before: its text, for this and the next four.
+    "SELECT DISTINCT ON (price) * FROM t",
+    "SELECT COLUMNS(*) FROM t",
+    "SELECT z FROM t NATURAL JOIN (SELECT 'a' AS note, 1 AS z)",
+    "UNPIVOT t ON ts, price",
     "SELECT note FROM t",
     FALLS.format("*", "t", "", ", LAST(note) AS n", ""),
     FALLS.format("*", "t", "", "", " AND note > 3"),  # about the column, not about the types of this comparison

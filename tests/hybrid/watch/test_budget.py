@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import hybrid
 from hybrid.database.database import Database
+from matching.budget import Budget
 from query.errors import QueryError
 from tests.hybrid.inside import flow_of
 
@@ -113,3 +116,93 @@ def test_rows_that_are_kept_count(tmp_path: Path) -> None:
         message = failure_of(rows)
         assert "HQ600" in message
         assert small.stats()["state"] == "running"
+
+
+def two_streams() -> Database:
+    db = hybrid.connect(None, memory_limit=LIMIT)
+    for name in ("ticks", "others"):
+        db.create_stream(name, {"ts": "TIMESTAMP", "k": "BIGINT", "p": "DOUBLE"}, time="ts")
+    return db
+
+
+def taken(db: Database) -> list[int]:
+    found = flow_of(db).budget
+    assert found is not None
+    return list(found._taken.values())
+
+
+def test_what_a_match_has_let_go_does_not_count_against_others() -> None:
+    # Before: the rows of the first query, which nothing needed any more, let the second one fail.
+    with two_streams() as db:
+        live = [db.watch(text) for text in (ROWS.format(""), ROWS.format("").replace("ticks", "others"))]
+        db.push("ticks", ticks(0, 900_000))
+        assert sum(taken(db)) > 60_000_000
+        end = ticks(900_000, 900_002).set_column(2, "p", pa.array([-1.0, 1.0]))
+        db.push("ticks", end)
+        assert live[0].fetch().num_rows == 1
+        db.push("others", ticks(0, 900_000))
+        assert [alerts.stats()["state"] for alerts in live] == ["running", "running"]
+
+
+BIG = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES FIRST(A.p) AS fp AFTER MATCH NO SKIP
+    PATTERN ((A C)+ B) DEFINE A AS p >= 0, B AS p > 1000.0 + FIRST(A.p) * FIRST(A.p))"""
+WITH_BIG = """SELECT k, fp FROM {} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES V.fp AS fp AFTER MATCH NO SKIP
+    PATTERN (V O) WITHIN INTERVAL 600 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN big, O AS p > 2)"""
+
+
+def test_a_search_that_queries_over_different_streams_share_counts_once() -> None:
+    # Before: once for each set of streams, so queries failed that take a fraction of the limit together; and what a
+    # closed query had taken counted until Python looked for cycles.
+    with hybrid.connect(None, memory_limit=LIMIT) as db:
+        streams = [f"beside{i}" for i in range(9)]
+        for name in ("ticks", *streams):
+            db.create_stream(name, {"ts": "TIMESTAMP", "k": "BIGINT", "p": "DOUBLE"}, time="ts")
+        db.create_pattern("big", BIG)
+        live = [db.watch(WITH_BIG.format(name)) for name in streams]
+        for begin in range(0, 1_600, 100):
+            for name in ("ticks", *streams):
+                db.push(name, ticks(begin, begin + 100))
+        assert [alerts.stats()["state"] for alerts in live] == ["running"] * len(live)
+        assert 8_000_000 < sum(taken(db)) < 16_000_000
+        for alerts in live:
+            alerts.close()
+        assert taken(db) == []
+
+
+def test_a_query_that_reads_the_archive_looks_at_memory_beside_pushes() -> None:
+    # Before: "dictionary changed size during iteration", and the query that a push had reached failed.
+    class Holder:
+        pass
+
+    budget, ended, faults = Budget(1_000_000), threading.Event(), list[Exception]()
+    some = [Holder() for _ in range(300)]
+
+    def push() -> None:
+        while not ended.is_set():
+            new = [Holder() for _ in range(20)]
+            for one in new:
+                budget.is_due(one, 100)
+                budget.look(one, 1, dict)
+
+    def read() -> None:
+        try:
+            for _ in range(300):
+                for one in some[:10]:
+                    budget.look(one, 1, dict)
+                    budget.left(one)
+        except Exception as error:  # noqa: BLE001  (what the test is about)
+            faults.append(error)
+
+    for one in some:
+        budget.look(one, 1, dict)
+    every_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    beside = threading.Thread(target=push)
+    try:
+        beside.start()
+        read()
+    finally:
+        ended.set()
+        beside.join()
+        sys.setswitchinterval(every_s)
+    assert faults == []
