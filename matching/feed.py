@@ -58,8 +58,8 @@ class Feed:
     """The matchers of one stream after one Ordering. Takes on-time events in arrival order. Not thread safe."""
 
     __slots__ = (
-        "_advanced_us", "_apart", "_builder", "_given_us", "_groups", "_join", "_names", "_origin", "_scattered",
-        "_spill", "limit_bytes", "ordering",
+        "_advanced_us", "_apart", "_builder", "_ended", "_given_us", "_groups", "_join", "_names", "_origin",
+        "_scattered", "_spill", "limit_bytes", "ordering",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,7 @@ class Feed:
         self.limit_bytes = 0 if spill is None else spill.limit_bytes
         self._groups: list[Group] = []
         self._advanced_us: int | None = None
+        self._ended = False  # and no event has come since
         self._names = 0  # of queries that are counted together, so far
         self._scattered = False  # queries may have to be put together, or taken apart
         self._apart = False  # queries may have patterns of boxes of their own that others read, too
@@ -284,12 +285,12 @@ class Feed:
     def replay(
         self, plan: Plan, since_seq: Since, events: EventBatch, shedder: Shedder | None = None,
         from_us: int | None = None, purpose: Purpose = Purpose.LIVE, sharing: SharingMode | None = None,
-        wide: bool = False, after: tuple[int | None, int] | None = None,
+        wide: bool = False, instead: Member | None = None,
     ) -> Member:  # fmt: skip
         """Adds a query in the state of having been added before the event `since_seq`. events: those from there on, in
         the total order, possibly including held-back ones. shedder: as in `add`; none of these events is left out.
-        from_us: earlier events are not for it. wide: the reference matches it from now on. after: see Member; matches
-        after these come out, others have. Raises the failure of the query."""
+        from_us: earlier events are not for it. wide: the reference matches it from now on. instead: of a
+        query that has failed; the matches after its own come out. Raises the failure of the query."""
         events = self.ordering.known(events)
         held = np.isin(events.seq, self.ordering.held_seqs())
         if held.any():
@@ -298,15 +299,20 @@ class Feed:
         if sharing is not None and shedder is None and shares_trends(plan):
             return self._replay_together(plan, since_seq if hidden else 0, events, from_us, purpose, sharing)
         matcher = ReferenceMatcher(plan, lenient=True) if wide else self._make(plan, self._purpose(purpose, shedder))
-        at = np.flatnonzero(events.seq == after[0]) if after is not None else NO_PLACES
+        first, count = (None, 0) if instead is None else instead.after
+        at = NO_PLACES if first is None else np.flatnonzero(events.seq == first)
         cut = int(at[0]) if len(at) else len(events)
         for _ in pushed(matcher, [events.slice(0, cut)]):
             pass  # it has been emitted
+        if instead is not None and instead.told_us is not None:
+            matcher.advance(instead.told_us)  # and what time had decided
         found = list(pushed(matcher, [events.slice(cut, len(events))]))
         if self._advanced_us is not None:
             found += advanced(matcher, self._advanced_us)
+        if instead is not None and self._ended:
+            found += advanced(matcher, None)
         member = Member(matcher, shedder)
-        member.found = [] if after is None else later(found, after[1])
+        member.found = [] if instead is None else later(found, count)
         group = Group(None if member.kernel is None else member.kernel.rows, since_seq if hidden else 0)
         if from_us is not None and (self._advanced_us is None or self._advanced_us < from_us):
             group.from_us = from_us
@@ -582,10 +588,14 @@ class Feed:
         """Hands on the next events of the total order. came: the events, in order of arrival, that released them."""
         self._share_out()
         self._gather()
+        self._ended = ended
         if len(batch):
             self._unite(int(batch.ts_us[0]))
             self._given_us = int(batch.ts_us[-1])
         for group in self._groups:
+            for member in group.members:
+                if member.failure is None:
+                    member.told_us = self._advanced_us
             if group.ordering is not None:
                 group.own(came, watermark_us, ended, self.ordering)
                 self._scattered |= group.together and group.ordering is None

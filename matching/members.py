@@ -34,10 +34,11 @@ class Member:
     """One query of a feed. found: its pending non-empty Matches, in order of emission; failure: the reason why it takes
     no more rows. matcher: its own; None: it is counted together with others. kernel: its matcher, if that shares rows.
     shedder: leaves out partitions of the query, which then shares rows with no other query. bytes_max: memory that its
-    partial matches may take; None: what the budget allows (matching.budget). after: of one that has failed, the first
-    event of the slice in which it has (None: by time alone), and how many of the matches of that have come."""
+    partial matches may take; None: what the budget allows (matching.budget). after: the first of
+    the last events (None: only time has passed), and how many matches have come since. told_us: the watermark that was
+    announced before that."""
 
-    __slots__ = ("after", "bytes_max", "failure", "found", "kernel", "matcher", "shedder")
+    __slots__ = ("after", "bytes_max", "failure", "found", "kernel", "matcher", "shedder", "told_us")
 
     def __init__(self, matcher: Matcher | None, shedder: Shedder | None = None) -> None:
         from matching.matcher import KernelMatcher
@@ -49,6 +50,7 @@ class Member:
         self.failure: Exception | None = None
         self.bytes_max: int | None = None
         self.after: tuple[int | None, int] = None, 0
+        self.told_us: int | None = None
 
     @property
     def stuck(self) -> int:
@@ -135,7 +137,7 @@ class Member:
         except Exception as error:  # noqa: BLE001  (any failure is the query's own)
             self.failure = error
             found = before_failure(self.alone)
-            self.after = None, sum(map(len, found))
+        self.after = self.after[0], self.after[1] + sum(map(len, found))
         for some in found:
             among = some if self.shedder is None else self.shedder.among(some)
             if len(among) or among.rows.num_rows:
@@ -237,6 +239,9 @@ class Group:
         at, held = 0, budget()
         if held is not None:
             self._allow(held)
+        for member in self.members:
+            if member.failure is None:
+                member.after = int(batch.seq[0]) if len(batch) else None, 0
         while at < len(batch):
             part = batch.slice(at, min(at + self._slice, len(batch))) if len(batch) > self._slice else batch
             self.push(part)
@@ -405,7 +410,6 @@ class Group:
             if not kernel.settled:
                 member.guarded(kernel.emit)
             if member.failure is not None:
-                member.after = int(batch.seq[0]), member.after[1]
                 self.rows.remove(kernel)
         self.rows.compact()
 

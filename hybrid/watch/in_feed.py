@@ -171,7 +171,7 @@ class InFeed(AsMember):
             return []
         try:
             member = feed.replay(
-                plan, self._since_seq, events, None, self.begun.from_us, Purpose.LIVE, wide=True, after=old.after
+                plan, self._since_seq, events, None, self.begun.from_us, Purpose.LIVE, wide=True, instead=old
             )
         except (DataError, QueryError) as error:
             old.failure = error

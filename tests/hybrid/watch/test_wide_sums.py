@@ -74,6 +74,26 @@ def test_a_live_query_goes_on_beyond_64_bits(name: str, cuts: list[int], evidenc
         assert db.backtest(text, START).arrow().num_rows == expected.num_rows
 
 
+@pytest.mark.parametrize(("lateness", "cut"), [(0, 3), (60, 7)])
+def test_matches_that_time_decides_come_once(lateness: int, cut: int) -> None:
+    """Those that a watermark had decided before the sum was too large, and those that the end of the stream decides."""
+    # Before: the match that the watermark of the first push had decided came again; where the sum was too large among
+    # events that had waited until the end, the last match was lost.
+    values = [("a", 0, 3), ("a", 1, 4), ("b", 6, 2), ("b", 7, LARGE), ("b", 8, LARGE), ("b", 9, LARGE), ("b", 10, 5)]
+    rows = [{"ts": START + timedelta(seconds=at), "k": key, "v": v, "d": None} for key, at, v in values]
+    text = f"{FROM_TICKS}PATTERN (A B ~C) WITHIN INTERVAL '4' SECOND DEFINE B AS sum(v) > 6, C AS v < 2) AS m"
+    with hybrid.connect() as db:
+        db.create_stream("ticks", COLUMNS, time="ts", key="k", lateness=timedelta(seconds=lateness))
+        alerts = db.watch(text)
+        db.push("ticks", rows[:cut])
+        db.push("ticks", rows[cut:])
+        db.advance("ticks", None)
+        found = alerts.fetch()
+        expected = db.sql(text.replace("PARTITION BY k", "PARTITION BY k ORDER BY ts")).arrow()
+    assert expected.num_rows == 3
+    assert keyed(found.select(expected.column_names).to_pylist()) == keyed(expected.to_pylist())
+
+
 def test_it_is_announced_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     text = f"{FROM_TICKS}{QUERIES['sum']}) AS m"
     with opened() as db:
