@@ -40,7 +40,8 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.queries = 1
         self._lock = threading.Lock()
-        self._taken: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        #: The bytes that each holder takes, as far as it was looked at.
+        self.taken: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._unseen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     @contextmanager
@@ -63,7 +64,7 @@ class Budget:
         """True if what a holder of partial matches takes is to be looked at, after so many rows more. That of one with
         much is each time: it may have let it go."""
         unseen = self._unseen.get(holder, ROWS_UNSEEN) + rows
-        due = unseen >= ROWS_UNSEEN or 2 * self._taken.get(holder, 0) > self.share
+        due = unseen >= ROWS_UNSEEN or 2 * self.taken.get(holder, 0) > self.share
         with self._lock:
             self._unseen[holder] = 0 if due else unseen
         return due
@@ -71,15 +72,15 @@ class Budget:
     def note(self, holder: object, together: int) -> None:
         """Notes what the queries of a holder take together, in bytes."""
         with self._lock:
-            self._taken[holder] = together
+            self.taken[holder] = together
 
     def _total(self) -> int:
         with self._lock:
-            return sum(self._taken.values())
+            return sum(self.taken.values())
 
     def left(self, holder: object) -> int | None:
         """Returns what each query of a holder may take, in bytes; None: as much as there is."""
-        total, own = self._total(), self._taken.get(holder, 0)
+        total, own = self._total(), self.taken.get(holder, 0)
         return None if total <= NEARLY * self.limit_bytes else max(self.limit_bytes - (total - own), self.share)
 
     def look(self, holder: object, together: int, own: Callable[[], dict[Key, int]]) -> list[Key]:
@@ -88,7 +89,7 @@ class Budget:
         self.note(holder, together)
         if not _beside.get() and self._total() > self.limit_bytes:
             with self._lock:
-                others = [one for one in self._taken if one is not holder and isinstance(one, LetsGo)]
+                others = [one for one in self.taken if one is not holder and isinstance(one, LetsGo)]
             for other in others:
                 self.note(other, other.let_go())
         total, gone = self._total(), []

@@ -128,9 +128,10 @@ def two_streams() -> Database:
 def taken(db: Database) -> list[int]:
     found = flow_of(db).budget
     assert found is not None
-    return list(found._taken.values())
+    return list(found.taken.values())
 
 
+@pytest.mark.slow
 def test_what_a_match_has_let_go_does_not_count_against_others() -> None:
     # Before: the rows of the first query, which nothing needed any more, let the second one fail.
     with two_streams() as db:
@@ -150,6 +151,7 @@ WITH_BIG = """SELECT k, fp FROM {} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts M
     PATTERN (V O) WITHIN INTERVAL 600 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN big, O AS p > 2)"""
 
 
+@pytest.mark.slow
 def test_a_search_that_queries_over_different_streams_share_counts_once() -> None:
     # Before: once for each set of streams, so queries failed that take a fraction of the limit together; and what a
     # closed query had taken counted until Python looked for cycles.
