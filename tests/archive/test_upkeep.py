@@ -266,7 +266,7 @@ def test_verify_says_what_is_wrong(tmp_path):
     ((path, message),) = broken(tmp_path)
     assert path == first
     assert message == f"is damaged in its footer{lost}"
-    with pytest.raises(DataError, match="read before are not in the archive any more"):
+    with pytest.raises(DataError, match="cannot be read"):
         history.snapshot().read(RangeRequest())
     (tmp_path / first).unlink()
     assert broken(tmp_path) == [(first, f"is missing{lost}")]

@@ -153,7 +153,7 @@ def test_exit_codes(table: Path) -> None:
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
-    assert "kernel and reference return the same 1 rows" in checked.stderr
+    assert "kernel and reference return the same 1 row" in checked.stderr
     for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr
