@@ -1,8 +1,7 @@
 """The memory that the live queries of a database may take together. A query that does not fit fails, alone.
 
-What is over the limit is looked at after each slice of events; within one, engines ask after some thousand rows
-(matching.engines.engine.check). Counted are rows, runs, and the nodes that runs share, not the parts of an array that
-are not used yet.
+Groups of queries compare with the limit after each slice of events; within a slice, engines do after some thousand rows
+(matching.engines.engine.check). Rows, runs and the nodes that runs share count; unused parts of arrays do not.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What the events of live queries that are members of a feed have in common, whether it is that of one stream or of
-several."""
+"""The events of a live query that is a member of a feed: the part that feeds of one stream and of several share."""
 
 from __future__ import annotations
 

@@ -168,9 +168,9 @@ class Searches:
 
 
 class Origin:
-    """What a feed shares with the other feeds of its database. streams: the actual stream of each one that is merged,
-    by the name that events have, both in lower case; of a feed of one stream that alone, under any name. arrived:
-    returns the number of on-time events of a stream so far."""
+    """A feed as the searches of its database see it. streams: the stream behind each name that its events have, both in
+    lower case; a feed of one stream has that one, under any name. arrived: returns the number of on-time events of a
+    stream so far."""
 
     def __init__(
         self, searches: Searches, streams: Mapping[str, str], arrived: Callable[[str], int]

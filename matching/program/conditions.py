@@ -93,7 +93,7 @@ class AskedFunction:
 
 
 class Wanted(IntEnum):
-    """What a walk over the rows of a run finds."""
+    """The result of a walk over the rows of a run."""
 
     AT = 0  # the value at a fraction of those in order
     BETWEEN = 1  # or between two of them
@@ -103,9 +103,8 @@ class Wanted(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What is found by walking over the rows of a run that are bound to `variables` (empty: all): a quantile of a
-    feature, its most frequent value, or the list of the rows (feature -1). before: without the row that is
-    tried."""
+    """A walk over the rows of a run that are bound to `variables` (empty: all). It finds a quantile of a feature, its
+    most frequent value, or the list of the rows (feature -1). before: without the row that is tried."""
 
     feature: int
     variables: tuple[str, ...]

@@ -27,6 +27,7 @@ from query.plan.plan import FactorPlan
 from query.schema import Schema
 from tests.hierarchies import EVENTS, OTHERS, Event, Leaf, composed, factor_of, leaves, over, statement
 from tests.matching.memory_store import MemoryStore
+from tests.properties.test_shared_streams import in_order
 
 #: The streams; the pattern in common reads the first.
 STREAMS: Mapping[str, Schema] = {"events": EVENTS, "others": OTHERS, "more": replace(EVENTS, name="more")}
@@ -202,12 +203,7 @@ def test_queries_over_different_streams_search_a_common_pattern_once(data: st.Da
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
         n = data.draw(st.integers(12, 30))
-        steps = data.draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
-        kinds = data.draw(st.lists(st.sampled_from("aabbxy"), min_size=n, max_size=n))
-        of = data.draw(st.lists(st.sampled_from([*STREAMS, "events"]), min_size=n, max_size=n))
-        # the total order: the time, then the name of the stream
-        drawn = sorted(zip(np.cumsum(steps).tolist(), of, kinds, strict=True), key=lambda one: one[:2])
-        events = tuple(Event(kind, f"{kind}{i}", at, None, stream) for i, (at, stream, kind) in enumerate(drawn))
+        events = data.draw(in_order(n, (*STREAMS, "events")))
         order = in_arrival(data.draw, events)
         asked = data.draw(alike(n))
         restarts = data.draw(st.sets(st.integers(0, n - 1), max_size=4))

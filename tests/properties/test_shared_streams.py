@@ -176,6 +176,16 @@ def alike(draw: st.DrawFn, n: int) -> list[Asked]:
     return asked
 
 
+@st.composite
+def in_order(draw: st.DrawFn, n: int, streams: tuple[str, ...]) -> tuple[Event, ...]:
+    """Returns n events of some streams in the total order: by time, then by the name of the stream."""
+    steps = draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
+    kinds = draw(st.lists(st.sampled_from("aabbxy"), min_size=n, max_size=n))
+    of = draw(st.lists(st.sampled_from(streams), min_size=n, max_size=n))
+    drawn = sorted(zip(np.cumsum(steps).tolist(), of, kinds, strict=True), key=lambda one: one[:2])
+    return tuple(Event(kind, f"{kind}{i}", at, None, stream) for i, (at, stream, kind) in enumerate(drawn))
+
+
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data())
@@ -184,11 +194,7 @@ def test_queries_that_come_later_read_the_patterns_of_others(data: st.DataObject
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
         n = data.draw(st.integers(15, 30))
-        steps = data.draw(st.lists(st.sampled_from([0, 1, 1, 2]), min_size=n, max_size=n))
-        kinds = data.draw(st.lists(st.sampled_from("aabbxy"), min_size=n, max_size=n))
-        of = data.draw(st.lists(st.sampled_from(tuple(STREAMS)), min_size=n, max_size=n))
-        drawn = sorted(zip(np.cumsum(steps).tolist(), of, kinds, strict=True), key=lambda one: one[:2])
-        events = tuple(Event(kind, f"{kind}{i}", at, None, stream) for i, (at, stream, kind) in enumerate(drawn))
+        events = data.draw(in_order(n, tuple(STREAMS)))
         order = data.draw(st.composite(in_arrival)(events))
         asked = data.draw(alike(n))
         restarts = data.draw(st.sets(st.integers(0, n - 1), max_size=4))

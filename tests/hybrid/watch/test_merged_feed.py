@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,19 +69,23 @@ def wanted(text: str) -> list[str]:
 
 def push_all(db: Database, seed: int = 1, clicks: pa.Table = SEEN, orders: pa.Table = PAID) -> Iterator[None]:
     """Pushes both streams in parts, in some interleaving. Yields after each part."""
-    rng, todo = Random(seed), {"clicks": clicks, "orders": orders}
+    yield from push_parts(db, {"clicks": clicks, "orders": orders}, seed)
+
+
+def push_parts(db: Database, tables: dict[str, pa.Table], seed: int) -> Iterator[None]:
+    """Pushes streams in parts, in some interleaving, and ends them. Yields after each part."""
+    rng, todo = Random(seed), tables
     while todo:
         name = rng.choice(list(todo))
         n = rng.randrange(1, 60)
         db.push(name, todo[name].slice(0, n))
-        todo[name] = todo[name].slice(n)
-        todo = {name: table for name, table in todo.items() if len(table)}
+        todo = {of: left for of, left in (todo | {name: todo[name].slice(n)}).items() if len(left)}
         yield
-    end(db)
+    end(db, tables)
 
 
-def end(db: Database) -> None:
-    for name in ("clicks", "orders"):
+def end(db: Database, names: Iterable[str] = ("clicks", "orders")) -> None:
+    for name in names:
         db.advance(name, BEGIN + dt.timedelta(hours=1))
 
 

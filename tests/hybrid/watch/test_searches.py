@@ -12,8 +12,8 @@ import pytest
 
 import hybrid
 from hybrid.database.database import Database
-from hybrid.watch.alerts import Alerts
-from tests.hybrid.statement.test_boxes_of_streams import BEGIN, ORDER, ORDERS, PAID, SEEN, VISIT, declare, rows
+from tests.hybrid.statement.test_boxes_of_streams import ORDER, ORDERS, PAID, SEEN, VISIT, declare, rows
+from tests.hybrid.watch.test_merged_feed import end, push_parts, visits
 
 TABLES = {"clicks": SEEN, "orders": PAID, "refunds": PAID}
 #: Queries over the clicks and another stream, over the clicks alone, and over all three streams.
@@ -47,34 +47,10 @@ def wanted(text: str, seen: dict[str, int] | None = None) -> list[str]:
     return rows(hybrid.sql(f"WITH visit AS ({VISIT}), paid AS ({PAID_ONE}) {text}", **tables).arrow())
 
 
-def push_all(db: Database, seed: int = 1) -> Iterator[None]:
-    """Pushes all streams in parts, in some interleaving. Yields after each part."""
-    rng, todo = Random(seed), dict(TABLES)
-    while todo:
-        name = rng.choice(list(todo))
-        n = rng.randrange(1, 60)
-        db.push(name, todo[name].slice(0, n))
-        todo[name] = todo[name].slice(n)
-        todo = {name: table for name, table in todo.items() if len(table)}
-        yield
-    end(db)
-
-
-def end(db: Database) -> None:
-    for name in TABLES:
-        db.advance(name, BEGIN + dt.timedelta(hours=1))
-
-
-def visits(alerts: Alerts) -> dict[str, int]:
-    """Returns the figures of the pattern visit."""
-    found: dict[str, int] = alerts.stats()["patterns"]["visit"]
-    return found
-
-
 def test_queries_over_different_streams_search_a_pattern_once(db: Database) -> None:
     # Before: each set of streams searched it.
     live = [db.watch(text) for text in TEXTS]
-    for _ in push_all(db):
+    for _ in push_parts(db, TABLES, 1):
         pass
     for text, alerts in zip(TEXTS, live, strict=True):
         found = rows(alerts.fetch())
@@ -105,7 +81,7 @@ def test_they_go_on_after_restarts(tmp_path: Path, seed: int, limit: str | None)
                 if rng.random() < 0.3:
                     db.checkpoint()
             if not todo:
-                end(db)
+                end(db, TABLES)
             for name, alerts in live.items():
                 found[name] += rows(alerts.fetch())
                 assert visits(alerts)["queries"] == len(TEXTS)
@@ -121,7 +97,7 @@ def test_a_query_that_comes_later_reads_the_search_of_another_if_no_event_is_on_
     assert visits(later) == {"events": 100, "queries": 3}
     for name, table, begin in (("orders", PAID, 0), ("refunds", PAID, 0), ("clicks", SEEN, 100)):
         db.push(name, table.slice(begin))
-    end(db)
+    end(db, TABLES)
     assert rows(first.fetch()) == wanted(OF_CLICKS)
     assert rows(beside.fetch()) == wanted(ORDER)
     assert rows(later.fetch()) == wanted(ORDER.replace("orders", "refunds"), {"clicks": 100})
@@ -167,7 +143,7 @@ def test_a_pattern_that_fails_fails_for_each_query_at_its_event(db: Database) ->
 
 def test_a_new_version_and_a_rewind(db: Database) -> None:
     live = [db.watch(text) for text in TEXTS]
-    parts = push_all(db)
+    parts = push_parts(db, TABLES, 1)
     for _ in range(8):
         next(parts)
     live[0] = db.replace(live[0], ORDER.replace("O.page AS nr", "O.page + 0 AS nr"))

@@ -76,7 +76,7 @@ def test_a_live_query_goes_on_beyond_64_bits(name: str, cuts: list[int], evidenc
 
 @pytest.mark.parametrize(("lateness", "cut"), [(0, 3), (60, 7)])
 def test_matches_that_time_decides_come_once(lateness: int, cut: int) -> None:
-    """Those that a watermark had decided before the sum was too large, and those that the end of the stream decides."""
+    """Matches come once that a watermark had decided before the sum was too large, or that the end decides."""
     # Before: the match that the watermark of the first push had decided came again; where the sum was too large among
     # events that had waited until the end, the last match was lost.
     values = [("a", 0, 3), ("a", 1, 4), ("b", 6, 2), ("b", 7, LARGE), ("b", 8, LARGE), ("b", 9, LARGE), ("b", 10, 5)]
