@@ -538,10 +538,13 @@ class KernelMatcher:
     @property
     def failed_row(self) -> tuple[int, int] | None:
         """Returns the source and the offset of the row at which it has failed; None if it has not, or at no row."""
-        if self.failed_us is None or not len(self._untaken):
-            return None
-        row = int(self._untaken[0])
-        return int(self.store.source[row]), int(self.store.offset[row])
+        row = self.failed_at
+        return None if row is None else (int(self.store.source[row]), int(self.store.offset[row]))
+
+    @property
+    def failed_at(self) -> int | None:
+        """Returns the position in the store of the row at which it has failed; None if it has not, or at no row."""
+        return None if self.failed_us is None or not len(self._untaken) else int(self._untaken[0])
 
     def before_failure(self) -> list[Matches]:
         """Returns the matches that were decided before the row at which `push` or `advance` has failed, in any batches;

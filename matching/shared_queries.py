@@ -19,7 +19,7 @@ from matching.workload.modes import first_plan
 from matching.workload.plan import SharedSet, SharingPlan
 from matching.workload.sharing_mode import SharingMode
 from matching.workload.template import Template
-from matching.workload_matcher import WorkloadMatcher
+from matching.workload_matcher import QueriesFailed, WorkloadMatcher
 from query.errors import DataError
 from query.plan.expression import Expression
 from query.plan.fingerprint import fingerprint
@@ -147,7 +147,11 @@ class SharedQueries:
 
     def push(self, batch: EventBatch) -> dict[str, Matches]:
         """Takes events; returns the new rows of each query. Raises QueriesFailed."""
-        found = self._matcher.push(batch)
+        try:
+            found = self._matcher.push(batch)
+        except QueriesFailed as failed:
+            self.events += failed.taken
+            raise
         self.events += len(batch)
         if self.mode.measures and self._measured:
             self.choose()

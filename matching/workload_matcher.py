@@ -134,10 +134,11 @@ class WorkloadMatcher:
             taken = int(np.flatnonzero(batch.seq == self.matcher.store.seq[error.position])[0])
             raise QueriesFailed(self._too_large(error), self._rows_so_far(), taken, error.halfway) from None
         except DataError:
-            errors = self._not_computed()
-            if not errors:
+            row = self.matcher.failed_at
+            if row is None or not (errors := self._not_computed(row)):
                 raise
-            raise QueriesFailed(errors, self._rows_so_far()) from None
+            taken = int(np.flatnonzero(batch.seq == self.matcher.store.seq[row])[0])
+            raise QueriesFailed(errors, self._rows_so_far(), taken) from None
         return self._of_queries(none)
 
     def end_row(self) -> None:
@@ -160,22 +161,20 @@ class WorkloadMatcher:
     def _rows_so_far(self) -> dict[str, Matches]:
         return self._of_queries(self.matcher.emit())
 
-    def _not_computed(self) -> dict[str, DataError]:
-        """Returns the errors of the queries of which a condition or a value cannot be computed for a row of the last
-        batch."""
-        values, rows, program = self.matcher.values, self.matcher.rows, self.matcher.program
-        _, failing = rows.attempt(self.matcher)
-        store, block = rows.store, np.arange(rows.store.count)[rows.block]
+    def _not_computed(self, row: int) -> dict[str, DataError]:
+        """Returns the errors of the queries of which a condition or a value cannot be computed for the row at a
+        position of the store."""
+        values, store, program = self.matcher.values, self.matcher.store, self.matcher.program
+        _, failing = values.attempt(store, np.array([row], np.int64))
         first_value = len(values.expressions) - len(program.features)
         errors = {}
         for (name, _), path, table in zip(self.plans.items(), self.table.template.queries, self.table.tables):
             conditions = [program.local[label] for label in set(path.labels.values())]
             read = [values.expressions.index(e) for e in conditions if e in values.expressions[:first_value]]
             read += [first_value + self.table.features.index(f) for f in table.features]
-            failed = [(int(found.argmax()), i) for i in read if (found := failing[i]) is not None and found.any()]
+            failed = [i for i in read if (found := failing[i]) is not None and found.any()]
             if failed:
-                at, index = min(failed)
-                errors[name] = values.why(store, int(block[at]), index)
+                errors[name] = values.why(store, row, min(failed))
         return errors
 
     def _of_queries(self, none: Matches) -> dict[str, Matches]:

@@ -172,6 +172,24 @@ def test_a_count_that_is_too_large_fails_alone(mode: SharingMode, size: int, mon
         assert rows_of(plan, rows) == alone(plan, events)
 
 
+@pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.parametrize("mode", SHARED)
+def test_a_condition_that_cannot_be_computed_fails_alone(mode: SharingMode, size: int) -> None:
+    # Before: the others counted the events of its push that come before the failing one twice, and a query that fails
+    # later in the same push lost the rows that were decided between.
+    fails_at = "B: CASE WHEN v = {} THEN type::BIGINT ELSE 1 END > 0"
+    plans = [plan_of(statement("A+ B", 10, 5, conditions=c)) for c in (fails_at.format(5), "", fails_at.format(4))]
+    events = [row("B" if i % 4 == 3 else "A", i, 5 if i == 27 else 4 if i == 47 else i % 4) for i in range(60)]
+    feed = Feed(EVENTS)
+    members = [feed.add(plan, 0, sharing=mode) for plan in plans]
+    found = fed(feed, members, events, size)
+    assert [member.failure is None for member in members] == [False, True, False]
+    for plan, rows, at in zip(plans, found, (27, 60, 47), strict=True):
+        ended = [each for each in alone(plan, events[:at]) if at == 60 or each[1] <= at * SECOND]
+        assert rows_of(plan, rows) == ended
+        assert len(ended) > 2
+
+
 def test_queries_of_different_times_are_put_together() -> None:
     feed, plans = Feed(LATE), [plain(f"A: v > {i}") for i in range(4)]
     events = many(60)
