@@ -111,8 +111,8 @@ _OPTIONS: dict[str, Any] = {
 
 
 def parser_of(text: str, home: Path) -> lark.Lark:
-    """Returns the parser of a grammar, from the cache in a directory if possible, else built, which takes two
-    seconds. A parser that cannot be cached is not kept."""
+    """Returns the parser of a grammar, from the cache in a directory if possible, else built, which takes ten
+    times as long. A parser that cannot be cached is not kept."""
     made_of = f"{lark.__version__} {sys.version_info[:2]} {_OPTIONS} {__name__} {text}"
     file = home / f"grammar-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     if not is_private(home):
