@@ -66,7 +66,7 @@ class AskedLists:
         self._row = -1  # of the block: the one that asked before
 
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
-        """Returns tables of matching.kernels.layout.ProgramArrays for the rows of a block. nodes: that runs have."""
+        """Returns tables of matching.kernels.layout for the rows of a block. nodes: that runs have."""
         self._note()
         self._partition, self._position, self._row = partition, position, -1
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)

@@ -50,7 +50,7 @@ class KeptValues:
             kept[:, after] = kept[:, before]
 
     def tables(self, positions: Int64Array | slice) -> dict[str, np.ndarray]:
-        """Returns the tables of matching.kernels.layout.ProgramArrays for the rows at `positions`."""
+        """Returns the tables of matching.kernels.layout for the rows at `positions`."""
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         return {"of_rows": self._values, "of_rows_valid": self._valid, "rows": rows}
 

@@ -22,10 +22,10 @@ from matching.kernels.integers import (
     add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, stretched,
     sub_overflows, upper_quotient,
 )
-from matching.kernels.asking import answer
+from matching.kernels.asking import answer, answered
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.libm import function_of, function_of_two, nearest, rounded
-from matching.kernels.walks import unseen, walked"""
+from matching.kernels.walks import result_of, unseen, walks_to"""
 
 _INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
 
@@ -181,13 +181,10 @@ def _jumped(does: Jump) -> list[str]:
 def _asked() -> list[str]:
     return [
         "top -= np.uint64(b - 1)",
-        "known = answer(",
-        "    program.asked_keys, program.asked_values, program.asked_known, program.answer, program.constant[a], b,",
-        "    top, stack, ok, i,",
-        ")",
+        "known = answer(program.asked, program.constant[a], b, top, stack, ok, i)",
         "if known < 0:",
         "    return -1",
-        "stack[top] = program.answer[0]",
+        "stack[top] = answered(program.asked)",
         "ok[top] = known == 1",
     ]
 
@@ -195,14 +192,8 @@ def _asked() -> list[str]:
 def _walked() -> list[str]:
     return [
         "top += ONE",
-        "ok[top] = walked(",
-        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid, program.walks,",
-        "    program.walks_f, program.constant[a], variable, program.rows, i, program.values, program.at, "
-        "program.at_f,",
-        "    program.roots, program.best, program.tree, program.list_lines, program.list_table, program.list_rows,",
-        "    program.asked_known,",
-        ")",
-        "stack[top] = program.at[1]",
+        "ok[top] = walks_to(program.walked, program.constant[a], variable, i, program.asked)",
+        "stack[top] = result_of(program.walked)",
     ]
 
 

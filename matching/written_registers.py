@@ -42,8 +42,7 @@ _ASSIGNED = {
     "d": "program.register_depth[r]",
     "k": "feature[program.register_depth[r], i]",
     "kv": "feature_valid[program.register_depth[r], i]",
-    "u": "(feature_valid[f, i] and unseen(program.previous, program.variable, program.row, program.of_rows, "
-    "program.of_rows_valid, program.kept_of[f], program.register_mask[r], program.rows[i], program.at[0]))",
+    "u": "(feature_valid[f, i] and unseen(program.walked, f, program.register_mask[r], i))",
 }
 _OVER_FLOATS = {
     "z": "registers_f[program.register_link[r]]", "k": "feature_f[program.register_depth[r], i]",

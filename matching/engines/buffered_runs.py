@@ -71,7 +71,11 @@ class BufferedRuns(ABC):
 
     def look_up(self, **tables: np.ndarray) -> None:
         """See matching.engines.engine.LookingUp."""
-        self._tables = self._tables._replace(**tables)
+        self._tables = layout.with_tables(self._tables, tables)
+
+    @property
+    def _walked(self) -> layout.WalkArrays | None:
+        return self._tables.walked
 
     @property
     def row_bytes(self) -> int:
@@ -94,8 +98,8 @@ class BufferedRuns(ABC):
     @property
     def _walks_bytes(self) -> int:
         """Returns the bytes of what walks have found."""
-        tables = self._tables
-        return 32 * int(tables.tree[0, 0]) + 24 * len(tables.roots) * self.size
+        walked = self._walked
+        return 0 if walked is None else 32 * int(walked.tree[0, 0]) + 24 * len(walked.roots) * self.size
 
     @abstractmethod
     def _lengths(self, partition: Int64Array) -> Int64Array:
@@ -160,8 +164,8 @@ class BufferedRuns(ABC):
                 if at == upto:
                     steps = np.cumsum(self._lengths(partition[at : at + self._rows_unchecked]))
                     upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
-                if self.program.kept:
-                    self._give_nodes()
+                if (walked := self._walked) is not None:
+                    self._give_nodes(walked)
                 at, status = run(at, upto, *given, self._tables, *self._state())
                 if at == upto:
                     self._prune(partition[max(0, at - self._rows_unchecked) : at])
@@ -180,13 +184,13 @@ class BufferedRuns(ABC):
     def _prune(self, partition: Int64Array) -> None:  # noqa: B027
         """Drops runs that are of no use, of partitions that have had rows."""
 
-    def _give_nodes(self) -> None:
+    def _give_nodes(self, walked: layout.WalkArrays) -> None:
         """Gives walks the nodes of runs, room for the rows of one, and for what they find of each node."""
-        nodes, tables = self._buffer, self._tables
-        values, count = tables.values, len(nodes.row)
+        nodes = self._buffer
+        values, count = walked.values, len(nodes.row)
         if len(values) <= count:
             values = np.zeros(count + 1, np.int64)
-        roots, best, tree = tables.roots, tables.best, tables.tree
+        roots, best, tree = walked.roots, walked.best, walked.tree
         if roots.shape[1] < count:
             more = count - roots.shape[1]
             roots = np.pad(roots, ((0, 0), (0, more)), constant_values=-1)
@@ -196,15 +200,17 @@ class BufferedRuns(ABC):
             len(tree) < enough or (2 * tree[0, 0] > len(tree) and len(tree) < TREE_ITEMS_MAX)
         ):
             tree = layout.grown(tree, max(enough, 2 * len(tree)))
-        self._tables = tables._replace(
+        walked = walked._replace(
             previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values, roots=roots, best=best,
             tree=tree,
         )  # fmt: skip
+        self._tables = self._tables._replace(walked=walked)
 
     def forget_walks(self) -> None:
         """See matching.engines.engine.LookingUp."""
-        self._tables.roots[:] = -1
-        self._tables.tree[0, 0] = 1
+        if self._walked is not None:
+            self._walked.roots[:] = -1
+            self._walked.tree[0, 0] = 1
 
     def _look_for_failure(self) -> None:
         if self._counters[Counters.FAILED_ROW]:

@@ -75,7 +75,7 @@ class RunGraph:
 
     def look_up(self, **tables: np.ndarray) -> None:
         """See matching.engines.engine.LookingUp."""
-        self._tables = self._tables._replace(**tables)
+        self._tables = layout.with_tables(self._tables, tables)
 
     def _fresh(self, partitions: int) -> np.ndarray:
         """Returns lists of partitions without rows."""

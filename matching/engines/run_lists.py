@@ -85,7 +85,7 @@ class RunLists(BufferedRuns):
     def _enter_all(self, more: int) -> None:
         """Enters all matches that wait anew, with room for as many again and more."""
         self._entered = True
-        if not len(self._waiting.label):
+        if self._waiting is None or not len(self._waiting.label):
             return
         partitions = len(self._partitions.head)
         count = looked_up.count_pending(partitions, self._runs, self._partitions) * len(self._waiting.label)
@@ -201,8 +201,9 @@ class RunLists(BufferedRuns):
         if c[Counters.FREE] < 2 * most:
             capacity = max(2 * len(self._runs.state), len(self._runs.state) + 2 * most)
             self._runs, c[Counters.FREE] = layout.grown_runs(self._runs, capacity, int(c[Counters.FREE]))
-        if self._waiting.used[0] + most * len(self._waiting.label) > len(self._waiting.item):
-            self._enter_all(most * len(self._waiting.label))
+        waiting = self._waiting
+        if waiting is not None and waiting.used[0] + most * len(waiting.label) > len(waiting.item):
+            self._enter_all(most * len(waiting.label))
         return most
 
     def snapshot(self) -> Arrays:

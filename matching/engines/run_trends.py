@@ -11,7 +11,7 @@ from matching.decode import Decode
 from matching.engines.engine import NONE_BAD, Arrays, ClosedWindows, ConditionFailed, EnginePlan
 from matching.kernels import trend_steps
 from matching.kernels import trends as kernels
-from matching.kernels.layout import STACK, grown, no_answers, walked
+from matching.kernels.layout import STACK, grown
 from matching.kernels.trend_records import Shape, TrendSums
 from matching.kernels.trends import (
     Counter,
@@ -450,7 +450,7 @@ def pairs_of(table: TrendTable) -> Pairs:
         np.array([compared(c) for c in each], np.int64).reshape(-1, 5),
         np.cumsum([0, *map(len, table.code)]).astype(np.int64), np.array(code, np.int64).reshape(-1, 3),
         constants, constants.view(np.float64), stack, stack.view(np.float64), np.zeros(STACK, np.bool_), stack[:1],
-        *no_answers(), *walked(None),
+        None, None,
         np.array([v for v, _ in kept], np.int64), np.array([bits for _, bits in kept], np.bool_), grained, plain, n,
     )  # fmt: skip
 

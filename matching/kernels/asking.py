@@ -66,8 +66,12 @@ def is_line(keys, place, line, width):
 
 
 @called
-def answer(keys, values, known, out, which, count, top, stack, ok, row):
-    """Returns what is known of a function of the `count` values from `top` on, and puts its value into `out`."""
+def answer(asked, which, count, top, stack, ok, row):
+    """Returns what is known of a function of the `count` values from `top` on. asked: AskedArrays; None: nothing is
+    asked, and a kernel is compiled without it."""
+    if asked is None:
+        return np.int64(FAILS)
+    keys, values, known, out = asked.asked_keys, asked.asked_values, asked.asked_known, asked.answer
     line = out[KEY:]
     width = keys.shape[1]
     there = np.int64(0)
@@ -90,6 +94,14 @@ def answer(keys, values, known, out, which, count, top, stack, ok, row):
             return np.int64(known[place])
     out[ROW] = row
     return _ask(out[NUMBER])
+
+
+@inlined
+def answered(asked):
+    """Returns the value of the last answer."""
+    if asked is None:
+        return np.int64(0)
+    return asked.answer[VALUE]
 
 
 @kernel

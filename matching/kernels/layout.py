@@ -6,8 +6,9 @@ growing is a copy. `Counters` names the slots of the one array of scalars.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,39 @@ class Counters(IntEnum):
     FAILED_LABEL = 7
 
 
+class AskedArrays(NamedTuple):
+    """The answers that are known; those of matching.answers.Answers, see matching.kernels.asking."""
+
+    asked_keys: np.ndarray
+    asked_values: np.ndarray
+    asked_known: np.ndarray
+    answer: np.ndarray
+
+
+class WalkArrays(NamedTuple):
+    """What conditions that walk over the rows of a run read and find; see matching.kernels.walks. The first one:
+    per feature its place among the values that are kept of rows, -1 none."""
+
+    kept_of: np.ndarray
+    walks: np.ndarray
+    walks_f: np.ndarray  # their fractions
+    at: np.ndarray
+    at_f: np.ndarray  # the same memory as float64
+    of_rows: np.ndarray  # (kept, positions) of the row store, by matching.walked.KeptValues
+    of_rows_valid: np.ndarray
+    rows: np.ndarray  # the positions of the rows that are taken
+    values: np.ndarray  # room for the rows of a run
+    roots: np.ndarray  # (walks, nodes): the tree or list of a run that ends with the node, -1 not known
+    best: np.ndarray  # (2 * walks, nodes): of its most frequent value the first row, and the number of rows
+    tree: np.ndarray  # (n, 4): see matching.kernels.trees
+    list_lines: np.ndarray  # (n, 2): see matching.kernels.lists
+    list_table: np.ndarray
+    list_rows: np.ndarray  # (walks, rows): the list that was asked for with a row, -1 none
+    previous: np.ndarray  # those of the match buffer
+    row: np.ndarray
+    variable: np.ndarray
+
+
 class ProgramArrays(NamedTuple):
     """Program as arrays; see matching.program.program.Program."""
 
@@ -82,28 +116,8 @@ class ProgramArrays(NamedTuple):
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
-    asked_keys: np.ndarray  # these four are those of matching.answers.Answers
-    asked_values: np.ndarray
-    asked_known: np.ndarray
-    answer: np.ndarray
-    kept_of: np.ndarray  # per feature its place among the values that are kept of rows, -1 none
-    walks: np.ndarray  # see matching.kernels.walks
-    walks_f: np.ndarray  # their fractions
-    at: np.ndarray
-    at_f: np.ndarray  # the same memory as float64
-    of_rows: np.ndarray  # (kept, positions) of the row store, by matching.walked.KeptValues
-    of_rows_valid: np.ndarray
-    rows: np.ndarray  # the positions of the rows that are taken
-    values: np.ndarray  # room for the rows of a run
-    roots: np.ndarray  # (walks, nodes): the tree or list of a run that ends with the node, -1 not known
-    best: np.ndarray  # (2 * walks, nodes): of its most frequent value the first row, and the number of rows
-    tree: np.ndarray  # (n, 4): see matching.kernels.trees
-    list_lines: np.ndarray  # (n, 2): see matching.kernels.lists
-    list_table: np.ndarray
-    list_rows: np.ndarray  # (walks, rows): the list that was asked for with a row, -1 none
-    previous: np.ndarray  # those of the match buffer
-    row: np.ndarray
-    variable: np.ndarray
+    asked: AskedArrays | None  # None: conditions ask DuckDB nothing
+    walked: WalkArrays | None  # None: conditions read no rows of a run but by registers
     parameters: np.ndarray
 
 
@@ -206,7 +220,7 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
     absence = program.absence
     absent = bool(absence.before) + 2 * bool(absence.behind)
     coded = [any(program.code[v] for v in gap) for gap in absence.gaps]
-    asked = sum({1 << v for gap, reads in zip(absence.gaps, coded, strict=True) if reads for v in gap})
+    of_gaps = sum({1 << v for gap, reads in zip(absence.gaps, coded, strict=True) if reads for v in gap})
     if absent:
         degree *= 3  # an edge may make a run, a match and a run that is less preferred
     merge = {"STATE": 0, "START": 1, "PATH": 2}[program.merge.name]
@@ -238,31 +252,26 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         ints(program.texts.of_label), ints(absence.before), ints(absence.behind), ints(absence.lesser),
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
-        np.array(coded, np.bool_), ints([asked]),
-        ints(state_masks), ints(program.carries or ()), ints([0]), *no_answers(),
-        *walked(program), parameters,
+        np.array(coded, np.bool_), ints([of_gaps]),
+        ints(state_masks), ints(program.carries or ()), ints([0]), asked(program),
+        walked(program), parameters,
     )  # fmt: skip
 
 
-def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the tables of matching.kernels.asking for a program that asks nothing."""
-    return np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64)
+def asked(program: Program) -> AskedArrays | None:
+    """Returns what is known of the functions that a program asks: nothing yet."""
+    if not program.asked:
+        return None
+    return AskedArrays(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64))
 
 
-_Walks = tuple[
-    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
-    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
-]  # fmt: skip
-
-
-def walked(program: Program | None) -> _Walks:
-    """Returns the arrays of ProgramArrays that walks read, from `kept_of` to `variable`; None: there are no walks."""
-    of_row: tuple[int, ...] = () if program is None else program.kept
-    walks = () if program is None else program.walks
-    kept_of = [of_row.index(f) if f in of_row else -1 for f in range(0 if program is None else len(program.features))]
-    table = np.zeros((len(walks), 7), np.int64)
-    for i, walk in enumerate(walks):
-        assert program is not None
+def walked(program: Program) -> WalkArrays | None:
+    """Returns what the conditions of a program walk over."""
+    if not program.kept and not program.walks:
+        return None
+    kept_of = [program.kept.index(f) if f in program.kept else -1 for f in range(len(program.features))]
+    table = np.zeros((len(program.walks), 7), np.int64)
+    for i, walk in enumerate(program.walks):
         labels = sum(1 << v for v, name in enumerate(program.variables) if not walk.variables or name in walk.variables)
         over, under = walk.fraction.as_integer_ratio()
         place, floating = -1, False
@@ -270,16 +279,30 @@ def walked(program: Program | None) -> _Walks:
             place, floating = kept_of[walk.feature], program.features[walk.feature][1].floating
         table[i] = place, labels, walk.before, walk.wanted, over, under, floating
     at, none = np.full(2, -1, np.int64), np.zeros(1, np.int64)
-    return (
-        np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in walks], np.float64), at,
+    return WalkArrays(
+        np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in program.walks], np.float64), at,
         at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(),
-        *no_trees(len(walks)), np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int64),
+        *no_trees(len(program.walks)), np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int64),
         none.copy(), none.copy(), np.zeros(1, np.int16),
     )  # fmt: skip
 
 
+def with_tables(arrays: ProgramArrays, tables: Mapping[str, np.ndarray]) -> ProgramArrays:
+    """Returns the arrays with other tables, by the names of their fields in any of the three tuples."""
+
+    def of(fields: Sequence[str]) -> dict[str, Any]:
+        return {name: tables[name] for name in fields if name in tables}
+
+    known, walks = arrays.asked, arrays.walked
+    return arrays._replace(
+        **of(ProgramArrays._fields),
+        asked=None if known is None else known._replace(**of(AskedArrays._fields)),
+        walked=None if walks is None else walks._replace(**of(WalkArrays._fields)),
+    )
+
+
 def no_trees(walks: int, nodes: int = 1, items: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ProgramArrays.roots, .best and .tree of which nothing is known."""
+    """Returns WalkArrays.roots, .best and .tree of which nothing is known."""
     tree = np.zeros((items, 4), np.int64)
     tree[0, 0] = 1
     return np.full((walks, nodes), -1, np.int64), np.zeros((2 * walks, nodes), np.int64), tree

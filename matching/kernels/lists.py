@@ -44,13 +44,14 @@ def with_row(lines, table, before, row):
 
 
 @called
-def forget(lines, table, at_rows, known):
-    """Forgets all lists, and what is known of them."""
+def forget(lines, table, at_rows, asked):
+    """Forgets all lists, and what is known of them. asked: AskedArrays; None: nothing is asked of any."""
     lines[0, COUNT] = 1
     lines[0, TIME] += 1
     table[:] = 0
     at_rows[:] = -1
-    known[:] = 0
+    if asked is not None:
+        asked.asked_known[:] = 0
 
 
 @kernel

@@ -38,12 +38,6 @@ def read_features(program, feature, feature_f, feature_valid, i):
 
 
 @inlined
-def walks_from(program, node):
-    """Sets the last node of the run that is advanced, from which its conditions walk over its rows."""
-    program.at[0] = node
-
-
-@inlined
 def begin_registers(program, scratch):
     """Sets `scratch.old` to the registers of a run that begins."""
     for r in range(len(program.register_kind)):

@@ -38,7 +38,7 @@ import numpy as np
 
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import Counters, Parameters
-from matching.kernels.predicate import concerns, forbids, has, read_features, take, walks_from
+from matching.kernels.predicate import concerns, forbids, has, read_features, take
 from matching.kernels.runs_in_blocks import (
     BAD_NODE,
     BASE,
@@ -68,6 +68,7 @@ from matching.kernels.runs_in_blocks import (
     make_gap,
 )
 from matching.kernels.step import BAD, BUDGET, ERROR, OK, ROOM, heap_pop, heap_push, negated
+from matching.kernels.walks import walks_from
 from matching.program.program import Ignore, Mode
 
 P_MODE = int(Parameters.MODE)
@@ -506,7 +507,7 @@ def step(
                 read_or_begin(program, mine, runs, scratch)
             if concerns(program, m | b, state):
                 read_or_begin(program, mine, runs, scratch)
-                walks_from(program, node)
+                walks_from(program.walked, node)
                 for e in range(program.edge_start[state], program.edge_start[state + 1]):
                     v = program.edge_variable[e]
                     cannot = some_bad and (b >> v) & 1 == 1

@@ -31,8 +31,9 @@ import numpy as np
 from matching.kernels.jit import called, inlined, kernel
 from matching.kernels.layout import UNSEEN, Counters, Parameters
 from matching.kernels.match_buffer import mark_chain, mark_one
-from matching.kernels.predicate import begin_registers, concerns, forbids, has, read_features, take, walks_from
-from matching.kernels.waiting import enter, finds, forbid
+from matching.kernels.predicate import begin_registers, concerns, has, read_features, take
+from matching.kernels.waiting import enter, finds, forbid, forbids_match, short_of
+from matching.kernels.walks import walks_from
 from matching.program.program import Mode, Skip
 
 PAST_LAST_ROW = int(Mode.PAST_LAST_ROW)
@@ -565,7 +566,7 @@ def advance(
                 if coded:
                     runs.valid[tail] = new_valid
                     write_fresh(program, tail, runs, scratch)
-                    enter(p, tail, runs, waiting)
+                    enter(waiting, p, tail, runs)
                 else:
                     ended_first = first
             if lesser >= 0 and not spent:  # what is less preferred than ending here
@@ -605,7 +606,7 @@ def step(
     leads = absent & 1 != 0
     trails = absent & 2 != 0
     some_bad = len(bad) > 0
-    coded = program.parameters[P_CODED] != 0
+    coded = program.parameters[P_CODED] & 1 != 0
     folds = program.parameters[P_FOLDS] != 0
     numbered = program.parameters[P_NUMBER]
     counts = program.parameters[P_COUNTS]
@@ -634,7 +635,7 @@ def step(
             calm_left, calm_end = partitions.calm_length[p], partitions.calm[p]
         other_length = partitions.length[last_p] if breaks else np.int64(0)
         status = room_for(length, calm_left, other_length, degree, runs_max, runs, buffer, heap, decided, counters)
-        if coded and waiting.used[0] + (length - calm_left + 2) * degree * len(waiting.label) > len(waiting.item):
+        if coded and short_of(waiting, (length - calm_left + 2) * degree):
             status = ROOM
         if status != OK:
             break
@@ -654,7 +655,7 @@ def step(
             hit, hit_label = negated(program.absent_behind, m, b)
             if coded and hit != 0 and not some_bad and finds(waiting, m):
                 forbid(
-                    p, i, m, t, ordinal, within_us, within_rows, program, runs, waiting, feature, feature_f,
+                    waiting, p, i, m, t, ordinal, within_us, within_rows, program, runs, feature, feature_f,
                     feature_valid, scratch,
                 )  # fmt: skip
                 hit = np.int64(0)
@@ -688,9 +689,8 @@ def step(
                 pending = trails and runs.state[mine] == PENDING
                 if coded and tests_each and pending:
                     read_registers(program, mine, runs, scratch)
-                    hit, hit_label = forbids(
-                        program.absent_behind, m, b, program, runs.valid[mine], feature, feature_f, feature_valid, i,
-                        scratch,
+                    hit, hit_label = forbids_match(
+                        waiting, m, b, program, runs.valid[mine], feature, feature_f, feature_valid, i, scratch
                     )  # fmt: skip
                 state = settle(
                     mine, tail, t, position, ordinal, within_us, within_rows, timeouts, hit, hit_label, ended_first,
@@ -727,7 +727,7 @@ def step(
                     scratch.old[numbered] = partitions.number[p] + decided_ahead + 1
             else:
                 break
-            walks_from(program, node)
+            walks_from(program.walked, node)
             if merge == 1 and first != group:
                 group = first
                 stamp += 1

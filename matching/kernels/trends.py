@@ -113,28 +113,8 @@ class Pairs(NamedTuple):
     stack_f: np.ndarray
     stack_valid: np.ndarray
     ranks: np.ndarray
-    asked_keys: np.ndarray
-    asked_values: np.ndarray
-    asked_known: np.ndarray
-    answer: np.ndarray
-    kept_of: np.ndarray
-    walks: np.ndarray
-    walks_f: np.ndarray
-    at: np.ndarray
-    at_f: np.ndarray
-    of_rows: np.ndarray
-    of_rows_valid: np.ndarray
-    rows: np.ndarray
-    values: np.ndarray
-    roots: np.ndarray
-    best: np.ndarray
-    tree: np.ndarray
-    list_lines: np.ndarray
-    list_table: np.ndarray
-    list_rows: np.ndarray
-    previous: np.ndarray
-    row: np.ndarray
-    variable: np.ndarray
+    asked: None
+    walked: None
     kept: np.ndarray
     kept_bits: np.ndarray
     grained: np.ndarray

@@ -2,7 +2,9 @@
 
 An entry refers to an item of a list of runs, and is known to be stale where the item is another one now. It is dropped
 when a look-up meets it, or when all of them are entered anew. A look-up finds candidates only: the whole condition is
-tested for each."""
+tested for each.
+
+Where no negation after a match reads it, there is None in place of Waiting, and kernels are compiled without it."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from matching.kernels.integers import wrapped_product, wrapped_sum
 from matching.kernels.jit import called, inlined, kernel
-from matching.kernels.predicate import take
+from matching.kernels.predicate import forbids, take
 from matching.program.equalities import Equality
 from matching.program.program import Program
 
@@ -43,8 +45,10 @@ class Waiting(NamedTuple):
     used: np.ndarray
 
 
-def no_entries(program: Program, equalities: Sequence[Equality]) -> Waiting:
-    """Returns the look-up by these equalities, without room for entries."""
+def no_entries(program: Program, equalities: Sequence[Equality]) -> Waiting | None:
+    """Returns the look-up by these equalities, without room for entries; None: no negation after a match reads it."""
+    if not any(program.code[v] for v in program.absence.behind):
+        return None
 
     def ints(*values: int) -> np.ndarray:
         return np.array(values, np.int64)
@@ -80,9 +84,19 @@ def bucket_of(p, k, value, value_f, floating, buckets):
     return (h ^ (h >> 32)) & (len(buckets) - 1)
 
 
+@inlined
+def short_of(waiting, more):
+    """True if there is no room for so many more entries of each equality."""
+    if waiting is None:
+        return False
+    return waiting.used[0] + more * len(waiting.label) > len(waiting.item)
+
+
 @called
-def enter(p, item, runs, waiting):
+def enter(waiting, p, item, runs):
     """Enters a match that waits."""
+    if waiting is None:
+        return
     for k in range(len(waiting.label)):
         r = waiting.register[k]
         if (runs.valid[item] >> r) & 1 == 0:  # null equals nothing
@@ -100,15 +114,27 @@ def enter(p, item, runs, waiting):
 @inlined
 def finds(waiting, mask):
     """True if all that negates a row after a match can be looked up."""
+    if waiting is None:
+        return False
     return len(waiting.label) > 0 and mask & waiting.behind[0] & ~waiting.tied[0] == 0
 
 
 @called
+def forbids_match(waiting, mask, bad, program, valid, feature, feature_f, feature_valid, i, scratch):
+    """Returns `forbids` of row i and a match that waits, of which `scratch.old` has the registers."""
+    if waiting is None:
+        return 0, -1
+    return forbids(program.absent_behind, mask, bad, program, valid, feature, feature_f, feature_valid, i, scratch)
+
+
+@called
 def forbid(
-    p, i, m, t, ordinal, within_us, within_rows, program, runs, waiting, feature, feature_f, feature_valid, scratch
+    waiting, p, i, m, t, ordinal, within_us, within_rows, program, runs, feature, feature_f, feature_valid, scratch
 ):  # fmt: skip
     """Forbids the matches that wait and that row i negates: they have FORBIDDEN as their state. Those whose WITHIN is
     over are not forbidden."""
+    if waiting is None:
+        return
     for k in range(len(waiting.label)):
         v, f = waiting.label[k], waiting.feature[k]
         if (m >> v) & 1 == 0 or not feature_valid[f, i]:
@@ -148,7 +174,7 @@ def enter_all(partitions_in_use, runs, partitions, waiting):
         item = partitions.head[p]
         while item >= 0:
             if runs.state[item] == PENDING:
-                enter(p, item, runs, waiting)
+                enter(waiting, p, item, runs)
             item = runs.next[item]
 
 

@@ -1,7 +1,8 @@
 """Values of the rows of a run, found by walking back over its nodes: what no register can hold.
 
 The rows' values are kept by position in the row store, as integers in the order of the values; see
-matching.walked. What is walked is in matching.kernels.layout.ProgramArrays. What has been found for a node is kept: the
+matching.walked. What is walked is in matching.kernels.layout.WalkArrays; a kernel for which there are none is compiled
+without the functions below. What has been found for a node is kept: the
 tree of its values (matching.kernels.trees), or the number of its list of rows (matching.kernels.lists). So a walk goes
 back to the last node of the run for which it is known, mostly by one row.
 """
@@ -16,25 +17,36 @@ from matching.kernels.lists import forget, with_row
 from matching.kernels.trees import ITEMS_MAX, SIZE, UPPER, at_place_with, insert, leaf_of
 from matching.program.conditions import Wanted
 
-#: Slots of ProgramArrays.at: the last node of the run that is advanced, and a result.
+#: Slots of WalkArrays.at: the last node of the run that is advanced, and a result.
 NODE, RESULT = 0, 1
-#: Columns of ProgramArrays.walks: the place of the values among those that are kept, the labels whose rows count, 1 if
+#: Columns of WalkArrays.walks: the place of the values among those that are kept, the labels whose rows count, 1 if
 #: the row that is tried is left out, what is wanted, the fraction of a quantile as numerator and denominator, 1 if the
 #: values are doubles.
 PLACE, LABELS, BEFORE, WANTED, OVER, UNDER, IS_DOUBLE = range(7)
 AT, MODE, LIST = int(Wanted.AT), int(Wanted.MODE), int(Wanted.LIST)
 
 
+@inlined
+def walks_from(walked, node):
+    """Sets the last node of the run that is advanced, from which its conditions walk over its rows."""
+    if walked is not None:
+        walked.at[NODE] = node
+
+
 @called
-def unseen(previous, variable, row, kept, kept_valid, place, labels, here, node):
-    """True if no earlier row of a run has the value of the row `here`, which has one. Cost: up to the last row with
+def unseen(walked, f, labels, i):
+    """True if no earlier row of a run has the value of feature f of row i, which has one. Cost: up to the last row with
     that value."""
-    value = kept[place, here]
+    if walked is None:
+        return True
+    place = walked.kept_of[f]
+    value, node = walked.of_rows[place, walked.rows[i]], walked.at[NODE]
     while node >= 0:
-        r = row[node]
-        if (labels >> variable[node]) & 1 == 1 and kept_valid[place, r] and kept[place, r] == value:
-            return False
-        node = previous[node]
+        r = walked.row[node]
+        if (labels >> walked.variable[node]) & 1 == 1 and walked.of_rows_valid[place, r]:
+            if walked.of_rows[place, r] == value:
+                return False
+        node = walked.previous[node]
     return True
 
 
@@ -89,17 +101,30 @@ def list_of(previous, variable, row, labels, node, numbers, lines, table, rows):
     return number
 
 
+@inlined
+def result_of(walked):
+    """Returns the value that the last walk has found."""
+    if walked is None:
+        return np.int64(0)
+    return walked.at[RESULT]
+
+
 @called
-def walked(
-    previous, variable, row, kept, kept_valid, walks, fractions, which, label, positions, i, rows, at, at_f, roots,
-    best, tree, lines, table, at_rows, known,
-):  # fmt: skip
-    """Puts a value of the rows of a run and the row i, of that label, into `at`; False if it is null. walks: rows of
-    ProgramArrays.walks, of which `which` is meant. fractions: as doubles. The others are as in ProgramArrays.
+def walks_to(walked, which, label, i, asked):
+    """Puts a value of the rows of a run and the row i, of that label, into `at`; False if it is null. which: of the
+    walks; asked: AskedArrays, which have answers of lists.
 
     Long: what is walked, and what each walk finds."""
+    if walked is None:
+        return False
+    previous, variable, row, kept, kept_valid = (
+        walked.previous, walked.variable, walked.row, walked.of_rows, walked.of_rows_valid
+    )  # fmt: skip
+    walks, at, at_f, rows = walked.walks, walked.at, walked.at_f, walked.values
+    roots, best, tree = walked.roots, walked.best, walked.tree
+    lines, table, at_rows = walked.list_lines, walked.list_table, walked.list_rows
     walk = walks[which]
-    place, labels, wanted, node, here = walk[PLACE], walk[LABELS], walk[WANTED], at[NODE], positions[i]
+    place, labels, wanted, node, here = walk[PLACE], walk[LABELS], walk[WANTED], at[NODE], walked.rows[i]
     counts = walk[BEFORE] == 0 and (labels >> label) & 1 == 1
     if wanted == LIST:
         while True:
@@ -108,7 +133,7 @@ def walked(
                 number = with_row(lines, table, number, here)
             if number >= 0:
                 break
-            forget(lines, table, at_rows, known)  # those of one run have room
+            forget(lines, table, at_rows, asked)  # those of one run have room
             for w in range(len(walks)):
                 if walks[w, WANTED] == LIST:
                     roots[w, :] = -1
@@ -148,7 +173,7 @@ def walked(
         found = at_place_with(tree, root, max(count - beyond, 1) - 1, counts, own)
         at[RESULT] = bits_of(found) if double else found
         return True
-    between = (count - 1) * fractions[which]
+    between = (count - 1) * walked.walks_f[which]
     low = np.int64(np.floor(between))
     high = np.int64(np.ceil(between))
     first = at_place_with(tree, root, low, counts, own)
