@@ -199,7 +199,7 @@ def _walked() -> list[str]:
         "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid, program.walks,",
         "    program.walks_f, program.constant[a], variable, program.rows, i, program.values, program.at, "
         "program.at_f,",
-        "    program.roots, program.best, program.tree, program.list_lines, program.list_table, program.list_rows,",
+        "    program.roots, program.found, program.tree, program.list_lines, program.list_table, program.list_rows,",
         "    program.asked_known,",
         ")",
         "stack[top] = program.at[1]",

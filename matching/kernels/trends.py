@@ -127,7 +127,7 @@ class Pairs(NamedTuple):
     rows: np.ndarray
     values: np.ndarray
     roots: np.ndarray
-    best: np.ndarray
+    found: np.ndarray
     tree: np.ndarray
     list_lines: np.ndarray
     list_table: np.ndarray
