@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from matching.asked_rows import AskedLists, SeenRows, aggregated
+from matching.asked_rows import AskedLists, SeenRows, aggregated, is_of_list, of_list
 from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
@@ -182,7 +182,7 @@ class Answers:
         if asked.rows is not None:
             for j, (e, column) in enumerate(zip(asked.rows.aggregates, self._of_lists(asked, lines), strict=True)):
                 columns[f"a{j}"] = column
-                names[e] = leaf_sql(f"a{j}", e.type)
+                names[e] = of_list(e, f"a{j}") if is_of_list(e) else leaf_sql(f"a{j}", e.type)
         columns["_"] = pa.nulls(len(lines))
         array, failed = attempted(columns, to_sql(lazy(asked.expression), names), self._settings)
         numbers, valid = lanes(array, asked.lane.floating)
@@ -194,7 +194,7 @@ class Answers:
         return np.ascontiguousarray(numbers).view(np.int64), now
 
     def _of_lists(self, asked: AskedFunction, lines: np.ndarray) -> list[pa.Array]:
-        """Returns the aggregates of a function at each line."""
+        """Returns the aggregates of a function at each line, or lists of their values (matching.asked_rows)."""
         assert asked.rows is not None
         assert self._lists is not None
         assert self._kept is not None
@@ -206,6 +206,8 @@ class Answers:
             bits, valid = self._kept.of(f, rows)
             columns.append(self._column(bits, valid, value.type, lane))
         found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of, self._of_nothing)
+        if len(numbers) == len(of_line) and bool(np.all(np.diff(of_line) == 1)):
+            return found
         return [array.take(pa.array(of_line)) for array in found]
 
     def _column(self, bits: Int64Array, there: np.ndarray, type: str, lane: Lane) -> pa.Array:

@@ -13,7 +13,7 @@ from matching.features import query
 from matching.kernels import lists
 from matching.kernels.layout import grown
 from matching.measure_ways import MACROS
-from matching.program.conditions import IN_ANY_ORDER, AskedRows
+from matching.program.conditions import IN_ANY_ORDER, AskedRows, inputs_of
 from matching.program.program import Program
 from query.errors import DataError
 from query.language.duck import Settings
@@ -173,20 +173,43 @@ class AskedLists:
         return numbers[:count], at[:count]
 
 
+#: Aggregates that DuckDB computes of a list as it does of rows in order: faster than by GROUP BY.
+OF_LISTS = {"string_agg", "group_concat", "listagg", "mad", "skewness", "kurtosis", "kurtosis_pop", "histogram"}
+
+
+def is_of_list(e: Aggregate) -> bool:
+    """True if an aggregate can be computed of the list of its values."""
+    plain = not (e.distinct or e.order or e.where)
+    return plain and e.function in OF_LISTS and e.argument in inputs_of(e) and len(inputs_of(e)) == 1
+
+
+def of_list(e: Aggregate, name: str) -> str:
+    """Returns the SQL of an aggregate of a column of lists."""
+    assert e.argument is not None
+    arguments = ", ".join([f'CAST("{name}" AS {e.argument.type}[])', f"'{e.function}'", *(to_sql(a, {}) for a in e.more)])
+    return f"CAST(list_aggregate({arguments}) AS {e.type})"
+
+
 def aggregated(
     of: AskedRows, columns: Sequence[pa.Array], bounds: Int64Array, settings: Settings,
     sql_of: Callable[[str, str], str], of_nothing: dict[Aggregate, pa.Array],
 ) -> list[pa.Array]:  # fmt: skip
-    """Returns each aggregate over each of some lists. columns: of each input, the values at the rows of all lists, one
-    after the other; bounds: of each list in them. sql_of: the SQL of a column in its type. of_nothing: the aggregates
-    over no row, as far as they are known; gets those of these."""
+    """Returns each aggregate over each of some lists, or its values as lists where it is computed of these (`of_list`).
+    columns: of each input, the values at the rows of all lists, one after the other; bounds: of each list in them.
+    sql_of: the SQL of a column in its type. of_nothing: the aggregates over no row, as far as they are known; gets
+    those of these."""
     group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     table = {"k": pa.array(group), "i": pa.array(np.arange(len(group)))}
     names: dict[Expression, str] = {}
     for j, (value, column) in enumerate(zip(of.inputs, columns, strict=True)):
         table[f"l{j}"] = column
         names[value] = sql_of(f"l{j}", value.type)
-    return [_one(e, table, names, len(bounds) - 1, settings, of_nothing) for e in of.aggregates]
+    return [
+        pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), columns[of.inputs.index(e.argument)])
+        if is_of_list(e) and e.argument is not None
+        else _one(e, table, names, len(bounds) - 1, settings, of_nothing)
+        for e in of.aggregates
+    ]
 
 
 def _one(

@@ -460,9 +460,13 @@ def attempted(
 ) -> tuple[pa.Array, np.ndarray | None]:
     """Returns an SQL expression row by row, null where it cannot be computed, and where that is (None: nowhere).
     as_lanes: numbers beyond 64 bits cannot be."""
-    # NULL IS NULL is true, so only an error makes the second one null
-    array, known = project(columns, [f"TRY({text})", f"TRY(({text}) IS NULL)"], DataError, settings)
-    failed = known.is_null().to_numpy(zero_copy_only=False)
+    (array,) = project(columns, [f"TRY({text})"], DataError, settings)
+    failed = array.is_null().to_numpy(zero_copy_only=False)
+    if failed.any():  # NULL IS NULL is true, so only an error makes this null
+        failed, nulls = failed.copy(), np.flatnonzero(failed)
+        some = {name: column.take(pa.array(nulls)) for name, column in columns.items()}
+        (known,) = project(some, [f"TRY(({text}) IS NULL)"], DataError, settings)
+        failed[nulls] = known.is_null().to_numpy(zero_copy_only=False)
     if as_lanes and (wide := _wide(array)) is not None:
         failed |= wide
         array = pc.if_else(pa.array(wide), pa.scalar(None, array.type), array)

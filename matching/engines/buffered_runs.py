@@ -99,7 +99,9 @@ class BufferedRuns(ABC):
     def _walks_bytes(self) -> int:
         """Returns the bytes of what walks have found."""
         walked = self._walked
-        return 0 if walked is None else 32 * int(walked.tree[0, 0]) + 24 * len(walked.roots) * self.size
+        if walked is None:
+            return 0
+        return 32 * int(walked.tree[0, 0]) + 8 * (len(walked.roots) + len(walked.found)) * self.size
 
     @abstractmethod
     def _lengths(self, partition: Int64Array) -> Int64Array:
@@ -190,18 +192,18 @@ class BufferedRuns(ABC):
         values, count = walked.values, len(nodes.row)
         if len(values) <= count:
             values = np.zeros(count + 1, np.int64)
-        roots, best, tree = walked.roots, walked.best, walked.tree
+        roots, found, tree = walked.roots, walked.found, walked.tree
         if roots.shape[1] < count:
             more = count - roots.shape[1]
             roots = np.pad(roots, ((0, 0), (0, more)), constant_values=-1)
-            best = np.pad(best, ((0, 0), (0, more)))
+            found = np.pad(found, ((0, 0), (0, more)))
         enough = 4 * count + ITEMS_MAX
-        if any(walk.wanted is not Wanted.LIST for walk in self.program.walks) and (
+        if any(walk.wanted < Wanted.LIST for walk in self.program.walks) and (
             len(tree) < enough or (2 * tree[0, 0] > len(tree) and len(tree) < TREE_ITEMS_MAX)
         ):
             tree = layout.grown(tree, max(enough, 2 * len(tree)))
         walked = walked._replace(
-            previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values, roots=roots, best=best,
+            previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values, roots=roots, found=found,
             tree=tree,
         )  # fmt: skip
         self._tables = self._tables._replace(walked=walked)

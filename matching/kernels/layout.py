@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from matching.kernels.walks import FOUND, SLOTS
 from matching.program.program import Program
 
 STACK = 256
@@ -75,7 +76,7 @@ class WalkArrays(NamedTuple):
     rows: np.ndarray  # the positions of the rows that are taken
     values: np.ndarray  # room for the rows of a run
     roots: np.ndarray  # (walks, nodes): the tree or list of a run that ends with the node, -1 not known
-    best: np.ndarray  # (2 * walks, nodes): of its most frequent value the first row, and the number of rows
+    found: np.ndarray  # (FOUND * walks, nodes): what else walks have found for the node
     tree: np.ndarray  # (n, 4): see matching.kernels.trees
     list_lines: np.ndarray  # (n, 2): see matching.kernels.lists
     list_table: np.ndarray
@@ -278,7 +279,7 @@ def walked(program: Program) -> WalkArrays | None:
         if walk.feature >= 0:
             place, floating = kept_of[walk.feature], program.features[walk.feature][1].floating
         table[i] = place, labels, walk.before, walk.wanted, over, under, floating
-    at, none = np.full(2, -1, np.int64), np.zeros(1, np.int64)
+    at, none = np.full(SLOTS, -1, np.int64), np.zeros(1, np.int64)
     return WalkArrays(
         np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in program.walks], np.float64), at,
         at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(),
@@ -302,10 +303,10 @@ def with_tables(arrays: ProgramArrays, tables: Mapping[str, np.ndarray]) -> Prog
 
 
 def no_trees(walks: int, nodes: int = 1, items: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns WalkArrays.roots, .best and .tree of which nothing is known."""
+    """Returns WalkArrays.roots, .found and .tree of which nothing is known."""
     tree = np.zeros((items, 4), np.int64)
     tree[0, 0] = 1
-    return np.full((walks, nodes), -1, np.int64), np.zeros((2 * walks, nodes), np.int64), tree
+    return np.full((walks, nodes), -1, np.int64), np.zeros((FOUND * walks, nodes), np.int64), tree
 
 
 def new_runs(capacity: int, registers: int) -> LinkedRuns:

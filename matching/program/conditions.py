@@ -5,12 +5,14 @@ Long: a case for each value of the match that conditions read."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 
+from matching.program.hashed import register_and_rank
 from matching.program.lanes import (
     BOOLEAN,
     FLOAT,
@@ -93,18 +95,24 @@ class AskedFunction:
 
 
 class Wanted(IntEnum):
-    """The result of a walk over the rows of a run."""
+    """The result of a walk over the rows of a run. Those before LIST have the values in order; those behind it add them
+    up."""
 
     AT = 0  # the value at a fraction of those in order
     BETWEEN = 1  # or between two of them
     MODE = 2  # the most frequent value
-    LIST = 3  # the rows
+    MAD = 3  # the median distance from the median
+    ESTIMATE = 4  # of how many different values there are
+    LIST = 5  # the rows
+    SKEWNESS = 6
+    KURTOSIS = 7
+    KURTOSIS_POP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
     """A walk over the rows of a run that are bound to `variables` (empty: all). It finds a quantile of a feature, its
-    most frequent value, or the list of the rows (feature -1). before: without the row that is tried."""
+    most frequent value and the like, or the list of the rows (feature -1). before: without the row that is tried."""
 
     feature: int
     variables: tuple[str, ...]
@@ -118,8 +126,10 @@ class Walked:
                 return "the rows"
             case Wanted.MODE:
                 return f"most frequent f{self.feature}"
-            case _:
+            case Wanted.AT | Wanted.BETWEEN:
                 return f"{'between' if self.wanted == Wanted.BETWEEN else 'at'} {self.fraction} of f{self.feature}"
+            case wanted:
+                return f"{wanted.name.lower()} of f{self.feature}"
 
 
 class ConditionCode:
@@ -461,6 +471,16 @@ class ConditionCode:
                 lane = kept_lane(argument.type)
                 walked = Walked(self.feature(argument), tuple(sorted(e.variables)), e.before, Wanted.MODE)
                 return self._walk(walked, lane)
+            case "approx_count_distinct", () if not e.distinct and not _reads_neighbours(argument):
+                return self._value_of_rows(Wanted.ESTIMATE, register_and_rank(argument), e)
+            case "mad", () if not e.distinct and e.type == "DOUBLE" and not _reads_neighbours(argument):
+                return self._value_of_rows(Wanted.MAD, _as_double(argument), e)
+            case ("skewness" | "kurtosis" | "kurtosis_pop" as name), () if (
+                not e.distinct and not _reads_neighbours(argument)
+            ):  # fmt: skip
+                found = self._value_of_rows(Wanted[name.upper()], _as_double(argument), e)
+                endless = Op("fgt", (Op("fabs", (found,), FLOAT), Literal(sys.float_info.max, FLOAT)), BOOLEAN)
+                return Op("case", (Op("refuse", (endless,), BOOLEAN), Literal(None, FLOAT), found), FLOAT)
             case "any_value", ():
                 lane = kept_lane(argument.type)
                 return Leaf(self._register(RegisterKind.ANY, self.feature(argument), e.variables, 0, lane), lane)
@@ -526,6 +546,11 @@ class ConditionCode:
         count = Leaf(self._register(RegisterKind.COUNT_VALUES, feature, variables, 0, Lane(False)), Lane(False))
         number = Op("to_float", (count,), FLOAT)
         return Op("fdiv", (sqrt(Op("fdiv", (spread, number), FLOAT)), sqrt(number)), FLOAT)
+
+    def _value_of_rows(self, wanted: Wanted, value: Expression, e: Aggregate) -> Lowered:
+        """Returns what a walk finds of the values of an aggregate's rows."""
+        walked = Walked(self.feature(value), tuple(sorted(e.variables)), e.before, wanted)
+        return self._walk(walked, lane_of(e.type))
 
     def _walk(self, walked: Walked, lane: Lane) -> Lowered:
         if walked not in self.walks:

@@ -33,6 +33,9 @@ CONDITIONS = (
     "q > approx_count_distinct(A.s)", "kurtosis(q) > v IS NOT TRUE", "list_contains(list(A.s), s)",
     "entropy(A.s) < 1 AND corr(A.v, A.w) IS NOT NULL", "histogram(A.q)[q] > 0 OR max(A.v, 2)[1] > v",
     "avg(A.v ORDER BY A.q DESC) < v", "string_agg(s, '') FILTER (WHERE q > 1) < 'x'", "list(A.w)[1]::VARCHAR <> '0.0'",
+    "v > mad(A.w)", "v > mad(A.d)", "q > mad(q) FILTER (WHERE b)", "kurtosis_pop(A.q) < w",
+    "kurtosis(q) FILTER (WHERE v > 1) > 0", "i > approx_count_distinct(A.i)", "approx_count_distinct(s) < 3",
+    "q >= approx_count_distinct(A.v) FILTER (WHERE A.b)", "approx_count_distinct(A.d) + approx_count_distinct(A.t) > 3",
     "v BETWEEN quantile_disc(A.v, 0.1) AND quantile_disc(A.v, 0.9)", "lower(s) LIKE any_value(A.s) || '%'",
 )  # fmt: skip
 
@@ -64,6 +67,7 @@ def test_engines_agree_with_the_reference(condition: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "define"), [
     ("A+ B", "A AS v < 80, B AS v > mad(A.v) AND string_agg(A.s, ',') > 'b'"),
+    ("A+ B", "A AS v < 80, B AS v > kurtosis(A.v) AND q > approx_count_distinct(A.q)"),
     ("A+ B", "A AS mode(q) < 15 AND median(v) < 60"), ("A+ B", "A AS sum(DISTINCT q) < 90, B AS s = mode(A.s)"),
 ])  # fmt: skip
 def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path: Path) -> None:
@@ -102,3 +106,15 @@ def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
         warnings.simplefilter("ignore", HybridWarning)
         with pytest.raises(DataError, match="out of range"):
             hybrid.sql(text, t=table).arrow()
+
+
+@pytest.mark.parametrize("aggregate", ["skewness(A.v)", "kurtosis(A.v)", "kurtosis_pop(A.v)"])
+@pytest.mark.parametrize("value", [1e200, float("inf"), float("nan")])
+def test_moments_that_are_not_finite_fail(aggregate: str, value: float) -> None:
+    table = pa.table({"ts": range(6), "v": [1.0, 4.0, 3.0, 2.0, value, 5.0]})
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS c
+        PATTERN (A+ B) DEFINE A AS v <> 5, B AS v > {aggregate})"""
+    with pytest.raises(DataError):
+        compare_with_reference(text, {"t": table})
+    with pytest.raises(DataError, match="cannot be computed"):
+        hybrid.sql(text, t=table).arrow()

@@ -70,13 +70,15 @@ def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, inst
 
 @pytest.mark.parametrize(("condition", "wanted"), [
     ("v > median(A.v)", Wanted.BETWEEN), ("v > quantile_disc(A.v, 0.5)", Wanted.AT), ("s = mode(A.s)", Wanted.MODE),
-    ("v > mad(A.v)", Wanted.LIST),
+    ("v > mad(A.v)", Wanted.MAD), ("q > approx_count_distinct(A.s)", Wanted.ESTIMATE), ("v > entropy(A.v)", Wanted.LIST),
+    ("v > skewness(A.v)", Wanted.SKEWNESS), ("v > kurtosis(A.q)", Wanted.KURTOSIS),
+    ("v > kurtosis_pop(A.v)", Wanted.KURTOSIS_POP),
 ])  # fmt: skip
 def test_what_walks_find(condition: str, wanted: Wanted) -> None:
     assert [walk.wanted for walk in program_of(condition).walks] == [wanted]
 
 
 def test_aggregates_of_the_same_rows_have_one_list() -> None:
-    program = program_of("corr(A.v, A.q) > entropy(A.s) AND mad(A.v) > 1 AND kurtosis(v) IS NULL")
+    program = program_of("corr(A.v, A.q) > entropy(A.s) AND fsum(A.v) > 1 AND entropy(v) IS NULL")
     assert len(program.walks) == 2
     assert [len(asked.rows.aggregates) for asked in program.asked if asked.rows is not None] == [1, 1, 1, 1]
