@@ -51,15 +51,15 @@ def points(directory: Path, left_out: tuple[str, ...]) -> Iterator[Point]:
             yield from (Point(path, "flip", bit) for bit in range(8 * size))
 
 
-def one_of_each_kind(found: list[Point]) -> list[Point]:
-    """The points of the last file of each kind, and some of the others."""
+def one_of_each_kind(found: list[Point], rare: int = RARE) -> list[Point]:
+    """The points of the last file of each kind, and one in `rare` of the others."""
     last: dict[tuple[str, str], str] = {}
     for path in sorted({point.path for point in found}):
         folder, _, name = path.rpartition("/")
         if not (folder.endswith("_head") and name.endswith(".parquet")) and not name.endswith(".copy"):
             last[folder if "_" in folder else "data", name.rpartition(".")[2]] = path
     wanted = set(last.values())
-    return [point for i, point in enumerate(found) if point.path in wanted or i % RARE == 0]
+    return [point for i, point in enumerate(found) if point.path in wanted or i % rare == 0]
 
 
 def try_all(
@@ -68,6 +68,7 @@ def try_all(
     """Asks again at each point: how it went, counted, and where fewer events or others came without a word, or with one
     that does not name the file. ask: whether the answers are the same, and the warnings; raises DataError."""
     plain = [p for p in found if p.what == "remove" or (p.what == "cut" and p.at == 0)]
+    plain = plain if everything else one_of_each_kind(plain, 3)
     some = min(len(found), int(seconds * 400))
     rest = one_of_each_kind(found) if everything else random.Random(7).sample(found, some)
     end = time.process_time() + seconds

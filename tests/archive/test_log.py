@@ -158,6 +158,7 @@ def test_a_flush_that_fails_keeps_the_log(tmp_path, monkeypatch):
 # ---- ends of files
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_wherever_a_file_ends(tmp_path_factory, data):
     """What stands before is read and what is pushed afterwards follows it; if something is missing that was
@@ -313,7 +314,7 @@ def test_no_damage_is_silent(tmp_path_factory):
     rng, silent, said = random.Random(7), 0, 0
     for name in [path.name for path in segments(origin / LOG)]:
         data = (origin / LOG / name).read_bytes()
-        some: list[bytes | None] = [None, *damages(data, rng, 60)]
+        some: list[bytes | None] = [None, *damages(data, rng, 25)]
         if os.environ.get("NIGHTLY_DAMAGE"):
             flips = (data[:i] + bytes([data[i] ^ 1 << b]) + data[i + 1 :] for i in range(len(data)) for b in range(8))
             some = [None, *flips, *(data[:i] for i in range(len(data)))]
@@ -576,7 +577,7 @@ def test_a_reader_beside_a_log_that_is_rotated_all_the_time(tmp_path):
     thread.start()
     try:
         reader = History(TICKS, tmp_path, read_only=True)
-        for _ in range(60):
+        for _ in range(30):
             before = taken[0]
             reader.refresh()
             found = offsets(reader)

@@ -17,6 +17,7 @@ from benchmarks.peers.questions import Drop, Funnel, Path, Question, drop, funne
 from simulator import stock
 from simulator.scenario import generator
 from tests.benchmarks.test_benchmarks import printed
+from tests.properties.comparing import is_nightly
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +120,7 @@ def test_flink_answers_another_query_than_q2() -> None:
 
 
 @pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(20 if is_nightly() else 2))
 def test_contenders_agree_on_random_events(label: str, seed: int) -> None:
     question = questions(seed)[label]
     assert agreed(question, question.events(seed, 3000, 1 + 7 * seed)) > 0

@@ -72,6 +72,7 @@ def test_names_and_paths_mean_something() -> None:
                 assert (ROOT / word.removeprefix("/app/")).exists(), word
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["app", "feed"])
 def test_the_app_files_are_right_and_name_the_services(name: str) -> None:
     file = ROOT / "deploy" / f"{name}.toml"

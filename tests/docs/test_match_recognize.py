@@ -28,6 +28,7 @@ def _is_table(data: object) -> bool:
     return isinstance(data, pd.DataFrame) or (isinstance(data, list) and isinstance(data[0], dict))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", QUERIES, ids=str)
 def test_a_query_of_a_guide_prints_what_stands_behind_it(block: Block) -> None:
     with warnings.catch_warnings():

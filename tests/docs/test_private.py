@@ -19,6 +19,7 @@ from tests.docs.test_imports import PACKAGES, ROOT
 OUTSIDE = ("tests", "benchmarks")
 INSIDE = "tests/hybrid/inside.py"
 PRIVATE = re.compile(r"_[a-zA-Z]\w*(?<!_)")
+PRIVATE_WORD = re.compile(rf"\b{PRIVATE.pattern}")
 #: Of named tuples, of the standard library and of pyspark.
 OTHERS = ("_replace", "_fields", "_exit", "_gateway")
 #: Calls whose string arguments name attributes, or paths to them.
@@ -69,8 +70,10 @@ def foreign(root: Path) -> list[str]:
     found = []
     for folder in OUTSIDE:
         for path in sorted((root / folder).rglob("*.py")):
-            place = path.relative_to(root)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            place, text = path.relative_to(root), path.read_text(encoding="utf-8")
+            if not any(name in rooms and name not in OTHERS for name in PRIVATE_WORD.findall(text)):
+                continue  # nothing to look for
+            tree = ast.parse(text)
             own = {*defined(tree)}
             for line, name in reached(tree):
                 hidden = PRIVATE.fullmatch(name) and name in rooms and name not in own and name not in OTHERS

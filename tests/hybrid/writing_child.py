@@ -1,7 +1,8 @@
 """A process that pushes to a database; started by test_writer and test_endings, not by hand.
 
 Arguments: the directory, what `connect` takes as JSON, how it ends ("end", "exit", "raise", "_exit", "gc", "fork",
-"never": it pushes until it is killed), and how many events there are in a push. It says what was taken."""
+"never": it pushes until it is killed, "slowly": the same, 100 times a second), and how many events there are in a push.
+It says what was taken."""
 
 from __future__ import annotations
 
@@ -33,11 +34,13 @@ def main(directory: str, options: str, how: str, count: int) -> None:
     db.create_stream("ticks", COLUMNS, time="ts", key="k")
     done = db.streams()["ticks"]["offsets"].get("default", 0)
     say("open")
-    turns = 10**9 if how == "never" else 5
+    turns = 10**9 if how in ("never", "slowly") else 5
     for _ in range(turns):
         db.push("ticks", events(done, count))
         done += count
         say(done)
+        if how == "slowly":
+            time.sleep(0.01)
     if how == "exit":
         sys.exit(0)
     if how == "raise":

@@ -291,6 +291,7 @@ def identities(ts_us: np.ndarray, sources: tuple[str, ...], source: np.ndarray, 
     return [(t, sources[s], o) for t, s, o in zip(ts_us.tolist(), source.tolist(), offset.tolist())]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), lateness_us=st.sampled_from([0, 2, 10]), n=st.integers(1, 40))
 def test_the_late_rows_are_a_function_of_the_order_of_arrival(seed: int, lateness_us: int, n: int) -> None:
     """One order of arrival, cut twice into pushes, with redeliveries in the second: the same late rows, and the same

@@ -21,6 +21,7 @@ from query.plan.output import Outcome, output_columns
 from query.plan.plan import Plan
 from query.reference import find, match_rows
 from tests.events import batch_of
+from tests.properties.comparing import FEWER
 from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 
 Answer = list[tuple[int, Outcome, list[tuple[str, int]], list[dict[str, object]]]]
@@ -58,6 +59,7 @@ def same(a: Answer, b: Answer) -> bool:
 
 
 @pytest.mark.slow
+@FEWER
 @given(
     rows=events(max_size=12),
     plan=plans(tuple(Selection), negations=True),
@@ -89,6 +91,7 @@ def test_cutting_saving_and_time_change_nothing(
 
 
 @pytest.mark.slow
+@FEWER
 @given(
     rows=events(max_size=10),
     plan=plans(raising=True, negations=True),
@@ -148,8 +151,8 @@ def test_rows_are_forgotten_behind_within(mode: str, selection: str, pattern: st
     rows = [row(i, "p" if i % 3 else "q", "ab"[i // 2 % 2]) for i in range(90)]
     batch = batch_of(SCHEMA, rows)
     found: Answer = []
-    for i in range(len(rows)):
-        found += answer(matcher.push(batch.slice(i, i + 1)))
+    for i in range(0, len(rows), 3):
+        found += answer(matcher.push(batch.slice(i, i + 3)))
         assert len(matcher._kept.rows) <= 40
     found += answer(matcher.advance(None))
     assert same(found, expected(plan, rows)[0])

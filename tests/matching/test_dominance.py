@@ -74,6 +74,7 @@ NUMBERS = st.sampled_from([*map(float, range(-4, 9)), 0.5, -0.0, math.inf, -math
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.none() | NUMBERS, st.none() | st.integers(-3, 9)), max_size=24)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(DOMINATED), ROWS, st.integers(1, 9))
 @settings(max_examples=max(100, settings().max_examples))
 def test_matches_are_those_of_the_reference(

@@ -61,6 +61,7 @@ def expected(plan: Plan, rows: list[Row], schema: Schema = SCHEMA) -> Answer:
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 9)), min_size=3, max_size=24)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(BODIES), ROWS, st.integers(1, 9), st.sampled_from(["kept", "dropped", "restored", "out"]))
 @settings(max_examples=max(60, settings().max_examples))
 def test_matches_are_those_of_the_reference(body: str, values: list[tuple[int, int]], size: int, way: str) -> None:

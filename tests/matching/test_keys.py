@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from matching.divided_keys import DividedKeys
 from matching.keys import Encoder, Keys, Numbers
+from tests.properties.comparing import FEWER
 
 INTEGERS = [(t, st.integers(-(2**bits // 2), 2**bits // 2 - 1)) for t, bits in (
     (pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64)
@@ -41,6 +42,7 @@ def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.Sear
     cells_of = st.lists(st.none() | st.integers(0, 4).map(Place) | values, max_size=30)
     cuts_of = st.lists(st.integers(0, 30), max_size=3)
 
+    @FEWER
     @given(data=st.data(), pool=few)
     def check(data: st.DataObject, pool: list[object]) -> None:
         drawn = data.draw(cells_of)
@@ -64,6 +66,7 @@ def test_codes_are_places_of_first_appearance(type: pa.DataType, values: st.Sear
 
 
 @pytest.mark.slow
+@FEWER
 @given(rows=st.lists(st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from("ab")), max_size=30))
 def test_several_columns_together(rows: list[tuple[int | None, str | None]]) -> None:
     keys = Keys([pa.int64(), pa.string()])
@@ -100,6 +103,7 @@ FORGETFUL = [
 def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, values: st.SearchStrategy[object]) -> None:
     cells = st.lists(st.none() | values, max_size=8)
 
+    @FEWER
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         encoder, known, most = Encoder(type), dict[str, int](), 0
@@ -123,6 +127,7 @@ def test_codes_that_were_forgotten_are_handed_out_again(type: pa.DataType, value
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [0, 1])
+@FEWER
 @given(data=st.data())
 def test_keys_of_several_columns_that_were_forgotten(whole: int, data: st.DataObject) -> None:
     """whole: how many of them have ids of their own."""

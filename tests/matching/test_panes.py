@@ -64,6 +64,7 @@ def test_windows_that_overlap_much_are_counted_by_panes() -> None:
     assert engine_of(plan_of(statement("A{9} B{9}", many, 1))) == RunTrends.tag  # the square of 20 states
 
 
+@pytest.mark.slow
 def test_the_names_of_a_state_are_pinned() -> None:
     """A state with another name would make queries go through their events again: see tests/matching/test_state.py."""
     matcher = make_matcher(plan_of(statement("A+ B", 60, 1, partition="g")))

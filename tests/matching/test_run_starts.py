@@ -33,7 +33,7 @@ from query.reference import find
 from tests.engines import planned
 from tests.events import batch_of
 from tests.matching import test_matcher as larger
-from tests.properties.comparing import constant, variants
+from tests.properties.comparing import FEWER, constant, variants
 from tests.strategies import COMPARISONS, SCHEMA, SECOND_US, Row, V, at, compare, events, patterns, plans, row_local
 
 A, B, C = map(Variable, "ABC")
@@ -147,6 +147,7 @@ def test_starts_equal_the_reference(record_property: Callable[[str, object], Non
 
 
 @pytest.mark.slow
+@FEWER
 @given(rows=events(min_size=5, max_size=10), plan=row_local_plans(), data=st.data())
 def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject

@@ -62,6 +62,7 @@ def engine_of(text: str, purpose: Purpose = Purpose.MATCHES) -> RunBlocks:
     return matcher.engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_same_rows_as_the_interpreted_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text, table = query(TEXTS[name]), events(20_000)

@@ -41,6 +41,11 @@ def is_quick() -> bool:
     return settings.get_current_profile_name() == "quick"
 
 
+def is_nightly() -> bool:
+    """Whether there are hours: what the suite leaves out is tried too."""
+    return settings.get_current_profile_name() == "nightly"
+
+
 def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 4) -> None:
     """Runs a property, and again on other examples until it has met what it is to meet. Which examples are drawn also
     depends on the numbers in the sources of all loaded modules, so what is rare may be missing among the first ones."""

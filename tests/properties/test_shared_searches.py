@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from hybrid.rows.merged import Merged
@@ -27,6 +27,7 @@ from query.plan.plan import FactorPlan
 from query.schema import Schema
 from tests.hierarchies import EVENTS, OTHERS, Event, Leaf, composed, factor_of, leaves, over, statement
 from tests.matching.memory_store import MemoryStore
+from tests.properties.comparing import FEWER
 from tests.properties.test_shared_streams import in_order
 
 #: The streams; the pattern in common reads the first.
@@ -196,7 +197,7 @@ def alike(draw: st.DrawFn, n: int) -> list[Asked]:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@FEWER
 @given(st.data())
 def test_queries_over_different_streams_search_a_common_pattern_once(data: st.DataObject) -> None:
     """They come and go while events of some streams wait for those of others, and are continued from their states."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from hybrid.watch.merged_feed import in_fixed_order, shared_input
@@ -31,6 +31,7 @@ from tests.hierarchies import (
     patterns_over,
     statement,
 )
+from tests.properties.comparing import FEWER
 
 SOURCES = ("events", "others", "MERGE(events, others)")
 
@@ -136,7 +137,7 @@ def layered(members: dict[int, Member]) -> list[HierarchyMatcher]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@FEWER
 @given(st.data())
 def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
     """Queries come and go between events of which some wait for the other stream, and the feed is continued from its
@@ -187,7 +188,7 @@ def in_order(draw: st.DrawFn, n: int, streams: tuple[str, ...]) -> tuple[Event, 
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@FEWER
 @given(st.data())
 def test_queries_that_come_later_read_the_patterns_of_others(data: st.DataObject) -> None:
     """One that comes while events wait, which it does not see, reads the same patterns as the others later on."""

@@ -16,6 +16,7 @@ from query.errors import QueryError
 from query.language.ast import Selection
 from query.plan.plan import Plan
 from tests.events import batch_of
+from tests.properties.comparing import FEWER
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, K, Row, events, plans
 
@@ -43,6 +44,7 @@ def shown(member: Member) -> list[tuple[object, str]]:
 
 
 @pytest.mark.slow
+@FEWER
 @given(
     rows=events(min_size=5, keys=KEYS), plan=shed(), size=st.sampled_from((1, 3, 100)), at=st.integers(0, 8),
     share=st.sampled_from((1, BUCKETS // 4, BUCKETS // 2, 3 * BUCKETS // 4)), restored=st.booleans(),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matching.engines.run_graph import RunGraph
@@ -144,6 +144,7 @@ class Tally:
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
+    @settings(max_examples=max(20, settings().max_examples // 2))
     @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
         kernels = kernels_of(plan)
@@ -158,6 +159,7 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
 
 
 @pytest.mark.slow
+@FEWER
 @given(rows=events(min_size=6), plan=waiting(), size=st.sampled_from((1, 4, 100)))
 def test_matches_that_wait_come_out_in_the_order_of_the_reference(plan: Plan, rows: list[Row], size: int) -> None:
     assert answer_of(run(kernel_of(plan), rows, size)) == reference_of(plan, rows)
@@ -173,6 +175,7 @@ def test_a_match_that_waits_comes_out_with_the_event_or_watermark_that_decides_i
 
 
 @pytest.mark.slow
+@FEWER
 @given(rows=events(min_size=4, max_size=10), plan=skipping(), data=st.data())
 def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
     plan: Plan, rows: list[Row], data: st.DataObject

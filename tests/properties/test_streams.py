@@ -24,7 +24,7 @@ from query.errors import HybridWarning
 from tests.hybrid.inside import flow_of
 from tests.properties.comparing import drawn_until
 
-FEWER = settings(max_examples=max(30, settings().max_examples // 6))
+FEWER = settings(max_examples=max(20, settings().max_examples // 6))
 
 #: name, columns (the time first), lateness in seconds
 STREAMS = (

@@ -11,6 +11,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,9 @@ import pytest
 
 import hybrid
 from hybrid.cli import main
+from simulator.highway import highway
+from simulator.rfid import shop
+from simulator.security import security
 
 ROOT = Path(__file__).parents[3]
 QUERY = (
@@ -213,7 +217,11 @@ def test_demo_stock(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rfid", "highway", "security"])
-def test_demos_with_planted_truth(name: str, tmp_path: Path) -> None:
+def test_demos_with_planted_truth(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of their sizes the command line knows nothing.
+    monkeypatch.setattr("hybrid.demo.rfid.shop", partial(shop, items=100))
+    monkeypatch.setattr("hybrid.demo.highway.highway", partial(highway, cars=40))
+    monkeypatch.setattr("hybrid.demo.security.security", partial(security, accounts=20))
     done = run("demo", name, "--seed", "5", "--directory", str(tmp_path / "db"), "--picture", str(tmp_path / "it.png"))
     assert done.returncode == 0, done.stderr
     assert "found exactly the planted truth" in done.stdout
@@ -276,6 +284,7 @@ def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
     assert "rename it" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_may_have_a_name_of_ours(tmp_path: Path) -> None:
     """Before: live.py, with `import hybrid` in it, hid hybrid's own package, and had to be renamed."""
     (tmp_path / "live.py").write_text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import hybrid
 from archive.place import filesystem_of
 from archive.scan import database_of
+from simulator.rfid import shop
 from tests.archive.store import s3_server
 from tests.hybrid.cli.test_cli import QUERY, run
 
@@ -82,6 +84,7 @@ def test_a_store_that_is_none() -> None:
 @pytest.mark.slow
 def test_a_demo_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hybrid.demo.rfid.shop", partial(shop, items=100))
     done = run("demo", "rfid", "-d", "s3://bucket/demo", "--picture", str(tmp_path / "picture.png"))
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "s3:").exists()

@@ -157,7 +157,7 @@ def test_kafka_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_pat
 
 @pytest.mark.slow
 def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path, record_property):
-    count = 100_000
+    count = 40_000
     payloads = [json.dumps(event(i)).encode() for i in range(count)]
     with mqtt_broker(tmp_path / "broker") as broker:
         settings = MqttSettings(

@@ -42,7 +42,7 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_second_process_is_refused_and_readers_are_not(tmp_path):
     """Before: pushes of both were reported as taken, and ids 2 and 3 of 6 were gone."""
-    process = start(tmp_path, "never")
+    process = start(tmp_path, "slowly")
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "open\n"

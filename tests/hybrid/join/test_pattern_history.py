@@ -13,6 +13,7 @@ import hybrid
 from hybrid.database.database import Database
 from query.errors import QueryError
 from query.language.parse import parse
+from tests.properties.comparing import is_nightly
 
 BEGIN = dt.datetime(2024, 3, 1)
 COLUMNS = {"ts": "TIMESTAMP", "person": "VARCHAR", "page": "VARCHAR"}
@@ -37,6 +38,10 @@ JOIN = """SELECT {columns} FROM clicks MATCH_RECOGNIZE (PARTITION BY person ORDE
     FROM pl.seen - INTERVAL 40 SECOND TO pl.seen {match} AS pa ON pa.person = pl.person AND pa.{what} > 1"""
 PA = """MATCH_RECOGNIZE (PARTITION BY person ORDER BY t1 MEASURES F.pages + L.pages AS both_, L.t1 AS until
     PATTERN (F L) SELECTION SKIP TILL NEXT MATCH DEFINE L AS pages >= F.pages)"""
+
+
+#: Of a join, and of what is looked for in the history.
+KINDS = [("", ""), ("LEFT", ""), ("SEMI", ""), ("ANTI", ""), ("NEAREST", ""), ("", PA), ("ANTI", PA)]
 
 
 def query(of: str, kind: str, match: str = "") -> str:
@@ -67,7 +72,9 @@ def rows(table: pa.Table) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_those_that_a_stream_has_kept(tmp_path: Path, pattern: str) -> None:
-    kinds = [("", ""), ("LEFT", ""), ("SEMI", ""), ("ANTI", ""), ("NEAREST", ""), ("", PA), ("ANTI", PA)]
+    # Each kind meets patterns that come out at once, and others; all meet all by night.
+    others_of_them = KINDS[1:] if is_nightly() else KINDS[1:][list(PATTERNS).index(pattern) % 3 :: 3]
+    kinds = [KINDS[0], *others_of_them]
     with database(tmp_path / "db", pattern) as db:
         live = {(of, kind): db.watch(query(of, *kind)) for of in ("visit", "visits") for kind in kinds}
         found: dict[object, list[str]] = {one: [] for one in live}

@@ -29,6 +29,7 @@ from query.plan.plan import Plan
 from tests.hybrid.inside import opened_of
 from tests.hybrid.large import COLUMNS, NOW_US, RANGES, SCHEMA, case, opened, settled, watched
 from tests.in_memory import MEMORY
+from tests.properties.comparing import is_nightly
 
 
 def in_any_order(_: Any, archived: Archived, plan: Plan, told: bool = False) -> list[Matches]:
@@ -55,6 +56,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "spark_session", lambda where: None)
 
 
+SEEDS = 600 if is_nightly() else 24
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_rows_order_and_evidence_are_those_without_spark() -> None:
@@ -64,7 +68,7 @@ def test_rows_order_and_evidence_are_those_without_spark() -> None:
 
 def rows_order_and_evidence(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(SEEDS):
         one = case(seed)
         with opened(tmp_path / f"{seed}", one) as db:
             rows, evidence, _ = watched(db, one)
@@ -77,7 +81,7 @@ def rows_order_and_evidence(tmp_path: Path) -> None:
             rows=len(rows) > 5, by_spark=stats["history_by_spark"], kept=stats["history_kept"], late=stats["late"],
             both=stats["history_by_spark"] > 0 and stats["history_reads"] > 0,
         )  # fmt: skip
-    assert seen["by_spark"] > 150
+    assert seen["by_spark"] > SEEDS * 5 // 2
     assert min(seen["rows"], seen["kept"], seen["both"], seen["late"]) > 5
 
 

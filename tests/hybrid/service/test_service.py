@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -711,11 +712,14 @@ def test_a_query_that_cannot_be_replaced_goes_on(bench: Bench) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rfid", "highway"])
-def test_a_simulator_gives_the_planted_truth(kind: str, tmp_path: Path) -> None:
+def test_a_simulator_gives_the_planted_truth(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulator.highway import highway
     from simulator.rfid import shop
 
-    full = shop(3) if kind == "rfid" else highway(3)
+    of_shop, of_road = partial(shop, items=100), partial(highway, cars=40)
+    monkeypatch.setattr("hybrid.service.simulated.shop", of_shop)
+    monkeypatch.setattr("hybrid.service.simulated.highway", of_road)
+    full = of_shop(3) if kind == "rfid" else of_road(3)
     schema = full.schemas[0]
     columns = ", ".join(f'{f.name} = "{f.type}"' for f in schema.fields)
     (tmp_path / "q.sql").write_text(full.query)

@@ -42,6 +42,7 @@ def message_of(run: Callable[[], Any]) -> tuple[str, float]:
     return str(caught.value), time.thread_time() - begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [LONG, SLOW, JOINED])
 @pytest.mark.parametrize("timeout", [0.5, "500 ms", timedelta(milliseconds=500)])
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
@@ -53,6 +54,7 @@ def test_a_statement_ends_after_its_timeout(text: str, timeout: Any) -> None:
     assert took < 2
 
 
+@pytest.mark.slow
 def test_a_timeout_says_how_far_the_statement_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.drive.ROWS_MAX", 1000)
     message, _ = message_of(lambda: hybrid.sql(LONG, timeout=1, rows=ROWS))
@@ -78,6 +80,7 @@ def test_a_timeout_is_no_longer_than_threads_wait(timeout: Any) -> None:
         hybrid.sql(LONG, timeout=timeout, rows=ROWS)
 
 
+@pytest.mark.slow
 def test_a_statement_of_a_database_and_of_the_command_line_has_a_timeout(tmp_path: Path) -> None:
     with hybrid.connect() as db:
         assert "HQ602" in message_of(lambda: db.sql(LONG, timeout=0.5, rows=ROWS))[0]

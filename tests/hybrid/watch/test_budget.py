@@ -48,6 +48,7 @@ def failure_of(alerts: Any) -> str:
     raise AssertionError("it has not failed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4_000, 100])
 def test_a_live_query_that_takes_too_much_memory_fails_alone(step: int, tmp_path: Path) -> None:
     # Before: it took all the memory there was.
@@ -67,6 +68,7 @@ def test_a_live_query_that_takes_too_much_memory_fails_alone(step: int, tmp_path
         assert len(flow_of(db).queries) == 1
 
 
+@pytest.mark.slow
 def test_it_fails_again_after_a_restart_and_with_more_memory_goes_on(tmp_path: Path) -> None:
     db = opened(tmp_path / "db")
     db.watch(GROWS.format(""), name="grows")
@@ -86,6 +88,7 @@ def test_it_fails_again_after_a_restart_and_with_more_memory_goes_on(tmp_path: P
         assert again.fetch().num_rows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 4])
 def test_partitions_leave_memory_and_one_that_does_not_fit_fails(keys: int, tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
@@ -105,6 +108,7 @@ ROWS = """SELECT * FROM ticks MATCH_RECOGNIZE ({} MEASURES FIRST(A.p) AS p, coun
     PATTERN (A+ B) DEFINE A AS p >= 0, B AS p < 0) AS m"""
 
 
+@pytest.mark.slow
 def test_rows_that_are_kept_count(tmp_path: Path) -> None:
     with opened(None) as db:
         rows, small = db.watch(ROWS.format("")), db.watch(SMALL)

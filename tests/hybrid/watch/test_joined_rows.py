@@ -17,6 +17,7 @@ from hybrid.database.database import Database
 from query.errors import QueryError
 from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import flow_of
+from tests.properties.comparing import is_nightly
 
 START = datetime(2024, 3, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "s": "VARCHAR", "i": "INTEGER"}
@@ -212,7 +213,7 @@ def test_what_has_no_answer(db: Database) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(120 if is_nightly() else 4))
 def test_after_a_kill_rows_come_once(tmp_path: Path, seed: int) -> None:
     """Also those of several keys that the watermark completes: the stream has each once, and matches have their ids."""
     # Before: rows of keys came out in the order of the batches, and matches over them came twice, by two ids.

@@ -173,6 +173,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         assert [(r["a"], r["b"]) for r in db.watching()["q"].fetch().to_pylist()] == [(5, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("abandon", [False, True])
 def test_ctrl_c_changes_nothing_or_leaves_the_rest_to_the_next_rewind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abandon: bool

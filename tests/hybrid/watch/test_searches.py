@@ -47,6 +47,7 @@ def wanted(text: str, seen: dict[str, int] | None = None) -> list[str]:
     return rows(hybrid.sql(f"WITH visit AS ({VISIT}), paid AS ({PAID_ONE}) {text}", **tables).arrow())
 
 
+@pytest.mark.slow
 def test_queries_over_different_streams_search_a_pattern_once(db: Database) -> None:
     # Before: each set of streams searched it.
     live = [db.watch(text) for text in TEXTS]
@@ -61,6 +62,7 @@ def test_queries_over_different_streams_search_a_pattern_once(db: Database) -> N
     assert visits(live[1])["queries"] == len(TEXTS) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, "20KB")])
 def test_they_go_on_after_restarts(tmp_path: Path, seed: int, limit: str | None) -> None:
     rng, todo = Random(seed), dict(TABLES)
@@ -141,6 +143,7 @@ def test_a_pattern_that_fails_fails_for_each_query_at_its_event(db: Database) ->
         live[1].fetch()
 
 
+@pytest.mark.slow
 def test_a_new_version_and_a_rewind(db: Database) -> None:
     live = [db.watch(text) for text in TEXTS]
     parts = push_parts(db, TABLES, 1)

@@ -281,6 +281,7 @@ def test_pairs_of_and_live_and_after_a_restart(tmp_path: Path) -> None:
     assert found == answered(rows, PAIRS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -74,6 +74,7 @@ def test_decimals_of_any_width_are_exact(data: st.DataObject) -> None:
     assert [(Decimal(r["v"]), Decimal(r["l"][0])) for r in read] == [(v, v) for v in values]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_doubles_are_exact(values: list[float]) -> None:
     assert [json.loads(line)["v"] for line in json_lines(pa.table({"v": values}))] == values

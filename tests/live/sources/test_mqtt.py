@@ -220,7 +220,7 @@ def test_settings_that_do_not_hang_together(sources, monkeypatch):
 
 
 def test_nothing_is_lost_though_the_broker_and_we_are_restarted_half_way(tmp_path, sources, record_property):
-    count, name, unkept = 100_000, "half", 5_000
+    count, name, unkept = 40_000, "half", 5_000
     with mqtt_broker(tmp_path) as broker:
         source, taken = connected(sources(broker.port, name, unacknowledged=unkept)), Taken(name)
         publish(broker, f"{name}/x", [payload(i) for i in range(count // 2)])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch
@@ -30,7 +30,7 @@ from tests.hierarchies import (
     patterns_over,
     plan_of,
 )
-from tests.properties.comparing import drawn_alike
+from tests.properties.comparing import FEWER, drawn_until_told
 
 SELECTIONS = ["NEXT", "ANY", "PARTITION", "STRICT"]
 
@@ -70,8 +70,7 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
     """The rows, their evidence and their order; other queries that share patterns with it go on as before."""
     seen: Counter[str] = Counter()
 
-    @drawn_alike
-    @settings(max_examples=max(120, settings().max_examples // 2))
+    @FEWER
     @given(data=st.data(), key=st.booleans())
     def check(data: st.DataObject, key: bool) -> None:
         old, new = data.draw(versions(key))
@@ -118,12 +117,14 @@ def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
             assert sorted(others) == sorted(tuple(match.leaves()) for match in composed(old, events))
         seen[how] += 1
 
+    def told() -> None:
+        assert seen["went on and found"] > 10
+        assert seen["replayed and found"] + seen["replayed in part and found"] > 5
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HybridWarning)
-        check()
+        drawn_until_told(check, told)
     record_property("examples", str(dict(seen)))
-    assert seen["went on and found"] > 10
-    assert seen["replayed and found"] + seen["replayed in part and found"] > 5
 
 
 def nothing(low_us: int, high_us: int) -> EventBatch:

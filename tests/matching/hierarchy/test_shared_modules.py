@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.feed import Feed
@@ -27,6 +27,7 @@ from tests.hierarchies import (
     plan_of,
     statement,
 )
+from tests.properties.comparing import FEWER
 
 VISIT = {"visit": statement("X Y", "NEXT", "X AS s = 'x', Y AS s = 'y'", 20)}
 
@@ -37,7 +38,7 @@ def expected(plan: Plan, events: tuple[Event, ...], begin: int, end: int) -> lis
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@FEWER
 @given(st.data())
 def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
     """Queries come and go between batches, and the feed is continued from its snapshot."""

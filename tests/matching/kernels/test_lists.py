@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def rows_of(lines: np.ndarray, numbers: list[int]) -> list[list[int]]:
     return [rows[a:b].tolist() for a, b in pairwise(bounds)]
 
 
+@pytest.mark.slow
 @given(found=ROWS, gone=st.sets(st.integers(0, 9), max_size=3))
 def test_a_list_has_one_number_and_a_number_one_list(found: list[list[int]], gone: set[int]) -> None:
     lines, table = fresh(128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ VALUES = st.integers(-3, 3) | st.integers(-1000, 1000) | st.integers(-(2**63), 2
 CALLS = st.lists(st.tuples(st.integers(0, 3), st.lists(VALUES, min_size=1, max_size=6)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(calls=CALLS, asked=VALUES)
 def test_a_tree_is_a_sorted_list_and_stays_one_when_others_come_of_it(
     calls: list[tuple[int, list[int]]], asked: int

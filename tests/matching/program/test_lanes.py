@@ -25,6 +25,7 @@ from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.engines import matcher_by
 from tests.events import batch_of
+from tests.properties.comparing import FEWER
 
 SCHEMA = Schema(
     "e",
@@ -134,6 +135,7 @@ def matched(matcher: KernelMatcher | ReferenceMatcher, rows: list[dict[str, obje
 
 
 @pytest.mark.slow
+@FEWER
 @given(condition=truths(2), rows=ROWS)
 def test_every_way_to_evaluate_agrees_with_duckdb(condition: str, rows: list[dict[str, object]]) -> None:
     rows = [{"ts": n, **row} for n, row in enumerate(rows)]

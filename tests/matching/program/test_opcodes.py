@@ -404,7 +404,7 @@ def columns(rows: list[list[Value]], kinds: tuple[Kind, ...]) -> list[tuple[np.n
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join([c.name, *map(str, c.constants)]))
-@settings(max_examples=max(20, settings().max_examples // 3))  # of several rows each
+@settings(max_examples=max(16, settings().max_examples // 6))  # of several rows each
 @given(data=st.data())
 def test_an_operation_means_the_same_everywhere(case: Case, data: st.DataObject) -> None:
     does = case.code.does

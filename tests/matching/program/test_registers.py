@@ -26,6 +26,7 @@ from query.automaton.nfa import Label
 from query.plan.expression import TRUE
 from tests.matching.program.test_lanes import plan_of
 from tests.matching.program.test_opcodes import DOUBLES, NUMBERS, Value, rank, shown
+from tests.properties.comparing import FEWER
 
 LABELS = ("A", "B")
 TEXTS = (7, 9)
@@ -199,6 +200,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True])
+@FEWER
 @given(rows=ROWS)
 def test_a_register_means_the_same_everywhere(beside: bool, rows: list[Bound]) -> None:
     try:

@@ -25,6 +25,7 @@ from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.engines import matcher_by
 from tests.events import batch_of
+from tests.properties.comparing import FEWER
 
 SCHEMA = Schema(
     "e",
@@ -124,6 +125,7 @@ def timed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@FEWER
 @given(rows=ROWS, plan=plans(), data=st.data())
 def test_the_kernel_equals_the_reference(plan: Plan, rows: list[dict[str, Any]], data: st.DataObject) -> None:
     rows = timed(rows)

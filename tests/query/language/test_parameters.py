@@ -32,10 +32,13 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
+CONNECTION = duckdb.connect()
+
+
 @pytest.mark.slow
 @given(VALUES)
 def test_a_literal_is_the_value(value: Any) -> None:
-    (found,) = duckdb.connect().execute(f"SELECT {literal(value, '$v')}").fetchall()
+    (found,) = CONNECTION.execute(f"SELECT {literal(value, '$v')}").fetchall()
     if value != value:
         assert found[0] != found[0]
     elif isinstance(value, UUID):
