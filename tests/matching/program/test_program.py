@@ -168,7 +168,8 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
     # "the argument of max", "CLASSIFIER in a navigation".
     text = Constant("A", "VARCHAR")
     joined = Aggregate("string_agg", Classifier(), ("A",), False, False, "VARCHAR", more=(text,))
-    listed = Opaque("len(\"_0\") > 1", (Aggregate("list", Classifier(), (), False, False, "VARCHAR[]"),), "BOOLEAN")
+    every = Aggregate("list", Classifier(), (), False, False, "VARCHAR[]")
+    listed = Opaque("list_contains(\"_0\", 'A')", (every,), "BOOLEAN")
     latest = Aggregate("max", Classifier(), (), False, False, "VARCHAR")
     number = Navigation(MatchNumber(), ("A",), Logical.LAST, 0, 0, False, "BIGINT")
     for condition, named in [
