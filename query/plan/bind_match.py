@@ -36,6 +36,7 @@ from query.plan.expression import (
 )
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
+from query.plan.tree import reads_match
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 
@@ -190,8 +191,10 @@ class MatchBinder:
                        f"columns of the input are written without its name: {names[1]}")
             return None
         if len(names) != 1:
-            self.fault("HQ500", f"{clause} an expression is not supported yet", text.span, "not a column",
-                       "compute it in the input: FROM (SELECT *, ... AS key FROM ...)")
+            hint = "compute it in the input: FROM (SELECT *, ... AS key FROM ...)"
+            if reads_match(str(node.get("function_name", "")).lower()):
+                hint = f"rows have no match yet: MEASURES {text.text.strip()} AS n, and ORDER BY n behind the pattern"
+            self.fault("HQ500", f"{clause} an expression is not supported yet", text.span, "not a column", hint)
             return None
         name = names[0]
         found = schema.field(name)

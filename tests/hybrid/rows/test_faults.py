@@ -82,3 +82,15 @@ def test_a_pattern_with_a_text_of_its_own_shows_no_wrong_place() -> None:
             db.sql("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES V.x AS n PATTERN (V) "
                    "SELECTION SKIP TILL NEXT MATCH DEFINE V AS PATTERN seven)")  # fmt: skip
         assert "-->" not in str(caught.value)
+
+
+def test_a_text_that_is_no_number_outside_of_patterns() -> None:
+    # Before: the whole statement was underlined, without a hint.
+    with pytest.raises(hybrid.QueryError) as caught:
+        hybrid.sql("SELECT count(*) AS n FROM t\nWHERE s = 7", t=T)
+    assert str(caught.value) == """\
+error[HQ100]: Could not convert string 'a' to INT32
+  --> query:2:7
+   2 | WHERE s = 7
+     |       ^
+hint: s is text: compare it with a text, or write TRY_CAST(s AS ...)"""

@@ -273,6 +273,7 @@ error[HQ100]: unexpected e
   --> query:1:20
    1 | SELECT '日本😀é' FORM e, f
      |                       ^
+hint: did you mean FROM?
 """,
 ]
 
