@@ -155,14 +155,15 @@ def compact(
     *,
     closed_us: int | None = None,
     memory_limit: str = MEMORY_LIMIT,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Rewrite]:
     """Applies rewrites until none is worth doing; yields each one that was committed.
 
-    closed_us: see plan_rewrites; None: the day of the newest event. stopped: polled often; True ends the compaction
-    soon after, with the table as of the last commit. Memory: memory_limit for sorting, which spills to local disk, and
-    the rows of a file. Raises DataError if files cannot be read or written; the table is then unchanged."""
-    while not stopped():
+    closed_us: see plan_rewrites; None: the day of the newest event. stopped: polled often, from another thread while
+    events are sorted; True ends the compaction soon after, with the table as of the last commit. Memory: memory_limit
+    for sorting, which spills to local disk, and the rows of a file. Raises DataError if files cannot be read or
+    written; the table is then unchanged."""
+    while stopped is None or not stopped():
         before = table.snapshot()
         edge_us = closed_before_us(before, table.schema) if closed_us is None else closed_us
         todo = plan_rewrites(before, edge_us)
@@ -173,19 +174,21 @@ def compact(
 
 
 def rewrite(
-    table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str, stopped: Callable[[], bool]
+    table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str, stopped: Callable[[], bool] | None = None
 ) -> bool:
     """Applies one rewrite in one commit. Returns False and changes nothing if another process has removed files
     meanwhile, or if it was stopped. Raises DataError."""
     written: list[DataFile] = []
     try:
-        for file in _files(table, before, what, memory_limit):
+        for file in _files(table, before, what, memory_limit, stopped):
             written.append(file)
-            if stopped():
+            if stopped is not None and stopped():
                 _forget(table.directory, written)
                 return False
     except (OSError, duckdb.Error, pa.ArrowException, DataError) as error:
         _forget(table.directory, written)
+        if stopped is not None and stopped():
+            return False
         raise DataError(
             f"the archive of {table.schema.name} in {table.directory} cannot be compacted: {first_line(error)}",
             "nothing has changed; make room, or run hybrid archive verify",
@@ -214,7 +217,9 @@ def _forget(directory: Place, files: Iterable[DataFile]) -> None:
             pass
 
 
-def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str) -> Iterator[DataFile]:
+def _files(
+    table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str, stopped: Callable[[], bool] | None
+) -> Iterator[DataFile]:
     stored = stored_schema(table.schema)
     chosen = set(what.paths)
     index = np.array([i for i, path in enumerate(before.paths) if path in chosen], np.int64)
@@ -224,7 +229,10 @@ def _files(table: Table, before: TableSnapshot, what: Rewrite, memory_limit: str
     if what.unit is None:
         yield from write_files(rows.to_table().combine_chunks(), table.directory, table.schema)
         return
-    with tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch, sorting(scratch, memory_limit) as connection:
+    with (
+        tempfile.TemporaryDirectory(prefix="hybrid-sort-") as scratch,
+        sorting(scratch, memory_limit, stopped) as connection,
+    ):
         connection.register("stored", rows)
         reader = connection.sql(f"SELECT * FROM stored ORDER BY {sorted_by(table.schema, what.unit)}")
         batches = (batch.cast(stored) for batch in reader.to_arrow_reader(4 * ROW_GROUP_ROWS))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
 from matching.ipc import from_ipc, to_ipc
+from matching.not_computed import not_computed
 from matching.types import arrow_type
 from query.errors import DataError, QueryError, first_line
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
@@ -386,10 +387,7 @@ class DuckEvaluation:
                 self._values[key] = self._compute(expression, leaves)
             return self._values[key]
         except duckdb.Error as error:
-            raise DataError(
-                f"{show(expression)} cannot be computed: {first_line(error)}",
-                "guard it with TRY(...), TRY_CAST or CASE",
-            ) from None
+            raise not_computed(show(expression), [expression], first_line(error)) from None
 
     def _compute(self, expression: Expression, leaves: Mapping[Expression, Any]) -> Any:
         whole = isinstance(expression, Aggregate)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from matching.array_lanes import Overflow, Values, run_lanes
 from matching.batch import Int64Array
 from matching.keys import Encoder, Texts
+from matching.not_computed import not_computed
 from matching.program.conditions import is_storable
 from matching.program.lanes import (
     CODED,
@@ -32,8 +33,6 @@ from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
-from query.language.operators import operator_hint
-from query.plan.boxes import as_written
 from query.plan.expression import (
     Call,
     Column,
@@ -525,11 +524,7 @@ def query(
 
 def _failure(expressions: Sequence[Expression]) -> Callable[[str], DataError]:
     """Returns the function that makes the error of these expressions from DuckDB's message."""
-    shown = ", ".join(map(as_written, expressions))
-    guard = f"guard it with TRY(...), TRY_CAST or CASE in: {shown}"
-    return lambda reason: DataError(
-        f"a condition or measure cannot be computed for these rows: {reason}", operator_hint(reason, shown) or guard
-    )
+    return lambda reason: not_computed("a condition or measure", expressions, reason)
 
 
 def duckdb_values(

@@ -29,6 +29,7 @@ from matching.measure_ways import (
     lowered_measure,
     runs_along,
 )
+from matching.not_computed import not_computed
 from matching.program.carried import row_meant
 from matching.program.conditions import IN_ANY_ORDER, is_exact
 from matching.program.lanes import Lowered, lane_of
@@ -36,8 +37,6 @@ from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
-from query.language.operators import operator_hint
-from query.plan.boxes import as_written
 from query.plan.expression import (
     Aggregate,
     Classifier,
@@ -573,11 +572,7 @@ PREFIX_ROWS = 1 << 20
 
 def _failure(*expressions: Expression) -> Callable[[str], DataError]:
     """Returns a function that makes the error of a measure from DuckDB's message."""
-    shown = ", ".join(map(as_written, expressions))
-    guard = f"guard it with TRY(...), TRY_CAST or CASE: {shown}"
-    return lambda reason: DataError(
-        f"a measure cannot be computed for these rows: {reason}", operator_hint(reason, shown) or guard
-    )
+    return lambda reason: not_computed("a measure", expressions, reason)
 
 
 def _plain(array: pa.Array, type: str) -> pa.Array:

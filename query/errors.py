@@ -84,10 +84,10 @@ DATA_CODES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One error in a query.
+    """One error in a query, or one warning.
 
-    code: a key of CODES. message: the error. span: its position in the text. label: text after the caret, or empty.
-    hint: a way to fix it, or empty.
+    code: a key of CODES, or empty for a warning. message: the error. span: its position in the text. label: text after
+    the caret, or empty. hint: a way to fix it, or empty.
     """
 
     code: str
@@ -99,8 +99,9 @@ class Diagnostic:
     def render(self, text: str, name: str = "query") -> str:
         """Returns the message, the line of the text with a caret under the span, and the hint. An empty text gives no
         line."""
+        head = f"error[{self.code}]: {self.message}" if self.code else self.message
         if not text:
-            return f"error[{self.code}]: {self.message}" + (f"\nhint: {self.hint}" if self.hint else "")
+            return head + (f"\nhint: {self.hint}" if self.hint else "")
         start = max(0, min(self.span.start, len(text)))
         end = max(start, min(self.span.end, len(text)))
         line_start = text.rfind("\n", 0, start) + 1
@@ -114,7 +115,7 @@ class Diagnostic:
         bad = {c for c in line if c != "\t" and unicodedata.category(c) in ("Cc", "Cs")}
         line = "".join("\ufffd" if c in bad else c for c in line.removesuffix("\r"))
         parts = [
-            f"error[{self.code}]: {self.message}",
+            head,
             f"  --> {name}:{number}:{column + 1}",
             f"{number:>4} | {line}",
             f"     | {pad}{'^' * width} {self.label}".rstrip(),
@@ -242,6 +243,12 @@ def in_pattern(name: str, diagnostics: Sequence[Diagnostic], text: str) -> tuple
     return tuple(replace(fault, message=f"in pattern {name}: {fault.message}") for fault in placed), own
 
 
+def shown_at(warning: Diagnostic, text: str) -> str:
+    """Returns the text of a warning about a query, with its place there."""
+    (placed,), own = text.placed([warning]) if isinstance(text, ExpandedText) else ((warning,), text)
+    return placed.render(own)
+
+
 def own_text(text: str) -> str:
     """Returns a statement as its author wrote it."""
     return own_text(text.own) if isinstance(text, ExpandedText) else text
@@ -313,6 +320,25 @@ class NotKept(DataError):
 class Overflows(DataError):
     """Raised for a condition with a number beyond 64 bits, which may have a value in DuckDB's wider types, or with a
     division by zero."""
+
+
+class NotComputed(DataError):
+    """Raised if a condition or measure cannot be computed for a row. span: its place in the query, NO_SPAN if that is
+    unknown. label: text after the caret, or empty."""
+
+    def __init__(self, message: str, hint: str, span: Span = NO_SPAN, label: str = "") -> None:
+        super().__init__(message, hint)
+        self.span = span
+        self.label = label
+
+    def placed(self, text: str) -> DataError:
+        """Returns the same error with its place in the text of the query."""
+        shown = Diagnostic("", self.message, self.span, self.label)
+        return DataError(shown_at(shown, text), self.hint)
+
+    def __reduce__(self) -> tuple[type[NotComputed], tuple[str, str, Span, str]]:  # type: ignore[override]
+        """Supports pickling, for errors raised in other processes."""
+        return type(self), (self.message, self.hint, self.span, self.label)
 
 
 class HybridWarning(UserWarning):

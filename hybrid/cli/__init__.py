@@ -7,6 +7,7 @@ demo that misses planted matches), 2 wrong usage. Heavy modules are imported onl
 from __future__ import annotations
 
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,6 +90,7 @@ def main() -> None:
     """Runs the command line and exits with its code."""
     from query.errors import DataError, QueryError
 
+    warnings.formatwarning = _told
     if len(sys.argv) > 1 and "--help" not in sys.argv and "pyarrow" not in sys.modules:
         _load_arrow()
     try:
@@ -102,6 +104,18 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+
+
+def _told(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Returns the text of a warning; of Hybrid's without a line of Python, of which the user has written none."""
+    from query.errors import HybridWarning
+
+    if issubclass(category, HybridWarning):
+        return f"warning: {message}\n"
+    return _formatted(message, category, filename, lineno, line)
+
+
+_formatted = warnings.formatwarning
 
 
 class _NoPandas:

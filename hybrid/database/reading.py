@@ -17,7 +17,7 @@ from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backtest import backtest
 from hybrid.watch.stream import Stream
-from query.errors import DataError, QueryError
+from query.errors import DataError, NotComputed, QueryError
 from query.language.cut import lacks_input
 from query.stopping import Stop
 
@@ -72,5 +72,5 @@ def _backtest(
 ) -> Result:
     try:
         return backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, large)
-    except QueryError as error:
+    except (QueryError, NotComputed) as error:
         raise placed_live(error, one.query, one.plan) from None

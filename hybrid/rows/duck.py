@@ -238,6 +238,11 @@ def query_error(
         if found >= 0:
             span = Span(found, found + len(name))
             break
+    if cast := re.fullmatch(r"(Could not convert string .*) when casting from source column (\w+)", message):
+        message, name = cast[1], cast[2]
+        hint = hint or f"{name} is text: compare it with a text, or write TRY_CAST({name} AS ...)"
+        places = [m.start() + span.start for m in re.finditer(rf"\b{name}\b", text[span.start : span.end])]
+        span = Span(places[0], places[0] + len(name)) if len(places) == 1 else span
     return QueryError([Diagnostic(code, message, span, "", hint)], text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matching.workload.sharing_mode import SharingMode
-from query.errors import DataError, Diagnostic, QueryError, Span, first_line
+from query.errors import DataError, Diagnostic, NotComputed, QueryError, Span, first_line
 from query.language import ast
 from query.plan.plan import QueryPlan
 
@@ -31,8 +31,18 @@ def placed(error: QueryError, match: ast.MatchRecognize, text: str) -> QueryErro
     return QueryError([replace(d, span=clause.span) for d in error.diagnostics], text)
 
 
+def placed_data(error: NotComputed, query: ast.QuerySyntax) -> DataError:
+    """Returns the error of a condition or measure with its place in the text, if it is in one of its patterns.
+    Those of boxes have texts of their own."""
+    matches = [*(f.match for f in query.factors), *(h.match for h in query.histories if h.match is not None)]
+    inside = any(m.span.start < error.span.start and error.span.end <= m.span.end for m in matches)
+    return error.placed(query.text) if inside and not query.modules else error
+
+
 def placed_live(error: Exception, query: ast.QuerySyntax, plan: QueryPlan) -> Exception:
     """Returns an error of one of the matchers of a live query, with its place in the text."""
+    if isinstance(error, NotComputed):
+        return placed_data(error, query)
     if not isinstance(error, QueryError) or error.text:
         return error
     said = error.diagnostics[0].message

@@ -160,6 +160,7 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
         if not hasattr(data, "columns"):
             return None
         _refuse_twins(list(map(str, data.columns)), name)
+        data = _without_periods(data, name, refused)
         with suppress(*MIXED):
             return pa.Table.from_pandas(data, preserve_index=False)
         columns = {str(column): data.iloc[:, i] for i, column in enumerate(data.columns)}
@@ -183,6 +184,19 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
         names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
         return by_column({name: [row.get(name) for row in data] for name in names}, name, "", refused)
     return None
+
+
+def _without_periods(frame: Any, name: str, refused: dict[str, DataError]) -> Any:
+    """Returns a frame of pandas with its columns of periods as text: in Arrow they are bare numbers. refused: gets the
+    errors of these."""
+    periods = [i for i, kind in enumerate(frame.dtypes) if str(kind).startswith("period[")]
+    frame = frame.copy(deep=False) if periods else frame
+    for i in periods:
+        column = str(frame.columns[i])
+        hint = f"convert the column: {name}['{column}'].dt.to_timestamp(), or .astype(str)"
+        refused[column] = DataError(f"table {name}, column {column}: periods of pandas are no type of DuckDB", hint)
+        frame.isetitem(i, frame.iloc[:, i].astype("string"))
+    return frame
 
 
 #: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.

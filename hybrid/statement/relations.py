@@ -54,7 +54,7 @@ from query.language.session import NO_SESSION, Session, collation_of
 from query.plan.bind import bind, shortened
 from query.plan.expression import Call, Classifier, Column, Expression, Opaque, quote, walk
 from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
-from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
+from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE, rows_as_values
 from query.schema import Field, Schema
 
 #: With more events, a stream is searched in ranges of keys, several in parallel.
@@ -213,7 +213,8 @@ class Relations:
             read = self._selected(sql)
             for key in read & self._given.keys():
                 every = columns if columns is not None else self._source(key).refused
-                self._refuse([key], {*_words(sql), *(every if ALL_COLUMNS.search(sql) else ())})
+                whole = ALL_COLUMNS.search(sql) or (every and key in rows_as_values(sql))
+                self._refuse([key], {*_words(sql), *(every if whole else ())})
             words |= read
         self._fill(words)
         for key, stream in self._streams.items():

@@ -18,7 +18,7 @@ from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
-from hybrid.rows.faults import placed
+from hybrid.rows.faults import placed, placed_data
 from hybrid.rows.inputs import OrderedInput, alike
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
@@ -36,7 +36,7 @@ from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
 from matching.spill import Spill
-from query.errors import DataError, Overflows, QueryError, warn
+from query.errors import DataError, NotComputed, Overflows, QueryError, warn
 from query.language.parse import parse
 from query.plan.expression import Aggregate, walk
 from query.plan.joined_rows import joins_of
@@ -156,6 +156,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                 found.append(answer_factor(factor, relations, make))
             except QueryError as error:
                 raise error if factor.histories else placed(error, query.factors[i].match, query.text) from None
+            except NotComputed as error:
+                raise placed_data(error, query) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():
                     relations.register(name, rows, outer.fields[name])
@@ -163,7 +165,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     connection = relations.connection
     table = None
     if counted is not None:
-        with suppress(Overflows):  # raised again below, or matched in wider types
+        with suppress(Overflows, NotComputed):  # raised again below, or matched in wider types
             table = counted_answer(counted, plan.factors[0], relations, outer, connection)
     if table is None:
         find(rows_matcher if bare else make)

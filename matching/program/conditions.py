@@ -55,6 +55,8 @@ from query.plan.row_parts import by_rows
 #: What may be written instead.
 _AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
 _IN_ORDER = "say in which order of its values: DISTINCT x ORDER BY x"
+_OF_VARIABLES = "count the rows of a variable by count(A.*), and read its first and last by FIRST(A.x) and LAST(A.x)"
+_IN_SECONDS = "read its seconds, epoch(x)"
 _NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
 #: DuckDB's functions for the length of a list.
 _LENGTHS = ("len", "length", "array_length", "list_length")
@@ -334,7 +336,7 @@ class ConditionCode:
                 return Leaf(self._register(kind, -1, variables, logical_offset, lane), lane)
             case Navigation(argument, variables, logical, logical_offset, physical) if logical is not None:
                 if not is_row_local(argument):
-                    raise NoLane("CLASSIFIER in a navigation")
+                    raise NoLane(f"{logical.value} of {_of_match(argument)}")
                 reads = argument
                 if physical:
                     reads = Navigation(argument, (), None, 0, physical, False, expression.type)
@@ -388,9 +390,10 @@ class ConditionCode:
         whole = Lane(False)
         if (found := self._of_rows(e)) is not None:
             return found
+        if (why := only_by_reference(e)) is not None:
+            raise why
         if e.more or e.order or (e.distinct and e.function not in ("min", "max")):
-            instead = _IN_ORDER if _order_is_open(e) else _AGGREGATES
-            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", instead)
+            raise NoLane(f"{e.function}() with DISTINCT, ORDER BY or several arguments", _AGGREGATES)
         argument = e.argument
         if e.where is not None:
             # a value that is filtered out counts as little as a null; a row does too if something of it is counted
@@ -398,8 +401,6 @@ class ConditionCode:
             argument = Call("case", (e.where, value, Constant(None, value.type)), value.type)
         if argument is None:
             return Leaf(self._register(RegisterKind.COUNT_ROWS, -1, e.variables, 0, whole), whole)
-        if not is_row_local(argument):
-            raise NoLane(f"the argument of {e.function}")
         if e.function == "count":
             there = Call("is_not_null", (argument,), "BOOLEAN")
             counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
@@ -415,7 +416,7 @@ class ConditionCode:
             kind = RegisterKind.MIN if e.function in ("bool_and", "min") else RegisterKind.MAX
             return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
         if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}", _NARROWER)
+            raise NoLane(f"{e.function} of {argument.type}", _IN_SECONDS if argument.type == "INTERVAL" else _NARROWER)
         match e.function:
             case "sum":
                 total = lane_of(e.type)
@@ -650,6 +651,23 @@ def is_exact(e: Aggregate) -> bool:
     """True if it is over whole numbers or decimals."""
     type = e.argument.type if e.argument is not None else ""
     return type.startswith("DECIMAL") or type.endswith("INT") or type == "INTEGER"
+
+
+def _of_match(e: Expression) -> str:
+    """Returns what an expression over rows of the match reads of the match itself."""
+    return "MATCH_NUMBER()" if any(isinstance(part, MatchNumber) for part in walk(e)) else "CLASSIFIER()"
+
+
+def only_by_reference(condition: Expression) -> NoLane | None:
+    """Returns why no engine runs a condition with an aggregate over CLASSIFIER() or MATCH_NUMBER(), or over DISTINCT
+    values in no order; None for others."""
+    for e in walk(condition):
+        if isinstance(e, Aggregate) and not all(map(is_row_local, e.inputs)):
+            read = next(x for x in e.inputs if not is_row_local(x))
+            return NoLane(f"{e.function}() of {_of_match(read)}", _OF_VARIABLES)
+        if isinstance(e, Aggregate) and _order_is_open(e):
+            return NoLane(f"{e.function}() of DISTINCT values in no order", _IN_ORDER)
+    return None
 
 
 def _order_is_open(e: Aggregate) -> bool:

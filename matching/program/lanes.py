@@ -606,8 +606,8 @@ def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) 
             if (computed := _function(called[0], given, type, down)) is None:
                 raise NoLane(f"the function {called[0]}")
             return computed
-        case Column(name):
-            raise NoLane(f"column {name}")
+        case Column(name, type):
+            raise NoLane(f"column {name} of type {type}")
         case Call(name):
             raise NoLane(name)
         case _:

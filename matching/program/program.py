@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from matching.program.conditions import AskedFunction, ConditionCode, Walked
+from matching.program.conditions import AskedFunction, ConditionCode, Walked, only_by_reference
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.neighbours import by_neighbours, is_far, rows_together
 from matching.program.opcodes import OPCODES, OpCode
@@ -413,13 +413,14 @@ def _conditions(
         local[variable] = _and([c for c in parts if is_row_local(c)])
         rest = [c for c in parts if not is_row_local(c)]
         if any(map(is_far, rest)):
-            raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+            raise NoKernel(f"a pattern that keeps more than {REGISTERS_MAX} values per run")
         try:
             codes[variable] = conditions.code(_and(rest)) if rest else ()
-        except NoLane as why:
+        except NoLane as unknown:
+            why = only_by_reference(condition) or unknown
             raise NoKernel(f"DEFINE {variable}: {why}", why.instead) from None
     if len(conditions.registers) > REGISTERS_MAX:
-        raise NoKernel(f"more than {REGISTERS_MAX} values kept per run")
+        raise NoKernel(f"a pattern that keeps more than {REGISTERS_MAX} values per run")
     return local, codes
 
 
@@ -450,7 +451,7 @@ def assemble(plan: Plan) -> Program:
     taken = len(labels)
     labels += [Label(name) for name in absent]
     if len(labels) > VARIABLES_MAX:
-        raise NoKernel(f"more than {VARIABLES_MAX} pattern variables")
+        raise NoKernel(f"a pattern of more than {VARIABLES_MAX} variables")
 
     conditions = ConditionCode(plan.settings)
     local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
@@ -468,7 +469,7 @@ def assemble(plan: Plan) -> Program:
 
     _refuse_codes(plan, cut, codes, conditions.registers, mode, ignore)
     if len(gaps) > GAPS_MAX:
-        raise NoKernel(f"negations at more than {GAPS_MAX} places")
+        raise NoKernel(f"a pattern with negations at more than {GAPS_MAX} places")
 
     edge_start, edge_variable, edge_target = [0], [], []
     for edges in cut:
@@ -536,12 +537,12 @@ def _refuse_codes(
     for name in (name for name in codes if name in negated(plan.pattern)):
         new = any(op == OpCode.REGISTER and registers[a].kind.asks_for_new for op, a, _ in codes[name])
         if new or any(op == OpCode.WALK for op, _, _ in codes[name]):  # they are kept of rows that are taken
-            raise NoKernel(f"the negation ~{name}: its condition on different values or quantiles of the match")
+            raise NoKernel(f"the condition of ~{name} on different values or quantiles of the match")
     rows = plan.within is not None and plan.within.rows is not None
     for name in absence.behind:
         if codes[name] and ignore and (mode is not Mode.ALL or rows):
             how = "WITHIN rows" if rows else f"AFTER MATCH {plan.after}"
-            raise NoKernel(f"the negation ~{name} under {plan.selection.value} and {how}: its condition on the match")
+            raise NoKernel(f"the condition of ~{name} on the match, under {plan.selection.value} and {how},")
     if not ignore:
         return
     reached = _reached(edges)
@@ -551,7 +552,7 @@ def _refuse_codes(
             for r in (registers[a] for op, a, _ in codes[name] if op == OpCode.REGISTER):
                 first = r.kind is RegisterKind.FIRST and not r.variables and not r.depth
                 if not first and (not r.variables or later.intersection(r.variables)):
-                    raise NoKernel(f"the negation ~{name}: its condition on rows that a match may take after it")
+                    raise NoKernel(f"the condition of ~{name} on rows that a match may take after it")
 
 
 def _reached(edges: list[tuple[Edge[Label], ...]]) -> list[set[str]]:

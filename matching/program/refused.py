@@ -91,7 +91,7 @@ def refuse(plan: Plan, whole: bool, strict: bool) -> None:
     absence = negated_ends(plan.pattern)
     if plan.selection in PASSING:
         if anchors(plan.pattern):
-            raise NoKernel(f"anchors under SELECTION {plan.selection.value}")
+            raise NoKernel(f"an anchor under SELECTION {plan.selection.value}")
     # under STRICT and PARTITION no row lies between two rows of a match: a negation there is met by nothing
     if (name := _edge_negation(absence.middle, False, False)) is not None:
         raise NoKernel(f"the negation ~{name}, at the start or end of some matches only,")
@@ -105,7 +105,7 @@ def refuse(plan: Plan, whole: bool, strict: bool) -> None:
             raise NoKernel(f"{negation} with TIMEOUT ROWS")
         for absent in absence.before:
             if not is_row_local(plan.condition(absent)):
-                raise NoKernel(f"the negation ~{absent} at the start of a match: its condition depends on the match,")
+                raise NoKernel(f"the condition of ~{absent} on the match, which comes after it,")
     if strict and False in anchors(plan.pattern):
         raise NoKernel("$ under SELECTION STRICT")
     if plan.timeout_rows and strict:
@@ -129,7 +129,7 @@ def automaton_to_run(plan: Plan, whole: bool) -> Automaton:
     if not is_ambiguous(automaton, by_name=True):
         return automaton
     if anchors(plan.pattern) or (excludes(plan.pattern) and plan.rows is not RowsPerMatch.ONE):
-        raise NoKernel("all matches of a pattern with anchors or {- -} and several ways to read one sequence")
+        raise NoKernel("finding all matches of a pattern with anchors or {- -} and several ways to read one sequence")
     if any(edge.negated for state in automaton.states for edge in state.edges) and plan.selection in PASSING:
         raise NoKernel("a negation in a pattern with several ways to read one sequence")
     labelled = by_labels(automaton)

@@ -264,7 +264,7 @@ def conjoined_program(plan: Plan) -> tuple[Program, TrendTable]:
             if pair != ((),):
                 pairs.append((-1 if before is None else labels.index(before), v, pair))
     if len(values_before(pairs)) > KEPT_MAX:
-        raise NoKernel(f"conditions between two events of a trend on more than {KEPT_MAX} values")
+        raise NoKernel(f"a condition between two events of a trend on more than {KEPT_MAX} values")
     features = tuple(zip(reads.features, reads.lanes, strict=True))
     automaton, *others = map(trend_automaton, sides(plan.pattern))
     table = TrendTable(

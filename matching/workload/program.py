@@ -120,7 +120,7 @@ def workload_program(plans: Mapping[str, Plan]) -> tuple[Plan, Program, Workload
     members = [tuple(n in c.nodes for c in columns) for n in range(len(whole.nodes))]
     groups = list(dict.fromkeys(members))
     if len(groups) > CLASSES_MAX:
-        raise NoKernel(f"aggregates of more than {CLASSES_MAX} groups of variables")
+        raise NoKernel(f"a set of aggregates over more than {CLASSES_MAX} groups of variables")
     sums = tuple(replace(c.sum, labels=tuple(g for g, of in enumerate(groups) if of[i])) for i, c in enumerate(columns))
     classes = tuple(groups.index(of) for of in members)
     found = WorkloadTable(whole, tuple(own), tuple(features), sums, tuple(map(tuple, places)), classes)

@@ -177,10 +177,57 @@ def tokenize(text: str) -> Tokens:
             if len(opened) < pattern_depth:
                 pattern_depth = 0
     if opened:
-        token = items[opened[-1]]
+        token = items[_left_open(Tokens(text, tuple(items), partner), recognitions, opened)]
         hint = f"add {(_CLOSER | _PATTERN_CLOSER)[token.text]}"
         raise fault(f"{token.text} is never closed", token.start, token.end, "opened here", hint)
     return Tokens(text, tuple(items), partner)
+
+
+#: Words of which each begins a clause of MATCH_RECOGNIZE, with the word that follows; empty: any.
+_CLAUSES = {
+    "MEASURES": "", "PATTERN": "(", "SUBSET": "", "DEFINE": "", "AFTER": "MATCH", "ONE": "ROW", "ALL": "ROWS",
+    "WITHIN": "INTERVAL", "SELECTION": "",
+}  # fmt: skip
+
+
+def _left_open(tokens: Tokens, recognitions: set[int], opened: list[int]) -> int:
+    """Returns the bracket of a text with too few closing ones that its author has probably left open, rather than the
+    one that lacks a partner: all later brackets close one too far inside. opened: those without a partner.
+
+    The first of these signs says so: a clause inside of brackets; in DEFINE, the next variable inside of brackets, or
+    AS behind brackets; a bracket that begins a line, with another indentation than the line of its partner."""
+    items, partner = tokens.items, tokens.partner
+    stack: list[int] = []
+    defining = -1  # the bracket of the recognition of which this is DEFINE
+    for i, token in enumerate(items):
+        inside = bool(stack) and not recognitions.isdisjoint(stack)
+        deeper = inside and stack[-1] not in recognitions
+        follows = _CLAUSES.get(token.word)
+        if follows is not None and tokens.words(i + 1, *[follows] * bool(follows)):
+            if deeper:
+                return stack[-1]
+            defining = stack[-1] if inside and token.word == "DEFINE" else -1
+        elif token.word == "AS" and defining in stack:
+            if stack[-1] == defining and items[i - 1].word == ")":
+                return partner[i - 1]
+            if deeper and items[i - 1].kind in (TokenKind.WORD, TokenKind.QUOTED) and items[i - 2].word == ",":
+                return stack[-1]
+        elif i in partner and partner[i] < i:
+            own = _indentation(tokens.text, token.start)
+            if own not in (None, _indentation(tokens.text, items[partner[i]].start, within=True)):
+                return partner[i]
+            stack.pop()
+        if i in opened or partner.get(i, -1) > i:
+            stack.append(i)
+    return opened[-1]
+
+
+def _indentation(text: str, at: int, within: bool = False) -> str | None:
+    """Returns the blanks at the beginning of the line of a character, None if that is not the first of its line.
+    within: it may be any of its line."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    blanks = line[: len(line) - len(line.lstrip())]
+    return blanks if within or blanks == line else None
 
 
 def _comment_end(text: str, start: int) -> int:

@@ -41,9 +41,12 @@ def quoting_hint(text: str, at: int) -> str:
 
 
 def beginning_hint(text: str, at: int) -> str:
-    """Returns a hint which first word of a statement the one at offset `at` may be meant as; empty if it is another
-    word, or like none."""
-    if text[:at].strip():
-        return ""
-    close = difflib.get_close_matches(text[at:].split()[0].upper(), BEGINNINGS, n=1) if text[at:].strip() else []
+    """Returns a hint which first word of a statement the one at offset `at` may be meant as, or that the word before is
+    meant as FROM; empty if they are other words, or like none."""
+    before, behind = text[:at].split(), text[at:].split()
+    if before and behind:
+        written = before[-1].upper()
+        is_like = written != "FROM" and difflib.get_close_matches(written, ["FROM"], cutoff=0.7)
+        return "did you mean FROM?" if is_like else ""
+    close = difflib.get_close_matches(behind[0].upper(), BEGINNINGS, n=1) if behind else []
     return f"did you mean {close[0]}?" if close else ""

@@ -459,7 +459,9 @@ class _Reader:
                 hint=instead,
             )
         if "PATTERN" in accepted and (ended or token.word in _CLAUSE_OF_WORD):
-            fail(f"expected PATTERN, found {found}", hint="every MATCH_RECOGNIZE has a PATTERN ( ... )")
+            later = any(items[j].word == "PATTERN" and self.tokens.words(j + 1, "(") for j in range(i, len(items)))
+            there = f"PATTERN comes before {found}" if later else "every MATCH_RECOGNIZE has a PATTERN ( ... )"
+            fail(f"expected PATTERN, found {found}", hint=there)
         if accepted == {"AS"} and self.context == "MEASURES":
             # `pattern(x)` may be a call: after a superfluous comma PATTERN was read as one
             at = next((j for j in range(i - 1, self.first, -1) if items[j].word in ("PATTERN", "AS")), self.first)

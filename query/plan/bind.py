@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, warn
+from query.errors import Diagnostic, QueryError, Span, in_pattern, nearest, own_text, shown_at, warn
 from query.language import ast, duck
 from query.language.ast import HistoryKind, Selection, StatementKind
 from query.language.duck import DuckFault, Node
@@ -115,7 +115,7 @@ class _Query:
         # a volatile function would give another answer on replay
         self.volatile = not live and not query.histories
         self.faults: list[Diagnostic] = []
-        self.warnings: list[str] = []
+        self.warnings: list[Diagnostic] = []
         self.boxes: Known = {} if known is None else known
         self.modules = {m.name: self.module(m, relations) for m in query.modules}
         self.match = MatchBinder(
@@ -167,8 +167,8 @@ class _Query:
             if self.query.alert is not None:
                 alert = self.alert(self.query.alert, select_sql, columns, len(bound) - 1, bound[-1])
                 self.raise_faults()
-        for message in self.warnings:
-            warn(message)
+        for warning in self.warnings:
+            warn(shown_at(warning, self.query.text))
         return QueryPlan(self.query.text, select_sql, bound, self.query.kind, alert)
 
     def live_statement(self) -> None:
@@ -278,8 +278,9 @@ class _Query:
                        f"add {', '.join(apart)} to PER, make all matches equally long, or use AFTER MATCH NO SKIP")
         lag_us = last_event_lag_us(plan)
         if lag_us is None:
-            self.warnings.append("ALERT ONCE keeps every key forever, since matches may be emitted any time "
-                                 "after their last event; WITHIN in the pattern would bound that")
+            self.warnings.append(Diagnostic("", "ALERT ONCE keeps every key forever, since matches may be emitted any "
+                                            "time after their last event", syntax.span,
+                                            hint="add WITHIN to the pattern"))
         return AlertOnce(tuple(named), syntax.interval_us, lag_us)
 
     def select(self) -> tuple[str, Sequence[Field]]:
@@ -596,10 +597,10 @@ class _Query:
         own = BARE_NAME.fullmatch(factor.input.strip())
         same = own is not None and unquoted(own[1]).lower() == join.stream.written.lower()
         if same and join.closed and join.kind in (HistoryKind.SEMI, HistoryKind.ANTI):
-            self.warnings.append(
-                f"BETWEEN holds both ends, so the history {alias} may hold the {live_alias} match's own events; "
-                "FROM ... TO ... excludes the upper end"
-            )
+            self.warnings.append(Diagnostic(
+                "", f"BETWEEN holds both ends, so the history {alias} may hold the {live_alias} match's own events",
+                join.low.span.to(join.high.span), hint="FROM ... TO ... excludes the upper end",
+            ))  # fmt: skip
         if live is None:
             return None
         columns = output_columns(plan) if plan is not None else schema.fields

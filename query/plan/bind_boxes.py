@@ -12,7 +12,7 @@ from query.plan import pattern as rp
 from query.plan.boxes import keys_of_events
 from query.plan.expression import Call, Column, Expression, MatchNumber, Navigation, conjuncts, walk
 from query.plan.output import output_columns
-from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, negated, variables
+from query.plan.pattern import RowPattern, anchors, excludes, gaps, min_rows, variables
 from query.plan.plan import Box, Order, Plan, modules
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
@@ -172,23 +172,7 @@ def _time_of(plan: Plan, side: Expression, variable: str) -> str | None:
 
 def _follows(pattern: RowPattern) -> set[tuple[str, str]]:
     """Returns the pairs of variables whose rows are always in this order."""
-
-    def pairs(one: RowPattern) -> set[tuple[str, str]]:
-        match one:
-            case rp.Sequence(parts):
-                names = [(*variables(part), *negated(part)) for part in parts]
-                across = {(a, b) for i, one in enumerate(names) for a in one for more in names[i + 1 :] for b in more}
-                return across.union(*map(pairs, parts))
-            case rp.Alternation(choices):
-                return set().union(*map(pairs, choices))
-            case rp.Repeat(body, _, at_most):
-                inside = pairs(body)
-                return inside if at_most == 1 else inside | {(b, a) for a, b in inside}
-            case rp.Exclusion(body):
-                return pairs(body)
-        return set()
-
-    found = pairs(pattern)
+    found = rp.may_precede(pattern)
     return {(a, b) for a, b in found if a != b and (b, a) not in found}
 
 

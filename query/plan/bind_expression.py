@@ -736,6 +736,9 @@ class _Binder:
         if not isinstance(value, dict):
             return value
         kind = value.get("class")
+        if kind == "PARAMETER":
+            self.fault("HQ100", "this parameter has no value", self.span(value), hint=INSTEAD[kind])
+            return value
         if kind in UNSUPPORTED:
             self.fault("HQ500", f"{UNSUPPORTED[kind]} in a pattern's expression is not supported yet", self.span(value),
                        hint=INSTEAD.get(kind, ""))

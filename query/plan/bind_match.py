@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -23,9 +23,20 @@ from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.boxes import merged_schema
-from query.plan.expression import TRUE, Column, Constant, Expression, quote
+from query.plan.expression import (
+    TRUE,
+    Aggregate,
+    Call,
+    Column,
+    Constant,
+    Expression,
+    Navigation,
+    children,
+    quote,
+)
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
+from query.plan.tree import reads_match
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
 
@@ -41,7 +52,7 @@ class MatchBinder:
     `warnings`."""
 
     def __init__(
-        self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[str],
+        self, text: str, live: bool, volatile: bool, faults: list[Diagnostic], warnings: list[Diagnostic],
         session: Session = NO_SESSION, modules: Mapping[str, Box] = MappingProxyType({}),
     ) -> None:
         self.text = text
@@ -98,10 +109,12 @@ class MatchBinder:
         )  # fmt: skip
         self.faults += numbers(plan) if boxes else ()
         self.warnings += [
-            f"{self.text[span.start : span.end]} is never true, as {later} follows {earlier}: in a pattern with boxes "
-            f"each begins after the one before has ended. Matches that overlap are found among rows: FROM a pattern"
+            Diagnostic("", f"{self.text[span.start : span.end]} is never true, as {later} follows {earlier}", span,
+                       "in a pattern with boxes each begins after the one before has ended",
+                       "matches that overlap are found among rows: FROM a pattern")
             for span, earlier, later in never_true(plan)
         ]
+        self.warnings += read_too_early(pattern, defines)
         return plan
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
@@ -178,8 +191,10 @@ class MatchBinder:
                        f"columns of the input are written without its name: {names[1]}")
             return None
         if len(names) != 1:
-            self.fault("HQ500", f"{clause} an expression is not supported yet", text.span, "not a column",
-                       "compute it in the input: FROM (SELECT *, ... AS key FROM ...)")
+            hint = "compute it in the input: FROM (SELECT *, ... AS key FROM ...)"
+            if reads_match(str(node.get("function_name", "")).lower()):
+                hint = f"rows have no match yet: MEASURES {text.text.strip()} AS n, and ORDER BY n behind the pattern"
+            self.fault("HQ500", f"{clause} an expression is not supported yet", text.span, "not a column", hint)
             return None
         name = names[0]
         found = schema.field(name)
@@ -289,10 +304,11 @@ class MatchBinder:
             behind = sum(map(rp.min_rows, parts[i + 1 :]))
             if before and behind:
                 if selection not in SKIP_TILL:
-                    self.warnings.append(
-                        f"~{part.name} between two elements has no effect under SELECTION {selection.value}: "
-                        "no row is allowed between them anyway"
-                    )
+                    self.warnings.append(Diagnostic(
+                        "", f"~{part.name} between two elements has no effect under SELECTION {selection.value}",
+                        spans[part.name], "no row is allowed between them anyway",
+                        "SELECTION SKIP TILL NEXT MATCH passes over rows between them",
+                    ))  # fmt: skip
             elif match.within is None or match.within.interval_us is None:
                 place = "at the start" if not before else "at the end"
                 self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "for how long?",
@@ -480,6 +496,34 @@ class MatchBinder:
             if fault.code == "HQ201" and (name := missing.get(fault.message.lower())):
                 hint = f"{name} is a measure, which only the SELECT reads: write its expression here"
                 self.faults[i] = replace(fault, hint=hint)
+
+
+#: Operators whose answer over null is not null.
+_TAKE_NULL = ("is_null", "is_not_null", "is_distinct", "is_not_distinct", "coalesce")
+
+
+def read_too_early(pattern: rp.RowPattern, defines: list[Define]) -> Iterator[Diagnostic]:
+    """Yields warnings about conditions that read variables of which no row can come before theirs.
+
+    Counts, and tests for null, have an answer then; conditions of negated variables may read what is behind them."""
+    before, taken = rp.may_precede(pattern), rp.variables(pattern)
+
+    def too_early(e: Expression, candidate: str) -> Navigation | Aggregate | None:
+        if isinstance(e, Navigation | Aggregate) and e.variables:
+            counts = isinstance(e, Aggregate) and e.function == "count"
+            known = counts or any(v == candidate or (v, candidate) in before for v in e.variables)
+            return None if known else e
+        if isinstance(e, Call) and e.function in _TAKE_NULL:
+            return None
+        return next((found for child in children(e) if (found := too_early(child, candidate)) is not None), None)
+
+    for define in defines:
+        read = too_early(define.condition, define.variable) if define.variable in taken else None
+        if read is not None:
+            own, others = rp.Variable(define.variable), " or ".join(map(str, map(rp.Variable, read.variables)))
+            message = f"the condition of {own} reads {others}, of which no row comes before {own}"
+            hint = f"write the comparison into the condition of {others}, which can read {own}"
+            yield Diagnostic("", message, read.span, "always null", hint)
 
 
 # ---- patterns ------------------------------------------------------------------------------------------------------

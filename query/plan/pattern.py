@@ -238,6 +238,29 @@ def occurrences(pattern: RowPattern, names: Collection[str]) -> tuple[int, int |
             assert_never(pattern)
 
 
+def may_precede(pattern: RowPattern) -> set[tuple[str, str]]:
+    """Returns the pairs of variables of which a row of the first may come before one of the second, that of a negated
+    one in its gap. Rows of different sides of AND have no order."""
+    match pattern:
+        case Sequence(parts) | Conjunction(parts):
+            names = [(*variables(part), *negated(part)) for part in parts]
+            across = {(a, b) for i, one in enumerate(names) for a in one for more in names[i + 1 :] for b in more}
+            if isinstance(pattern, Conjunction):
+                across |= {(b, a) for a, b in across}
+            return across.union(*map(may_precede, parts))
+        case Alternation(choices):
+            return set().union(*map(may_precede, choices))
+        case Repeat(body, _, at_most):
+            again = (*variables(body), *negated(body)) if at_most is None or at_most > 1 else ()
+            return may_precede(body) | {(a, b) for a in again for b in again}
+        case Exclusion(body):
+            return may_precede(body)
+        case Variable() | Empty() | Negation() | Anchor():
+            return set()
+        case _:
+            assert_never(pattern)
+
+
 def anchors(pattern: RowPattern) -> frozenset[bool]:
     """Returns the anchors that occur: True for `^`, False for `$`."""
     match pattern:

@@ -98,6 +98,19 @@ def tables_of(statement: ComposedSql) -> set[str]:
     return {str(node["table_name"]).lower() for node in _nodes(tree) if node.get("type") == "BASE_TABLE"}
 
 
+def rows_as_values(sql: str) -> set[str]:
+    """Returns the names of the tables of which a SELECT may read whole rows as values, as in SELECT t FROM t, in lower
+    case; none if it cannot be parsed."""
+    try:
+        nodes = list(_nodes(duck.parse_statement(sql)))
+    except DuckFault:
+        return set()
+    tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
+    named = {str(node["alias"] or node["table_name"]).lower(): str(node["table_name"]).lower() for node in tables}
+    columns = [node["column_names"] for node in nodes if node.get("class") == "COLUMN_REF"]
+    return {named[str(path[0]).lower()] for path in columns if len(path) == 1 and str(path[0]).lower() in named}
+
+
 def factors_in(sql: str) -> tuple[int, ...]:
     """Returns the pattern factors whose rows a SELECT reads; unread entries of WITH do not count."""
     if FACTOR_TABLE not in sql:
@@ -355,6 +368,11 @@ def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Name
             hint = f"the pattern returns {', '.join(list(dict.fromkeys(known))[:12])}: add {name} to MEASURES"
         where = f"{of_table[1]} has no column {name}" if of_table else f"unknown column {name}"
         return Diagnostic("HQ201", where, place(name), "no such column", hint)
+    if missing := re.match(r"Values were not provided for the following.* parameters: (\w+)", said):
+        name = "?" if missing[1].isdecimal() and f"${missing[1]}" not in text else f"${missing[1]}"
+        hint = "give it one: params=" + ("[5]" if missing[1].isdecimal() else f'{{"{missing[1]}": 5}}')
+        at = text.find(name)
+        return Diagnostic("HQ100", f"{name} has no value", Span(at, at + len(name)), "", hint)
     if table_missing:
         name = table_missing[1]
         hint = nearest(name, list(aliases.values()))

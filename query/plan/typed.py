@@ -138,7 +138,7 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
         if call[1].isidentifier() and candidates:
             hint = "available: " + "; ".join(candidates[:3])
         message = f"{call[1]} does not take {call[2]}"
-    elif message.startswith("Cannot compare"):
+    elif message.startswith(("Cannot compare", "Cannot mix")):
         hint = "cast one of them"
         if "INTERVAL" in message and re.search(r"INTEGER|BIGINT|DOUBLE|DECIMAL", message):
             hint = "compare it with an INTERVAL, such as INTERVAL 1 DAY, or the seconds epoch(...) with a number"

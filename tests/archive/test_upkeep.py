@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from archive import layout, upkeep
 from archive.history import History
 from archive.keeper import Keeper
-from archive.layout import BY_KEY, FILE_ROWS_MAX, ROW_GROUP_ROWS, is_by_key
+from archive.layout import BY_KEY, FILE_ROWS_MAX, ROW_GROUP_ROWS, SEQ, is_by_key
 from archive.place import place_of
 from archive.reader import RangeRequest
 from archive.table import Table
@@ -205,6 +206,25 @@ def test_a_stopped_compaction_leaves_nothing(tmp_path, small_files):
     table = Table.open(tmp_path)
     asked = iter([False, True])
     assert list(compact(table, stopped=lambda: next(asked, True))) == []
+    assert files_on_disk(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_a_compaction_is_stopped_while_it_sorts(tmp_path, small_files, monkeypatch):
+    # Before: when the sort had ended and a file was written, up to seconds later, for which closing a database waited.
+    history_of(tmp_path, days(300), 30)
+    before = files_on_disk(tmp_path)
+    endless = "(SELECT sum(hash(range)) FROM range(1_000_000_000_000))"
+    monkeypatch.setattr(upkeep, "sorted_by", lambda schema, unit: f"{endless} + {SEQ}")
+    asked = threading.Event()
+
+    def stopped() -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            asked.set()
+        return asked.is_set()
+
+    assert list(compact(Table.open(tmp_path), stopped=stopped)) == []
+    assert asked.is_set()
     assert files_on_disk(tmp_path) == before
 
 

@@ -63,6 +63,20 @@ def test_as_a_process(table: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_warning_has_no_line_of_python(table: Path) -> None:
+    # Before: "/.../typer/main.py:1445: HybridWarning: ...", and the line of it.
+    query = "SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A B) DEFINE A AS v > B.v)"
+    done = subprocess.run(
+        [sys.executable, "-m", "hybrid", "explain", query, "-t", f"t={table}", "--stage", "plan"], cwd=ROOT, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[:2] == [
+        "warning: the condition of A reads B, of which no row comes before A", "  --> query:1:64",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_pandas_is_loaded_when_it_is_needed(table: Path) -> None:
     # Before: pyarrow loaded it with the first list that it was given, a sixth of the time of a command.
     code = (

@@ -42,6 +42,9 @@ def test_statements_that_do_not_read_it(kind: str, text: str) -> None:
     "SELECT COLUMNS(*) FROM t",
     "SELECT z FROM t NATURAL JOIN (SELECT 'a' AS note, 1 AS z)",
     "UNPIVOT t ON ts, price",
+    "SELECT t FROM t",  # Before: its text, for this and the next two.
+    "SELECT to_json(t) AS j FROM t",
+    "SELECT price FROM t AS x WHERE x IS NOT NULL",
     "SELECT note FROM t",
     FALLS.format("*", "t", "", ", LAST(note) AS n", ""),
     FALLS.format("*", "t", "", "", " AND note > 3"),  # about the column, not about the types of this comparison
@@ -74,3 +77,21 @@ def test_a_static_table_of_a_live_query_is_read_as_a_whole() -> None:
         text = FALLS.format("m.low", "s", "", "", "") + " AS m JOIN t ON t.price = m.low"
         with pytest.raises(DataError, match="table t, column note"):
             db.watch(text, tables={"t": KINDS["pandas"]})
+
+
+PERIODS = pd.DataFrame({
+    "ts": [1, 2, 3], "price": [3, 2, 1], "month": pd.PeriodIndex(["2024-01", "NaT", "2024-03"], freq="M"),
+})  # fmt: skip
+
+
+def test_periods_of_pandas_are_refused_where_they_are_read() -> None:
+    # Before: numbers, the months since 1970.
+    for text in ("SELECT month FROM t", "SELECT * FROM t", FALLS.format("*", "t", "", ", LAST(month) AS n", "")):
+        with pytest.raises(DataError, match="table t, column month: periods of pandas are no type of DuckDB") as caught:
+            hybrid.sql(text, t=PERIODS)
+        assert caught.value.hint == "convert the column: t['month'].dt.to_timestamp(), or .astype(str)"
+    found = hybrid.sql(FALLS.format("*", "t", "", "", ""), t=PERIODS)
+    assert found.evidence().column("month").to_pylist() == ["2024-01", None, "2024-03"]
+    converted = PERIODS.assign(month=PERIODS["month"].dt.to_timestamp())
+    assert hybrid.sql("SELECT max(month) AS m FROM t", t=converted).df().m[0] == pd.Timestamp("2024-03-01")
+    assert PERIODS.month.dtype == "period[M]"  # unchanged

@@ -9,7 +9,17 @@ from matching.program.determinise import determinise
 from matching.program.program import Merge, Mode, NoKernel, assemble
 from query.automaton.nfa import Label
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
-from query.plan.expression import TRUE, Aggregate, Call, Constant, Logical, Navigation
+from query.plan.expression import (
+    TRUE,
+    Aggregate,
+    Call,
+    Classifier,
+    Constant,
+    Logical,
+    MatchNumber,
+    Navigation,
+    Opaque,
+)
 from query.plan.pattern import (
     Exclusion,
     Negation,
@@ -134,7 +144,7 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
         raise AssertionError("it was taken")
 
     skip_till = {"selection": Selection.SKIP_TILL_ANY, "after": AfterMatch(AfterMatchKind.NO_SKIP)}
-    assert refused(plan_of(sequence(A, END), **skip_till)) == "anchors under SELECTION SKIP TILL ANY MATCH"
+    assert refused(plan_of(sequence(A, END), **skip_till)) == "an anchor under SELECTION SKIP TILL ANY MATCH"
     assert refused(plan_of(sequence(option(A), Negation("N"), B))) == (
         "the negation ~N, at the start or end of some matches only,"
     )
@@ -152,5 +162,20 @@ def test_what_the_kernel_does_not_know_is_named() -> None:
     assert refused(plan_of(sequence(A, B, END), **within)) == "TIMEOUT ROWS of a pattern with $"
     of_any_order = Call(">", (PRICE, Aggregate("product", PRICE, ("A",), True, False, "DOUBLE")), "BOOLEAN")
     assert refused(plan_of(sequence(A, B), {"B": of_any_order})) == (
-        "DEFINE B: product() with DISTINCT, ORDER BY or several arguments"
+        "DEFINE B: product() of DISTINCT values in no order"
     )
+    # Before: "string_agg() with DISTINCT, ORDER BY or several arguments", "an expression that only DuckDB computes",
+    # "the argument of max", "CLASSIFIER in a navigation".
+    text = Constant("A", "VARCHAR")
+    joined = Aggregate("string_agg", Classifier(), ("A",), False, False, "VARCHAR", more=(text,))
+    every = Aggregate("list", Classifier(), (), False, False, "VARCHAR[]")
+    listed = Opaque("list_contains(\"_0\", 'A')", (every,), "BOOLEAN")
+    latest = Aggregate("max", Classifier(), (), False, False, "VARCHAR")
+    number = Navigation(MatchNumber(), ("A",), Logical.LAST, 0, 0, False, "BIGINT")
+    for condition, named in [
+        (Call("=", (joined, text), "BOOLEAN"), "string_agg() of CLASSIFIER()"),
+        (listed, "list() of CLASSIFIER()"),
+        (Call("=", (latest, text), "BOOLEAN"), "max() of CLASSIFIER()"),
+        (Call("=", (number, number), "BOOLEAN"), "LAST of MATCH_NUMBER()"),
+    ]:
+        assert refused(plan_of(sequence(A, B), {"B": condition})) == f"DEFINE B: {named}"

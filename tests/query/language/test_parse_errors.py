@@ -273,6 +273,7 @@ error[HQ100]: unexpected e
   --> query:1:20
    1 | SELECT '日本😀é' FORM e, f
      |                       ^
+hint: did you mean FROM?
 """,
 ]
 
@@ -552,3 +553,24 @@ def test_the_caret_stands_below_its_character() -> None:
     lines = Diagnostic("HQ100", "here", Span(text.index("X"), len(text))).render(text).split("\n")
     # one column each for a, b and é, none for the accent, two each for 日, 本 and 😀
     assert lines[3] == "     |  \t" + " " * 8 + "^"
+
+
+@pytest.mark.parametrize(("text", "opened"), [
+    ("(ORDER BY t PATTERN (A (B C)+ DEFINE A AS x > 3)", "(A (B"),
+    ("(MEASURES abs(max(A.x) AS m PATTERN (A) DEFINE A AS x > 3)", "(max"),
+    ("(MEASURES A.x AS m ONE ROW PER MATCH AFTER MATCH SKIP TO NEXT ROW PATTERN (A B+ WITHIN INTERVAL 1 DAY)", "(A B+"),
+    ("(PATTERN (A B) DEFINE A AS abs(x > 3, B AS x > 2) AS m", "(x > 3"),
+    ("(PATTERN (A B) DEFINE A AS abs(x > 3) AS m ORDER BY 1", "(x > 3"),
+    ("(\n  PATTERN (A B)\n  DEFINE A AS abs(x - 3 > 3\n) ORDER BY 1", "(x - 3"),
+    # nothing says more than the bracket without a partner
+    ("(PATTERN (A B) DEFINE A AS (x > (2))", "(PATTERN"),
+    ("(PATTERN (A B) DEFINE A AS CAST(x AS INT) IN (1, (2)), B AS x > 1", "(PATTERN"),
+    ("(\n  MEASURES CAST(A.x AS INT) AS n\n  PATTERN (A B)\n  DEFINE A AS x IN (\n    1\n  ), B AS (x > 3)", "(\n  M"),
+    ("(PATTERN (A)) AS m WHERE x IN (SELECT max(y FROM e)", "(SELECT"),
+])  # fmt: skip
+def test_the_bracket_that_is_left_open(text: str, opened: str) -> None:
+    # Before: the bracket without a partner, that after MATCH_RECOGNIZE as a rule.
+    text = f"SELECT * FROM e MATCH_RECOGNIZE {text}"
+    with pytest.raises(QueryError, match=r"\( is never closed") as caught:
+        parse(text)
+    assert text[caught.value.diagnostics[0].span.start :].startswith(opened)

@@ -445,6 +445,49 @@ def test_an_idle_negation_warns() -> None:
     assert message.startswith("~N between two elements has no effect")
 
 
+EARLY = """SELECT * FROM ticks MATCH_RECOGNIZE (
+  PATTERN (A B)
+  DEFINE A AS price > 1 AND A.price > B.price)"""
+
+
+def test_a_variable_read_before_it_is_matched_warns_at_its_place() -> None:
+    # Before: the pattern found nothing, and nothing said why.
+    assert warnings_of(EARLY) == ["""\
+the condition of A reads B, of which no row comes before A
+  --> query:3:39
+   3 |   DEFINE A AS price > 1 AND A.price > B.price)
+     |                                       ^^^^^^^ always null
+hint: write the comparison into the condition of B, which can read A"""]
+
+
+@pytest.mark.parametrize(("pattern", "clauses", "later"), [
+    ("A B", "DEFINE A AS price > B.price", "B"),
+    ("A+ B", "DEFINE A AS price > max(B.price)", "B"),
+    ("A B", "DEFINE A AS price > PREV(FIRST(B.price), 2)", "B"),
+    ("A B", "DEFINE A AS abs(price - B.price) < 1 OR price > 3", "B"),
+    ("A | B", "DEFINE B AS price > A.price", "A"),  # never in one match
+    ("A (B | C)", "DEFINE A AS price > C.price", "C"),
+    ("A B{1,1} C?", "DEFINE B AS price > C.price", "C"),
+    ("A B C", "SUBSET U = (B, C) DEFINE A AS price > U.price", "B or C"),
+    ("A {- B -}", "DEFINE A AS price > B.price", "B"),
+    ("A B", "DEFINE B AS price > A.price", ""),
+    ("A B A", "DEFINE A AS price > B.price", ""),
+    ("(A B)+", "DEFINE A AS price > B.price", ""),
+    ("(A B){1,2}", "DEFINE A AS price > B.price", ""),
+    ("(A | B)+", "DEFINE A AS price > B.price", ""),
+    ("C (A | B)*", "DEFINE A AS price > B.price", ""),
+    ("PERMUTE(A, B)", "DEFINE A AS price > B.price", ""),
+    ("(A B | B A)", "DEFINE A AS price > B.price", ""),
+    ("A B C", "SUBSET U = (A, C) DEFINE B AS price > U.price", ""),
+    ("A B", "DEFINE A AS B.price IS NULL OR price > coalesce(B.price, 0)", ""),
+    ("A B", "DEFINE A AS count(B.*) = 0", ""),
+    ("A ~N B", "SELECTION SKIP TILL NEXT MATCH DEFINE N AS price > A.price", ""),
+])  # fmt: skip
+def test_only_what_no_path_matches_before_warns(pattern: str, clauses: str, later: str) -> None:
+    found = warnings_of(f"SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN ({pattern}) {clauses})")
+    assert [message.partition(" reads ")[2].partition(", of which")[0] for message in found] == [later] * bool(later)
+
+
 def test_between_on_the_own_stream_warns() -> None:
     text = (
         "SELECT 1 FROM ticks MATCH_RECOGNIZE (MEASURES A.ts AS t PATTERN (A)) AS pl {} JOIN HISTORY OF ticks "

@@ -1,0 +1,47 @@
+"""Errors of conditions and measures that DuckDB cannot compute for some rows: the place in the query, and what to
+write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from query.errors import NO_SPAN, NotComputed, Span
+from query.language.duck import NULL_TYPE
+from query.language.operators import operator_hint
+from query.plan.boxes import as_written
+from query.plan.expression import Call, Constant, Expression, show, walk
+from query.plan.typed import COMPARING
+
+
+def not_computed(what: str, expressions: Sequence[Expression], reason: str) -> NotComputed:
+    """Returns the error of expressions, of which one has failed. what: they are. reason: DuckDB's message."""
+    shown = ", ".join(map(as_written, expressions))
+    of_operator = operator_hint(reason, shown)
+    hint = of_operator or f"guard it with TRY(...), TRY_CAST or CASE in: {shown}"
+    span, label = expressions[0].span if len(expressions) == 1 else NO_SPAN, ""
+    suspects = dict.fromkeys(s for e in expressions for s in _of_text(e)) if reason.startswith("Conversion") else {}
+    if len(suspects) == 1:
+        ((span, label, of_text),) = suspects
+        hint = of_operator or of_text
+    reason = re.sub(r" when casting from source column .*", "", reason)
+    return NotComputed(f"{what} cannot be computed for these rows: {reason}", hint, span, label)
+
+
+def _of_text(expression: Expression) -> Iterator[tuple[Span, str, str]]:
+    """Yields what reads text as another type: its place, what it is, and a hint."""
+    for e in walk(expression):
+        if not isinstance(e, Call):
+            continue
+        texts = [a for a in e.arguments if a.type == "VARCHAR"]
+        others = [a for a in e.arguments if a.type not in ("VARCHAR", NULL_TYPE)]
+        if e.function == "cast" and texts:
+            text = show(texts[0])
+            guarded = f"TRY_CAST({text} AS {e.type}), null for other texts, or compare with a text"
+            wrong = isinstance(texts[0], Constant)
+            yield e.span, f"read as {e.type}", f"write a {e.type} for {text}" if wrong else guarded
+        elif e.function in COMPARING and texts and others:
+            text, other = show(texts[0]), others[0]
+            as_text = f"'{show(other)}'" if isinstance(other, Constant) else f"CAST({show(other)} AS VARCHAR)"
+            label = f"{text} is text, {show(other)} is {other.type}"
+            yield e.span, label, f"compare texts: {as_text}; or numbers: TRY_CAST({text} AS {other.type})"
