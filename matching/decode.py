@@ -43,17 +43,26 @@ class Decode:
         self.offset = np.empty(total, np.int64)
         self.seq = np.empty(total, np.int64)
 
-    def take(self, index: Int64Array) -> Decode:
-        """The matches at `index`, in that order."""
-        lengths = np.diff(self.bounds)[index]
-        out = Decode()
+    def take(self, index: Int64Array, length: int = 0) -> Decode:
+        """The matches at `index`, in that order. length: see `head`."""
+        if length:
+            lengths, begins = np.full(len(index), length), index * length
+        else:
+            lengths, begins = np.diff(self.bounds)[index], self.bounds[index]
+        out = Decode(self.bare)
         out.begin(len(index))
-        out.bounds[1:] = np.cumsum(lengths)
-        at = np.arange(int(out.bounds[-1])) - np.repeat(out.bounds[:-1] - self.bounds[index], lengths)
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        out.bounds = out.bounds if length else bounds
+        at = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - begins, lengths)
         for name in PER_MATCH:
             setattr(out, name, getattr(self, name)[index])
         for name in PER_ROW:
-            setattr(out, name, getattr(self, name)[at])
+            if hasattr(self, name):
+                values = getattr(self, name)
+                setattr(out, name, values[at] if len(values) else values)
+        if hasattr(self, "carried"):
+            out.carried = self.carried[index]
+        out.at = None if self.at is None else self.at[index]
         return out
 
     def head(self, count: int, length: int = 0) -> Decode:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from matching.batch import EventBatch, Matcher, Matches
 from matching.ordering import Ordering
@@ -15,6 +16,40 @@ ROWS_MAX = 65_536
 
 _MAGIC = b"HQD1"  # drive state, version 1
 _HEAD = struct.Struct("<4s?qq")  # magic, whether there is a watermark, the watermark, length of the ordering's state
+
+
+class Unfit(NamedTuple):
+    """A match with a measure that cannot be computed. last, last_us: position and time of its last event."""
+
+    last: int
+    last_us: int
+    error: Exception
+
+    def saved(self) -> tuple[int, int, str]:
+        """Returns it as values for JSON."""
+        return self.last, self.last_us, str(self.error)
+
+    @staticmethod
+    def restored(saved: Sequence[Any] | None) -> Unfit | None:
+        """Returns what was saved, None for None."""
+        return None if saved is None else Unfit(saved[0], saved[1], DataError(saved[2]))
+
+
+def first_unfit(*found: Unfit | None) -> Unfit | None:
+    """Returns the one that ends first, None if there is none."""
+    return min((one for one in found if one is not None), key=lambda one: one.last, default=None)
+
+
+@runtime_checkable
+class NotesUnfit(Protocol):
+    """A matcher of a box's pattern that can go on behind a match with a measure that cannot be computed: if
+    `notes_unfit` is set, such a match is left out, and the first of them by their last events is `unfit`; matches that
+    end later may be missing, too."""
+
+    notes_unfit: bool
+
+    @property
+    def unfit(self) -> Unfit | None: ...
 
 
 class Drive:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from matching.answers import Answers
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
+from matching.drive import Unfit, first_unfit
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
 from matching.engines.buffered_runs import group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
@@ -57,6 +58,7 @@ from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
 from query.language.ast import RowsPerMatch
+from query.plan.boxes import LAST
 from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
 from query.plan.output import output_columns
@@ -228,6 +230,11 @@ class KernelMatcher:
         #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
         self._untaken: Int64Array = NO_ROWS
         self._unfit: Decode | None = None
+        #: see matching.drive.NotesUnfit
+        self.notes_unfit = False
+        self.unfit: Unfit | None = None
+        #: time of the last row of the match that has a measure which cannot be computed, if `before_failure` knows it
+        self.unfit_us: int | None = None
         #: time of the row at which it has failed; None if it has not, or at no row
         self.failed_us: int | None = None
         self.rows = _rows_for(plan, chosen) if rows is None else rows
@@ -598,6 +605,8 @@ class KernelMatcher:
                 low = middle
             except Exception:  # noqa: BLE001  (it has been raised, or comes after what is)
                 high = middle - 1
+        if low < out.count and self.unfit_us is None:
+            self.unfit_us = int(self.store.ts[out.last_rows(length)[low]])
         return [self.matches_of(out.head(low, length))] if low else []
 
     def _over(self, rows: Int64Array) -> np.ndarray:
@@ -910,9 +919,31 @@ class KernelMatcher:
         self._number(out)
         try:
             return self.matches_of(out)
-        except Exception:
+        except Exception as error:
+            if self.notes_unfit and isinstance(error, DataError):
+                return self._without_unfit(out, error)
             self._unfit = out
             raise
+
+    def _without_unfit(self, out: Decode, error: DataError) -> Matches:
+        """Returns the matches that end before all those with a measure that cannot be computed, and notes the first of
+        these. error: of all matches."""
+        length = 0 if self.chosen.chain is None else len(self.chosen.chain.variables)
+        last = out.last_rows(length)
+        order = np.argsort(last, kind="stable")
+
+        fit, failing, found = 0, out.count, self._none()
+        while failing - fit > 1:  # so many can be computed, and so many cannot
+            middle = (fit + failing) // 2
+            try:
+                found = self.matches_of(out.take(np.sort(order[:middle]), length))
+                fit = middle
+            except DataError as of_first:
+                failing, error = middle, of_first
+        row = last[order[fit]]
+        position = int(self.store.lane(LAST.name, last[order[fit : fit + 1]])[0][0])
+        self.unfit = first_unfit(self.unfit, Unfit(position, int(self.store.ts[row]), error))
+        return found
 
     def _rows_of_windows(self, windows: ClosedWindows) -> Matches:
         """Returns the rows of closed windows, each as a match without events."""

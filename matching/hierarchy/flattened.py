@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
-from matching.drive import parts
+from matching.drive import before_failure, failed_at, parts
 from matching.engines.engine import EnginePlan
 from matching.features import leaf_sql, project
 from matching.hierarchy.choice import AsOne
@@ -87,6 +87,15 @@ class FlattenedMatcher:
             self._kept.add(batch)
             self._forget(int(batch.ts_us[-1]))
         return found
+
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which it has failed; None if it has not, or that is not known."""
+        return failed_at(self._layers)
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided before the event at which `push` has failed, if it is known."""
+        return [] if self._layers is None else before_failure(self._layers)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import Unfit
 from matching.emitted import only
 from matching.hierarchy.held import joined, none, restored, saved
 from matching.hierarchy.searches import Origin, SharedSearch
@@ -51,6 +52,9 @@ class Followed:
         self._kept = np.zeros((0, _TS + 1 + 2 * len(counted)), np.int64)
         self._look_at = LOOKED_AT_MIN
         self._search: SharedSearch | None = None
+        #: see matching.drive.NotesUnfit
+        self.notes_unfit = True
+        self.unfit: Unfit | None = None
 
     # ---- the search
 
@@ -129,6 +133,9 @@ class Followed:
 
     def _ready(self) -> Matches:
         """Returns the matches that wait and whose last events have come."""
+        unfit = self.search.unfit
+        if unfit is not None and self._low <= unfit.last < self._next:
+            self.unfit = unfit._replace(last=int(self._kept[unfit.last - self._low, _POSITION]))
         waiting, ready = self._waiting, []
         self._waiting = []
         for found in waiting:
@@ -167,6 +174,8 @@ class Followed:
             low = max(low, self._low + int(np.searchsorted(times, search.advanced_us - self._within_us)))
         for found in self._waiting:
             low = min(low, int(_numbers(found, FIRST.name).min()))
+        if search.unfit is not None:
+            low = min(low, search.unfit.last)
         if low > self._low:
             self._kept = self._kept[low - self._low : self._next - self._low].copy()
             self._low = low
@@ -194,6 +203,7 @@ class Followed:
         head = {
             "version": STATE_VERSION, "followed": True, "key": self._key, "uid": search.uid, "arrived": search.arrived,
             "seen": search.seen, "advanced_us": search.advanced_us, "ended": search.ended, "begin": self._begin,
+            "unfit": None if search.unfit is None else search.unfit.saved(),
             "low": self._low, "next": self._next, "waiting": len(self._waiting), "sources": list(self._sources),
         }  # fmt: skip
         arrays = {"search": as_array(search.snapshot()), "kept": self._kept[: self._next - self._low]}
@@ -218,6 +228,7 @@ class Followed:
         def saved_search() -> SharedSearch:
             search = searches.new(self._key, head["arrived"], self._make())
             search.matcher.restore(arrays["search"].tobytes())
+            search.saved_unfit = Unfit.restored(head.get("unfit"))
             search.seen, search.advanced_us, search.ended = head["seen"], head["advanced_us"], head["ended"]
             return search
 

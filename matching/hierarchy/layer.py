@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import before_failure, failed_at
+from matching.drive import NotesUnfit, Unfit, before_failure, failed_at
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.gaps import GapTest
 from matching.hierarchy.held import Awaited, Pair, bare, joined, of_matches
 from matching.hierarchy.members import DROPPED_MIN, distinct
-from matching.hierarchy.merging import LayerReads, MergedRows
+from matching.hierarchy.merging import LayerReads, MergedRows, at_release
 from matching.hierarchy.modules import Modules
 from matching.hierarchy.skipping import Skipping
 from matching.hierarchy.uppers import Uppers
@@ -125,13 +125,14 @@ class Layer:
         self._searched = purpose if self._skipping is None or purpose.live else Purpose.MATCHES
         #: the matchers that its own shares rows with
         self._uppers: Uppers | None = self.merging.uppers if shares else None
+        self._notes_unfit = False
         self._begin_at(since)
         self._emitted_us: int | None = None  # merged rows to come have later times, or this one
         #: number of events of matches at which those are looked for that nothing needs; None: to be set after a step
         self._forget_at: int | None = DROPPED_MIN
         self._fingerprint = fingerprint(plan)
-        #: the source and offset, and the time, of the event at which it has failed, if that is known
-        self.failed_row: tuple[int, int] | None = None
+        #: the position of the event at which it has failed, and the time that it had reached, if that is known
+        self.failed_position: int | None = None
         self.failed_us: int | None = None
         self._failure: Exception | None = None  # of its own matcher
         self._before_failure: Matches | None = None
@@ -149,6 +150,22 @@ class Layer:
             shared = self._uppers.add(id(self), upper, self._searched, bool(self._lag_us))
             self._uppers = None if shared is None else self._uppers
         self._upper: Matcher = self._all.make(upper, self._searched) if shared is None else shared
+        self.notes_unfit = self._notes_unfit
+
+    @property
+    def notes_unfit(self) -> bool:
+        """See matching.drive.NotesUnfit."""
+        return self._notes_unfit
+
+    @notes_unfit.setter
+    def notes_unfit(self, notes: bool) -> None:
+        self._notes_unfit = notes
+        if isinstance(self._upper, NotesUnfit):
+            self._upper.notes_unfit = notes
+
+    @property
+    def unfit(self) -> Unfit | None:
+        return self._upper.unfit if isinstance(self._upper, NotesUnfit) else None
 
     def _to_search(self, upper: Plan) -> Plan:
         return with_begin(upper) if self._begins else upper
@@ -190,23 +207,30 @@ class Layer:
         """See matching.batch.Matcher."""
         self.sources = batch.sources
         merged, lag_us = self.merging.step(self._all.step, batch, None), self.merging.lag_us
-        if (position := self.merging.failed_position) is not None:
-            at = int(np.searchsorted(np.asarray(batch.columns.column(FIRST.name)), position))
-            self.failed_row, self.failed_us = (int(batch.source[at]), int(batch.offset[at])), int(batch.ts_us[at])
-            batch = batch.slice(0, at + 1)  # time goes on with the event at which a module has failed
-        reached_us = int(batch.ts_us[-1]) - lag_us if len(batch) and lag_us is not None else None
+        time_us = int(batch.ts_us[-1]) if len(batch) else None
+        if self.merging.failure is not None:  # time goes on to the event at which a module has failed
+            time_us = self.merging.failed_us
+        reached_us = None if time_us is None or lag_us is None else time_us - lag_us
         # layers above wait for this one as long as for its time, which goes on with all events, of other keys, too
         waits = self._lag_us if self._uppers is None else self._uppers.waits
         found = self._emit(merged, reached_us if waits else None, reached_us)
-        return self._or_raise(found)
+        return self._or_raise(found, merged, batch)
 
-    def _or_raise(self, found: Matches) -> Matches:
-        """Returns the matches of a step, or keeps them and raises its failure."""
-        failure = self.merging.failure if self._failure is None else self._failure
+    def _or_raise(self, found: Matches, merged: MergedRows | None, batch: EventBatch | None) -> Matches:
+        """Returns the matches of a step, or keeps them and raises its failure. merged, batch: its merged rows and
+        events."""
+        merging = self.merging
+        failure = merging.failure if self._failure is None else self._failure
         if failure is None:
             return found
         self._before_failure = found
-        if self.failed_us is None:
+        if self._failure is None:
+            self.failed_position, self.failed_us = merging.failed_position, merging.failed_us
+        elif (row := getattr(self._upper, "failed_row", None)) is not None and merged is not None:
+            (order,) = merged.order[(merged.order["source"] == row[0]) & (merged.order["offset"] == row[1])][:1]
+            last, last_us = int(order["last"]), int(order["last_us"])
+            self.failed_position, self.failed_us = at_release(last, last_us, merging.lag_us, batch)
+        else:
             self.failed_us = failed_at(self._upper)
         raise failure
 
@@ -217,8 +241,11 @@ class Layer:
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
         merged, lag_us = self.merging.step(self._all.step, None, watermark_us), self.merging.lag_us
-        reached_us = None if watermark_us is None or lag_us is None else watermark_us - lag_us
-        return self._or_raise(self._emit(merged, reached_us, reached_us, ended=watermark_us is None))
+        time_us, ended = watermark_us, watermark_us is None
+        if self.merging.failure is not None:
+            time_us, ended = self.merging.failed_us, False
+        reached_us = None if time_us is None or lag_us is None else time_us - lag_us
+        return self._or_raise(self._emit(merged, reached_us, reached_us, ended), merged, None)
 
     def snapshot(self) -> bytes:
         """Returns its state without that of the modules."""
@@ -301,6 +328,8 @@ class Layer:
         decided = self._found(batch, watermark_us, ended)
         if self._failure is not None:  # set by the line before
             reached_us = failed_at(self._upper)
+            if reached_us is None and (self._awaited is not None or self._skipping is not None):
+                reached_us = getattr(self._upper, "unfit_us", None)  # all matches come with their last rows
         elif batch is not None:
             last_us = int(batch.ts_us[-1])
             reached_us = last_us if reached_us is None else max(last_us, reached_us)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matches
+from matching.drive import Unfit, first_unfit
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.members import Members
@@ -32,6 +33,8 @@ ORDER = np.dtype([
     ("seq", np.int64), ("last_us", np.int64), ("source", np.int32),
 ])  # fmt: skip
 
+#: A position behind those of all events.
+BEHIND_ALL = 2**62
 #: Columns that tell the place of a row.
 _PLACE = (FIRST.name, LAST.name, LAST_US.name)
 
@@ -81,9 +84,9 @@ class Merging:
         self._step = 0
         self._count = 0  # rows that have been handed on
         self._out: MergedRows | None = None
-        #: The error of a module, see `step`.
+        #: The error of a module, see `step`; the position of the event at which it has failed, and the time reached.
         self.failure: Exception | None = None
-        self.failed_position: int | None = None
+        self.failed_position = self.failed_us = 0
 
     # ---- readers
 
@@ -120,29 +123,51 @@ class Merging:
 
     def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> MergedRows | None:
         """Returns the rows before which no further one can come, after a step of the hierarchy: the next events, or
-        without them a watermark, None at the end of the input. If a module fails at one of the events, those before
-        it; `failure` is set then, and later steps raise it."""
+        without them a watermark, None at the end of the input. If a module fails at one of the events, or the next row
+        is a match with a measure that cannot be computed, those before it; `failure` is set then, and later steps raise
+        it."""
         if step != self._step:
             if self._begins and len(self._begins) == len(self._readers):
                 self.members.drop_before(min(self._begins.values()))
             if self.failure is not None:
                 raise self.failure
             found = [module.step(step, batch, watermark_us) for module in self.modules]
-            reached_us = watermark_us
+            reached_us, ended = watermark_us, batch is None and watermark_us is None
             if batch is not None:
                 reached_us = int(batch.ts_us[-1]) if len(batch) else None
-                if (failed := self._first_failed()) is not None:
-                    self.failure, self.failed_position = failed.failure, failed.failed_position
-                    batch, found, reached_us = _before(batch, found, self.failed_position)
+            if (failed := self._first_failed()) is not None:
+                assert failed.failed_position is not None
+                self.failure, self.failed_position = failed.failure, failed.failed_position
+                batch, found, at_us = _before(batch, found, self.failed_position)
+                reached_us = at_us if failed.failed_us is None else failed.failed_us
+                assert reached_us is not None  # a failure in an event or at a time
+                self.failed_us = reached_us
+                ended = False
             self._hold(batch, found)
-            self._out = self._numbered(self._released(reached_us, batch is None and watermark_us is None))
+            out = self._released(reached_us, ended)
+            unfit = first_unfit(*(module.unfit for module in self.modules))
+            if unfit is not None and self._comes(unfit, reached_us, ended):
+                self.failure = unfit.error
+                self.failed_position, self.failed_us = at_release(unfit.last, unfit.last_us, self.lag_us, batch)
+                if out is not None:
+                    count = int(np.searchsorted(out.order["last"], unfit.last))
+                    out = MergedRows(out.rows.slice(0, count), out.order[:count])
+            self._out = self._numbered(out)
             self._step = step
         return self._out
 
     def _first_failed(self) -> Module | None:
         """Returns the module that has failed at the earliest event, None if none has failed."""
-        failed = [module for module in self.modules if module.failed]
-        return min(failed, key=lambda module: module.failed_position or 0, default=None)
+        failed = [module for module in self.modules if module.failure is not None]
+        return min(failed, key=lambda module: (module.failed_position or 0, module.failed_us or 0), default=None)
+
+    def _comes(self, unfit: Unfit, reached_us: int | None, ended: bool) -> bool:
+        """True if no merged row can come any more that stands before a match."""
+        if self.failure is not None and unfit.last >= self.failed_position:
+            return False
+        if self.lag_us == 0 or ended:
+            return True
+        return self.lag_us is not None and reached_us is not None and unfit.last_us < reached_us - self.lag_us
 
     def snapshot(self, layers: set[int] | None) -> dict[str, np.ndarray]:
         """Returns its state without that of the modules and of matchers. layers: those that are saved, None: all."""
@@ -270,19 +295,33 @@ class Merging:
         return MergedRows(rows.slice(0, count), order[:count]) if count else None
 
 
+def at_release(last: int, last_us: int, lag_us: int | None, batch: EventBatch | None) -> tuple[int, int]:
+    """Returns the position of the event, one of the next ones or behind them, that releases a merged row, and the time
+    that is to be reached for it. last, last_us: of its last event."""
+    if not lag_us:
+        return last, last_us
+    reached_us = last_us + lag_us + 1
+    if batch is None or not len(batch) or int(batch.ts_us[-1]) < reached_us:
+        return BEHIND_ALL, reached_us
+    at = int(np.searchsorted(batch.ts_us, reached_us))
+    return int(batch.columns.column(FIRST.name)[at].as_py()), reached_us
+
+
 def _before(
-    batch: EventBatch, found: list[Matches], position: int | None
-) -> tuple[EventBatch, list[Matches], int]:
-    """Returns the events and the matches before the event at a position, and its time."""
-    assert position is not None
-    at = int(np.searchsorted(np.asarray(batch.columns.column(FIRST.name)), position))
-    early = []
+    batch: EventBatch | None, found: list[Matches], position: int
+) -> tuple[EventBatch | None, list[Matches], int | None]:
+    """Returns the events and the matches before the event at a position, and its time, if it is one of them."""
+    early, at_us = [], None
+    if batch is not None and len(batch):
+        at = int(np.searchsorted(np.asarray(batch.columns.column(FIRST.name)), position))
+        at_us = int(batch.ts_us[at]) if at < len(batch) else None
+        batch = batch.slice(0, at)
     for matches in found:
         if matches.rows.num_rows:
             last = matches.rows.column(LAST.name).fill_null(-1)
             matches = only(matches, np.flatnonzero(np.asarray(last) < position))
         early.append(matches)
-    return batch.slice(0, at), early, int(batch.ts_us[at])
+    return batch, early, at_us
 
 
 def _sorted(held: list[MergedRows]) -> MergedRows:

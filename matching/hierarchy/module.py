@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import before_failure
+from matching.drive import NotesUnfit, Unfit, before_failure, failed_at, first_unfit
 from matching.hierarchy.followed import Followed
 from matching.hierarchy.held import joined, none
 from matching.purpose import Purpose
@@ -23,8 +23,8 @@ class Module:
     its matches. own: gives the events that it reads; None: all."""
 
     __slots__ = (
-        "_advances", "_found", "_own", "_searched", "_step", "failed_position", "failure", "key", "lag_us", "matcher",
-        "name", "plan", "purpose",
+        "_advances", "_found", "_own", "_searched", "_step", "failed_position", "failed_us", "failure", "key", "lag_us",
+        "matcher", "name", "plan", "purpose", "unfit",
     )  # fmt: skip
 
     def __init__(
@@ -36,15 +36,21 @@ class Module:
         self.plan = plan
         self.purpose = purpose
         self.matcher = matcher
+        if isinstance(matcher, NotesUnfit):
+            matcher.notes_unfit = True
+        #: The first match with a measure that cannot be computed.
+        self.unfit: Unfit | None = None
         self.lag_us = last_event_lag_us(plan)
         self._own = own
         self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self._searched = 0
         self._step = 0
         self._found: Matches | None = None
-        #: The error of the search, and the position of the event at which it has failed, None if it is not known.
+        #: The error of the search; the position of the event at which it has failed, None if it is not known, and the
+        #: time that it had reached then.
         self.failure: Exception | None = None
         self.failed_position: int | None = None
+        self.failed_us: int | None = None
 
     @property
     def searched(self) -> int:
@@ -57,8 +63,8 @@ class Module:
 
     @property
     def failed(self) -> bool:
-        """True if all its steps raise an error from now on."""
-        return self.failure is not None
+        """True if all its steps raise an error from now on, or a match has a measure that cannot be computed."""
+        return self.failure is not None or self.unfit is not None
 
     def step(self, step: int, batch: EventBatch | None, watermark_us: int | None) -> Matches:
         """Returns the matches of a step, which all its readers ask for: of the next events, or of a watermark if there
@@ -80,6 +86,8 @@ class Module:
                 self._found = self._failed(QueryError(faults, error.text), own)
             except Exception as error:  # noqa: BLE001  (the layers above raise it)
                 self._found = self._failed(error, own)
+            if isinstance(self.matcher, NotesUnfit):
+                self.unfit = first_unfit(self.unfit, self.matcher.unfit)
         if self._found is None:
             assert self.failure is not None
             raise self.failure
@@ -90,14 +98,15 @@ class Module:
         been searched."""
         self.failure = error
         before = before_failure(self.matcher)
+        position: int | None = getattr(self.matcher, "failed_position", None)  # a layer knows it
         row = getattr(self.matcher, "failed_row", None)
-        if own is None or row is None:
+        if position is None and own is not None and row is not None:
+            (at,) = np.flatnonzero((own.source == row[0]) & (own.offset == row[1]))[:1].tolist() or [None]
+            position = None if at is None else own.columns.column(FIRST.name)[at].as_py()
+        if position is None:
             return None
-        (at,) = np.flatnonzero((own.source == row[0]) & (own.offset == row[1]))[:1].tolist() or [None]
-        if at is None:
-            return None
-        self.failed_position = own.columns.column(FIRST.name)[at].as_py()
-        return joined(before) if before else none(own.sources)
+        self.failed_position, self.failed_us = position, failed_at(self.matcher)
+        return joined(before) if before else none(("default",) if own is None else own.sources)
 
     def _push(self, own: EventBatch, batch: EventBatch) -> Matches:
         """Returns the matches of its own events, and of the time that all events of a step reach."""

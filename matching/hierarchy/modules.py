@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher
+from matching.drive import Unfit
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.followed import Followed, is_followed
@@ -199,7 +200,8 @@ class Modules:
         for i, counts in enumerate(self._counts):
             arrays |= {f"counts{i}.{name}": array for name, array in counts.snapshot().items()}
         searched = {key: module.searched for key, module in known.items()}
-        head: dict[str, object] = {"step": self.step, "position": self.position, "modules": searched}
+        unfit = {key: module.unfit.saved() for key, module in known.items() if module.unfit is not None}
+        head: dict[str, object] = {"step": self.step, "position": self.position, "modules": searched, "unfit": unfit}
         return head | {"merged": {name: i for i, name in enumerate(merged)}}, arrays
 
     def fits(self, head: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> bool:
@@ -224,6 +226,7 @@ class Modules:
         for key, module in self._known.items():
             module.matcher.restore(arrays[f"module.{key}"].tobytes())
             module.searched = searched[key]
+            module.unfit = Unfit.restored(_dict(head.get("unfit", {})).get(key))
         for i, counts in enumerate(self._counts):
             counts.restore(group(f"counts{i}", arrays))
         self.step, self.position = int(str(head["step"])), int(str(head["position"]))
@@ -247,6 +250,6 @@ def _key(plan: Plan, purpose: Purpose) -> str:
     return f"{fingerprint(plan)}{'' if purpose is Purpose.MATCHES else purpose.name}"
 
 
-def _dict(value: object) -> dict[str, int]:
+def _dict(value: object) -> dict[str, Any]:
     assert isinstance(value, dict)
     return value

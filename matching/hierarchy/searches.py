@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import before_failure, failed_at
+from matching.drive import NotesUnfit, Unfit, before_failure, failed_at, first_unfit
 from query.plan.boxes import FIRST, LAST, all_counted_keys, bounded, independent_of_before, with_interval
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
@@ -55,7 +55,10 @@ class SharedSearch:
         self.uid = uid
         self.arrived = arrived
         self.matcher = matcher
+        if isinstance(matcher, NotesUnfit):
+            matcher.notes_unfit = True
         self._readers: list[ReferenceType[Taker]] = []
+        self.saved_unfit: Unfit | None = None  # before a restart
         self.seen = 0
         self.advanced_us: int | None = None
         self.ended = False
@@ -98,6 +101,11 @@ class SharedSearch:
         if batch is not None and failed_us is not None:
             self.failed_number += int(np.searchsorted(batch.ts_us, failed_us))
         return found
+
+    @property
+    def unfit(self) -> Unfit | None:
+        """Returns the first match with a measure that cannot be computed, with the number of its last event."""
+        return first_unfit(self.saved_unfit, self.matcher.unfit if isinstance(self.matcher, NotesUnfit) else None)
 
     def _offer(self, found: list[Matches]) -> None:
         for matches in found:
@@ -155,8 +163,8 @@ class Searches:
         events before them; else it must have seen none."""
         return next((
             one for one in self.all()
-            if one.key == key and one.failure is None and not one.ended and one.seen == arrived - one.arrived
-            and (independent or not one.seen)
+            if one.key == key and one.failure is None and one.unfit is None and not one.ended
+            and one.seen == arrived - one.arrived and (independent or not one.seen)
         ), None)  # fmt: skip
 
     def restored(self, uid: int, make: Callable[[], SharedSearch]) -> SharedSearch:
