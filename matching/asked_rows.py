@@ -21,8 +21,8 @@ from query.plan.expression import Aggregate, Expression, show, to_sql
 
 #: Rows of the lists that are computed together, at most, unless one has more.
 ROWS_MAX = 1 << 19
-#: Rows back from which a list may begin that has not been asked for; and at most.
-BACK, BACK_MAX = 4, 64
+#: Rows back from which a list may begin that has not been asked for: with few of them, rows would be asked one by one.
+BACK, BACK_MAX = 64, 256
 #: Lists that are computed together, at least if that many may be asked for soon.
 LISTS_MIN = 1 << 13
 
