@@ -186,8 +186,8 @@ def is_of_list(e: Aggregate) -> bool:
 def of_list(e: Aggregate, name: str) -> str:
     """Returns the SQL of an aggregate of a column of lists."""
     assert e.argument is not None
-    arguments = ", ".join([f'CAST("{name}" AS {e.argument.type}[])', f"'{e.function}'", *(to_sql(a, {}) for a in e.more)])
-    return f"CAST(list_aggregate({arguments}) AS {e.type})"
+    values, more = f'CAST("{name}" AS {e.argument.type}[])', "".join(f", {to_sql(a, {})}" for a in e.more)
+    return f"CAST(list_aggregate({values}, '{e.function}'{more}) AS {e.type})"
 
 
 def aggregated(

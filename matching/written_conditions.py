@@ -22,10 +22,11 @@ from matching.kernels.integers import (
     add_overflows, larger, lower_quotient, mul_overflows, quotient, remainder, rounded_quotient, smaller, stretched,
     sub_overflows, upper_quotient,
 )
+from matching.kernels.apart import called_apart
 from matching.kernels.asking import answer
 from matching.kernels.jit import inlined, kernel
 from matching.kernels.libm import function_of, function_of_two, nearest, rounded
-from matching.kernels.walks import unseen, walked"""
+from matching.kernels.walks import unseen"""
 
 _INTERPRETER = '''"""Interprets conditions: made from matching.program.opcodes."""
 
@@ -195,13 +196,7 @@ def _asked() -> list[str]:
 def _walked() -> list[str]:
     return [
         "top += ONE",
-        "ok[top] = walked(",
-        "    program.previous, program.variable, program.row, program.of_rows, program.of_rows_valid, program.walks,",
-        "    program.walks_f, program.constant[a], variable, program.rows, i, program.values, program.at, "
-        "program.at_f,",
-        "    program.roots, program.found, program.tree, program.list_lines, program.list_table, program.list_rows,",
-        "    program.asked_known,",
-        ")",
+        "ok[top] = called_apart(program.apart[0], program.apart[1], program.constant[a], variable, i) == 1",
         "stack[top] = program.at[1]",
     ]
 

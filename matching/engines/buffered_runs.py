@@ -25,10 +25,12 @@ from matching.engines.engine import (
     check,
 )
 from matching.kernels import layout, match_buffer, step
-from matching.kernels.jit import key_of
+from matching.kernels.apart import filled
+from matching.kernels.jit import address_of, key_of
 from matching.kernels.layout import Counters
 from matching.kernels.records import due_first
 from matching.kernels.trees import ITEMS_MAX
+from matching.kernels.walks import walked_apart
 from matching.program.conditions import Wanted
 from matching.records import Blocks, Coming, Grouped, Leaving, RecordBlock, anew, owners
 from matching.specialise import source_of
@@ -200,6 +202,8 @@ class BufferedRuns(ABC):
             previous=nodes.previous, row=nodes.row, variable=nodes.variable, values=values, roots=roots, found=found,
             tree=tree,
         )  # fmt: skip
+        if self.program.walks:
+            filled(tables.apart, address_of(walked_apart, 4), [getattr(self._tables, name) for name in layout.WALKED])
 
     def forget_walks(self) -> None:
         """See matching.engines.engine.LookingUp."""

@@ -103,6 +103,21 @@ def inlined(function: F) -> F:
     return _compiled(function, _Called, no_cpython_wrapper=True, forceinline=True)
 
 
+@cache
+def address_of(function: Callable[..., object], arguments: int) -> int:
+    """Returns the address of a function of whole numbers, which is compiled now unless it is in the cache."""
+    options: dict[str, Any] = {"cache": True, "error_model": "numpy"}
+    signature = numba.types.int64(*[numba.types.int64] * arguments)
+    with global_compiler_lock, while_compiling(), _locked(_CACHE / f"{function.__name__}.lock"), _kept_here():
+        compiled = numba.cfunc(signature, **options)(function)
+    _apart.append(compiled)
+    return int(compiled.address)
+
+
+#: What has an address stays in memory.
+_apart: list[object] = []
+
+
 class _Kernel(CPUDispatcher):
     """A compiled function that one process at a time compiles."""
 
@@ -202,18 +217,24 @@ def _put(path: Path, text: str) -> None:
     os.replace(file.name, path)
 
 
+@contextmanager
+def _kept_here() -> Iterator[None]:
+    """Sets where numba keeps what the decorators inside compile; a user's own functions keep their place."""
+    settings = cast(Any, config)
+    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
+    settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(_CACHE), f"{__name__}.{ByContent.__name__}"
+    try:
+        yield
+    finally:
+        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
+
+
 def _compiled(function: F, kind: type[_Kernel], **more: bool) -> F:
     # no kernel is called from C
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False, **more}
     options["no_cfunc_wrapper"] = True
-    settings = cast(Any, config)
-    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
-    # read when the decorator runs; a user's own functions keep their place
-    settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(_CACHE), f"{__name__}.{ByContent.__name__}"
-    try:
+    with _kept_here():
         compiled = numba.njit(**options)(function)
-    finally:
-        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
     if isinstance(compiled, CPUDispatcher):  # not where NUMBA_DISABLE_JIT is set
         cast(Any, compiled).__class__ = kind
     return cast(F, compiled)

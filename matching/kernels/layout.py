@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from matching.kernels.apart import ARRAYS
 from matching.kernels.walks import FOUND, SLOTS
 from matching.program.program import Program
 
@@ -90,6 +91,7 @@ class ProgramArrays(NamedTuple):
     kept_of: np.ndarray  # per feature its place among the values that are kept of rows, -1 none
     walks: np.ndarray  # see matching.kernels.walks
     walks_f: np.ndarray  # their fractions
+    apart: np.ndarray  # what walks read (matching.kernels.apart), for each step anew
     at: np.ndarray
     at_f: np.ndarray  # the same memory as float64
     of_rows: np.ndarray  # (kept, positions) of the row store, by matching.walked.KeptValues
@@ -106,6 +108,13 @@ class ProgramArrays(NamedTuple):
     row: np.ndarray
     variable: np.ndarray
     parameters: np.ndarray
+
+
+#: The arrays that walks read, in the order in which matching.kernels.walks.walked_apart has them.
+WALKED = (
+    "previous", "variable", "row", "of_rows", "of_rows_valid", "walks", "walks_f", "rows", "values", "at", "roots",
+    "found", "tree", "list_lines", "list_table", "list_rows", "asked_known",
+)  # fmt: skip
 
 
 class LinkedRuns(NamedTuple):
@@ -253,6 +262,7 @@ def no_answers() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 _Walks = tuple[
     np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
     np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
+    np.ndarray,
 ]  # fmt: skip
 
 
@@ -272,8 +282,9 @@ def walked(program: Program | None) -> _Walks:
         table[i] = place, labels, walk.before, walk.wanted, over, under, floating
     at, none = np.full(SLOTS, -1, np.int64), np.zeros(1, np.int64)
     return (
-        np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in walks], np.float64), at,
-        at.view(np.float64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_), none, none.copy(),
+        np.array(kept_of, np.int64), table, np.array([float(walk.fraction) for walk in walks], np.float64),
+        np.zeros(ARRAYS + 3 * len(WALKED), np.int64), at, at.view(np.float64), np.zeros((1, 1), np.int64),
+        np.zeros((1, 1), np.bool_), none, none.copy(),
         *no_trees(len(walks)), np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int64),
         none.copy(), none.copy(), np.zeros(1, np.int16),
     )  # fmt: skip

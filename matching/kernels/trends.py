@@ -120,6 +120,7 @@ class Pairs(NamedTuple):
     kept_of: np.ndarray
     walks: np.ndarray
     walks_f: np.ndarray
+    apart: np.ndarray
     at: np.ndarray
     at_f: np.ndarray
     of_rows: np.ndarray

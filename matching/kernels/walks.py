@@ -9,7 +9,9 @@ tree of its values (matching.kernels.trees), their moments (matching.kernels.mom
 from __future__ import annotations
 
 import numpy as np
+from numba import carray
 
+from matching.kernels.apart import ARRAYS, bytes_at, doubles_at, numbers_at, shorts_at
 from matching.kernels.estimates import estimated, ranks_of
 from matching.kernels.floats import float_larger, float_less
 from matching.kernels.jit import called, inlined
@@ -280,3 +282,24 @@ def walked(
         return True
     at_f[RESULT] = between_at(tree, root, (count - 1) * fractions[which], counts, own, double, at, at_f)
     return True
+
+
+def walked_apart(table, which, label, i):
+    """Calls `walked` with the arrays of a table (matching.kernels.apart); returns 1, or 0 if the value is null. Their
+    order is that of matching.kernels.layout.WALKED."""
+    t = carray(numbers_at(table), ARRAYS + 3 * 17)
+    previous, variable = carray(numbers_at(t[2]), t[3]), carray(shorts_at(t[5]), t[6])
+    row, positions = carray(numbers_at(t[8]), t[9]), carray(numbers_at(t[23]), t[24])
+    rows = carray(numbers_at(t[26]), t[27])
+    kept, kept_valid = carray(numbers_at(t[11]), (t[12], t[13])), carray(bytes_at(t[14]), (t[15], t[16]))
+    walks, fractions = carray(numbers_at(t[17]), (t[18], t[19])), carray(doubles_at(t[20]), t[21])
+    at, at_f = carray(numbers_at(t[29]), t[30]), carray(doubles_at(t[29]), t[30])
+    roots, found = carray(numbers_at(t[32]), (t[33], t[34])), carray(numbers_at(t[35]), (t[36], t[37]))
+    tree, lines = carray(numbers_at(t[38]), (t[39], t[40])), carray(numbers_at(t[41]), (t[42], t[43]))
+    of_lines, at_rows = carray(numbers_at(t[44]), t[45]), carray(numbers_at(t[47]), (t[48], t[49]))
+    known = carray(bytes_at(t[50]), t[51])
+    there = walked(
+        previous, variable, row, kept, kept_valid, walks, fractions, which, label, positions, i, rows, at, at_f, roots,
+        found, tree, lines, of_lines, at_rows, known,
+    )  # fmt: skip
+    return np.int64(1) if there else np.int64(0)
