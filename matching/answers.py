@@ -198,7 +198,10 @@ class Answers:
         assert asked.rows is not None
         assert self._lists is not None
         assert self._kept is not None
-        numbers, of_line = np.unique(lines[:, 1 + len(asked.operands)], return_inverse=True)
+        numbers = lines[:, 1 + len(asked.operands)]
+        of_line = None
+        if asked.operands:
+            numbers, of_line = np.unique(numbers, return_inverse=True)
         rows, bounds = self._lists.expanded(numbers)
         columns = []
         for value, f in zip(asked.rows.inputs, asked.rows.features, strict=True):
@@ -206,9 +209,7 @@ class Answers:
             bits, valid = self._kept.of(f, rows)
             columns.append(self._column(bits, valid, value.type, lane))
         found = aggregated(asked.rows, columns, bounds, self._settings, _sql_of, self._of_nothing)
-        if len(numbers) == len(of_line) and bool(np.all(np.diff(of_line) == 1)):
-            return found
-        return [array.take(pa.array(of_line)) for array in found]
+        return found if of_line is None else [array.take(pa.array(of_line)) for array in found]
 
     def _column(self, bits: Int64Array, there: np.ndarray, type: str, lane: Lane) -> pa.Array:
         """Returns the values of a lane, which are given by their bits, as DuckDB takes them."""
@@ -217,6 +218,8 @@ class Answers:
             encoder = self._codes.encoders.get(lane.coded)
             if encoder is None or not there.any():
                 return pa.nulls(len(bits), pa.string() if encoder is None else encoder.type)
+            if there.all():
+                return encoder.of(bits)
             some = np.flatnonzero(there)
             index = np.zeros(len(bits), np.int64)
             index[some] = np.arange(len(some))

@@ -21,8 +21,8 @@ from query.plan.expression import Aggregate, Expression, show, to_sql
 
 #: Rows of the lists that are computed together, at most, unless one has more.
 ROWS_MAX = 1 << 19
-#: Rows back from which a list may begin that has not been asked for; and at most.
-BACK, BACK_MAX = 4, 64
+#: Rows back from which a list may begin that has not been asked for: with few of them, rows would be asked one by one.
+BACK, BACK_MAX = 64, 256
 #: Lists that are computed together, at least if that many may be asked for soon.
 LISTS_MIN = 1 << 13
 
@@ -186,8 +186,8 @@ def is_of_list(e: Aggregate) -> bool:
 def of_list(e: Aggregate, name: str) -> str:
     """Returns the SQL of an aggregate of a column of lists."""
     assert e.argument is not None
-    arguments = ", ".join([f'CAST("{name}" AS {e.argument.type}[])', f"'{e.function}'", *(to_sql(a, {}) for a in e.more)])
-    return f"CAST(list_aggregate({arguments}) AS {e.type})"
+    values, more = f'CAST("{name}" AS {e.argument.type}[])', "".join(f", {to_sql(a, {})}" for a in e.more)
+    return f"CAST(list_aggregate({values}, '{e.function}'{more}) AS {e.type})"
 
 
 def aggregated(

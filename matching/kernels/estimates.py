@@ -1,9 +1,9 @@
 """DuckDB's estimate of how many different values there are: O. Ertl, New cardinality estimation algorithms for
 HyperLogLog sketches (2017), section 4.
 
-A value here is the register of the sketch that a hash chooses, times RANKS, plus the rank there: matching.program.hashed
-has it. Of a register only the largest rank counts. The values of a run are in a tree (matching.kernels.trees), where
-they come in order."""
+A value here is the register of the sketch that a hash chooses, times RANKS, plus the rank there
+(matching.program.hashed). Of a register only the largest rank counts. The values of a run are in a tree
+(matching.kernels.trees), where they come in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hashes of values as the registers and ranks of a HyperLogLog sketch like DuckDB's (matching.kernels.estimates)."""
+"""Hashes of values as registers and ranks of a HyperLogLog sketch like DuckDB's (matching.kernels.estimates)."""
 
 from __future__ import annotations
 
