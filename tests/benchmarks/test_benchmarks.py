@@ -130,8 +130,8 @@ def test_every_form_of_a_source_gives_the_same_rows() -> None:
 
 @pytest.mark.slow
 def test_an_archive_gives_the_same_events_and_matches(tmp_path: Path) -> None:
-    size = ("--directory", str(tmp_path), "--events", "100_000", "--symbols", "100", "--days", "2")
-    reads = printed("benchmarks.archive.reads", *size, "--repeat", "1")
+    size = ("--directory", str(tmp_path), "--events", "250_000", "--symbols", "100", "--days", "2")
+    reads = printed("benchmarks.archive.reads", *size, "--repeat", "2")
     assert reads["files"]["open"] > reads["files"]["closed"] > 0
     for question in reads["reads"].values():
         assert len({(r["rows"], r["hash"]) for r in question.values()}) == 1
