@@ -115,7 +115,8 @@ nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, each call 
 		tests/hybrid/service/test_service_files.py </dev/null
 	CALLS_SECONDS=3600 $(PYTEST) -s tests/hybrid/service/test_service_calls.py </dev/null
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties tests/matching/hierarchy \
-		tests/matching/program tests/matching/test_by_reference.py tests/matching/test_measures.py tests/matching/test_run_starts.py \
+		tests/matching/program tests/matching/test_by_reference.py tests/matching/test_keys.py tests/matching/test_measures.py \
+		tests/matching/test_run_starts.py tests/archive/spark/test_search.py \
 		tests/hybrid/demo/test_demos.py tests/hybrid/join tests/hybrid/watch/test_joined_rows.py tests/benchmarks/test_peers.py \
 		</dev/null
 

@@ -2,7 +2,7 @@
 restored from snapshots.
 
 All other properties of the suite draw the same examples each time. FRESH_SECONDS: the processor time after which this
-one starts no further seed, 10 s if not set, 30 s in CI. FRESH_SEED: the first seed, to repeat a run; random if not set.
+one starts no further seed, 5 s if not set, 30 s in CI. FRESH_SEED: the first seed, to repeat a run; random if not set.
 The seeds are printed with the examples of the properties, and in the notes of a failure."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def counted(plan: Plan, rows: list[Row]) -> int | None:
 @pytest.mark.slow
 def test_kernel_equals_reference_on_fresh_examples(record_property: Callable[[str, object], None]) -> None:
     first = int(os.environ.get("FRESH_SEED") or secrets.randbelow(10**9))
-    end = time.process_time() + float(os.environ.get("FRESH_SECONDS") or 10)
+    end = time.process_time() + float(os.environ.get("FRESH_SECONDS") or 5)
     compared: Counter[str] = Counter()
     number = first
     while number == first or time.process_time() < end:

@@ -236,7 +236,7 @@ class World:
                 return False
             if not self.service.step():
                 if self.threads:
-                    self.service.context.clock.wait(self.service.context.wake, 0.05)
+                    self.service.context.clock.wait(self.service.context.wake, 0.01)
                     self.service.context.wake.clear()
                 else:
                     self.seconds += 0.3
