@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     return 1
 
 
-def _counts(stats: dict[str, Any]) -> str:
+def _counts(stats: Mapping[str, Any]) -> str:
     """Returns what a live query has done, in words."""
     reads = stats.get("history_reads", 0)
     return f"{stats['matches']:,} matches" + (f", {reads:,} reads of their history" if reads else "")
