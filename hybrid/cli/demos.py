@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     print(demo.QUERY)
     with progress("simulating and matching"):
         outcome = demo.run(seed, directory, interleaving)
-    say(f"played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
+    say(f"played in {time.perf_counter() - started:.1f} s; seed {seed}; {_counts(outcome.stats)}")
     print(text_table(outcome.rows, 20))
     if outcome.evidence.num_rows:
         first = outcome.evidence.column("row")[0].as_py()
@@ -146,6 +146,12 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     return 1
 
 
+def _counts(stats: Mapping[str, Any]) -> str:
+    """Returns what a live query has done, in words."""
+    reads = stats.get("history_reads", 0)
+    return f"{stats['matches']:,} matches" + (f", {reads:,} reads of their history" if reads else "")
+
+
 def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving: int) -> int:
     """Runs the demo of thieves: prints the patterns, a ring down to its readings, and counts by layer and kind, and
     plots the ring. Returns 1 unless each layer finds exactly what was planted."""
@@ -156,7 +162,8 @@ def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving
     print(demo.QUERY)
     with progress("simulating and matching"):
         outcome = demo.run(seed, directory, interleaving)
-    say(f"{outcome.events:,} readings played in {time.perf_counter() - started:.1f} s; seed {seed}; {outcome.stats}")
+    seconds = time.perf_counter() - started
+    say(f"{outcome.events:,} readings played in {seconds:.1f} s; seed {seed}; {_counts(outcome.stats)}")
     print(text_table(outcome.rows["ring"], 20))
     print("\nOne of the rings, down to its readings:")
     print(outcome.tree.text(3))

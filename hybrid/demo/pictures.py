@@ -68,6 +68,7 @@ def draw_ring(
     axes.set_yticks(list(lane.values()), persons, fontsize="small")
     axes.set_xlim(since, until)
     title = f"{ring['shop']}, {ring['t0']:%d %B %Y}: {ring['first']}, {ring['second']} and {ring['third']}"
+    axes.set_xlabel("time of the reading, UTC")
     axes.set_title(f"{title} at the {ring['shelf']} shelf", loc="left", fontsize="medium")
     return _saved(figure, axes, path)
 

@@ -41,10 +41,12 @@ def quoting_hint(text: str, at: int) -> str:
 
 
 def beginning_hint(text: str, at: int) -> str:
-    """Returns a hint which first word of a statement the one at offset `at` may be meant as, or that the word before is
-    meant as FROM; empty if they are other words, or like none."""
+    """Returns a hint which first word of a statement the one at offset `at` may be meant as, that the word before is
+    meant as FROM, or where WITHIN belongs; empty if they are other words, or like none."""
     before, behind = text[:at].split(), text[at:].split()
     if before and behind:
+        if before[-1].upper() == "WITHIN":
+            return "WITHIN follows PATTERN (...), inside of MATCH_RECOGNIZE"
         written = before[-1].upper()
         is_like = written != "FROM" and difflib.get_close_matches(written, ["FROM"], cutoff=0.7)
         return "did you mean FROM?" if is_like else ""

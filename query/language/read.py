@@ -491,7 +491,8 @@ class _Reader:
             return f"write AFTER MATCH SKIP {items[i - 2].word} {items[i - 1].word} ROW"
         if items[i].word == ";":
             return "a semicolon ends the statement: leave it out here"
-        if items[i].word in ("=", ":=", ":") and self.context == "DEFINE":
+        named = items[i].word in ("=", ":=", ":") or items[i - 2].word in ("DEFINE", ",")
+        if self.context == "DEFINE" and named:
             return f"write {items[i - 1].text} AS, then the condition"
         if tokens.words(i - 2, "INTERVAL") and tokens.text[items[i - 1].end :].startswith(("/*$", "/*?")):
             return "pass a timedelta, without the word INTERVAL"

@@ -566,7 +566,9 @@ class _Binder:
             if value.value >= 0:
                 return min(value.value, OFFSET_MAX)
         message = f"the offset of {name.upper()} is a whole number, not negative"
-        self.fault("HQ205", message, self.span(arguments[1]))
+        other = {"prev": "NEXT", "next": "PREV"}.get(name)
+        back = isinstance(value, Constant) and isinstance(value.value, int) and value.value < 0 and other is not None
+        self.fault("HQ205", message, self.span(arguments[1]), hint=f"{other} goes the other way" if back else "")
         return 0
 
     def navigation(

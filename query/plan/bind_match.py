@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -23,19 +23,10 @@ from query.plan.bind_expression import Scope, bind_expression
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.boxes import merged_schema
-from query.plan.expression import (
-    TRUE,
-    Aggregate,
-    Call,
-    Column,
-    Constant,
-    Expression,
-    Navigation,
-    children,
-    quote,
-)
+from query.plan.expression import TRUE, Column, Constant, Expression, quote
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
+from query.plan.read_too_early import read_too_early
 from query.plan.tree import reads_match
 from query.plan.typed import TIME_TYPES
 from query.schema import Schema
@@ -496,34 +487,6 @@ class MatchBinder:
             if fault.code == "HQ201" and (name := missing.get(fault.message.lower())):
                 hint = f"{name} is a measure, which only the SELECT reads: write its expression here"
                 self.faults[i] = replace(fault, hint=hint)
-
-
-#: Operators whose answer over null is not null.
-_TAKE_NULL = ("is_null", "is_not_null", "is_distinct", "is_not_distinct", "coalesce")
-
-
-def read_too_early(pattern: rp.RowPattern, defines: list[Define]) -> Iterator[Diagnostic]:
-    """Yields warnings about conditions that read variables of which no row can come before theirs.
-
-    Counts, and tests for null, have an answer then; conditions of negated variables may read what is behind them."""
-    before, taken = rp.may_precede(pattern), rp.variables(pattern)
-
-    def too_early(e: Expression, candidate: str) -> Navigation | Aggregate | None:
-        if isinstance(e, Navigation | Aggregate) and e.variables:
-            counts = isinstance(e, Aggregate) and e.function == "count"
-            known = counts or any(v == candidate or (v, candidate) in before for v in e.variables)
-            return None if known else e
-        if isinstance(e, Call) and e.function in _TAKE_NULL:
-            return None
-        return next((found for child in children(e) if (found := too_early(child, candidate)) is not None), None)
-
-    for define in defines:
-        read = too_early(define.condition, define.variable) if define.variable in taken else None
-        if read is not None:
-            own, others = rp.Variable(define.variable), " or ".join(map(str, map(rp.Variable, read.variables)))
-            message = f"the condition of {own} reads {others}, of which no row comes before {own}"
-            hint = f"write the comparison into the condition of {others}, which can read {own}"
-            yield Diagnostic("", message, read.span, "always null", hint)
 
 
 # ---- patterns ------------------------------------------------------------------------------------------------------

@@ -370,7 +370,7 @@ def _diagnostic(fault: DuckFault, statement: ComposedSql, text: str, names: Name
         return Diagnostic("HQ201", where, place(name), "no such column", hint)
     if missing := re.match(r"Values were not provided for the following.* parameters: (\w+)", said):
         name = "?" if missing[1].isdecimal() and f"${missing[1]}" not in text else f"${missing[1]}"
-        hint = "give it one: params=" + ("[5]" if missing[1].isdecimal() else f'{{"{missing[1]}": 5}}')
+        hint = "give it a value: params=" + ("[5]" if missing[1].isdecimal() else f'{{"{missing[1]}": 5}}')
         at = text.find(name)
         return Diagnostic("HQ100", f"{name} has no value", Span(at, at + len(name)), "", hint)
     if table_missing:

@@ -26,7 +26,7 @@ UNSUPPORTED = {
 }
 #: What to write instead of some of them.
 INSTEAD = {
-    "PARAMETER": 'give it one: params={"name": 5} for $name, [5] for ?',
+    "PARAMETER": 'give it a value: params={"name": 5} for $name, [5] for ?',
     "SUBQUERY": "compute it in the input: FROM (SELECT *, (SELECT ...) AS x FROM t) MATCH_RECOGNIZE (...)",
     "WINDOW": "compute it in the input: FROM (SELECT *, avg(x) OVER (...) AS mean FROM t) MATCH_RECOGNIZE (...)",
 }

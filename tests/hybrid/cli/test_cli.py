@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -238,6 +239,8 @@ def test_demos_with_planted_truth(name: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("hybrid.demo.security.security", partial(security, accounts=20))
     done = run("demo", name, "--seed", "5", "--directory", str(tmp_path / "db"), "--picture", str(tmp_path / "it.png"))
     assert done.returncode == 0, done.stderr
+    assert re.search(r"played in .* s; seed \d; [\d,]+ matches", done.stderr)
+    assert "{" not in done.stderr  # before, all counters of the query
     assert "found exactly the planted truth" in done.stdout
     assert "What was planted, by kind:" in done.stdout
     assert (tmp_path / "it.png").exists()

@@ -117,6 +117,7 @@ def test_the_layers_go_on_after_a_crash(shops: ThievesResult, tmp_path: Path, st
 def test_a_ring_is_drawn_as_it_was(shops: ThievesResult, tmp_path: Path) -> None:
     ring = shops.rows["ring"].slice(shops.shown_row, 1).to_pylist()[0]
     figure = draw_ring(shops.rows, shops.shown_row, tmp_path / "ring.svg")
+    assert figure.axes[0].get_xlabel() == "time of the reading, UTC"  # before, the time had no name
     (axes,) = figure.axes
     lanes = [label.get_text() for label in axes.get_yticklabels()]
     assert [name for name in lanes if name in (ring["first"], ring["second"], ring["third"])] == [
