@@ -37,7 +37,8 @@ class Unfit(NamedTuple):
 
 def first_unfit(*found: Unfit | None) -> Unfit | None:
     """Returns the one that ends first, None if there is none."""
-    return min((one for one in found if one is not None), key=lambda one: one.last, default=None)
+    some = [one for one in found if one is not None]
+    return min(some, key=lambda one: one.last) if some else None
 
 
 @runtime_checkable
@@ -50,6 +51,12 @@ class NotesUnfit(Protocol):
 
     @property
     def unfit(self) -> Unfit | None: ...
+
+
+def unfit_of(matcher: Matcher) -> Unfit | None:
+    """Returns the first match of a matcher with a measure that cannot be computed, see NotesUnfit."""
+    found: Unfit | None = getattr(matcher, "unfit", None)  # asked in each step, where isinstance takes longer
+    return found
 
 
 class Drive:
