@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import NotesUnfit, Unfit, before_failure, failed_at, first_unfit, unfit_of
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, first_unfit, unfit_of
 from matching.hierarchy.followed import Followed
 from matching.hierarchy.held import joined, none
 from matching.purpose import Purpose
@@ -39,7 +39,7 @@ class Module:
         if isinstance(matcher, NotesUnfit):
             matcher.notes_unfit = True
         #: The first match with a measure that cannot be computed.
-        self.unfit: Unfit | None = None
+        self.unfit: UnfitMatch | None = None
         self.lag_us = last_event_lag_us(plan)
         self._own = own
         self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
