@@ -18,7 +18,7 @@ _MAGIC = b"HQD1"  # drive state, version 1
 _HEAD = struct.Struct("<4s?qq")  # magic, whether there is a watermark, the watermark, length of the ordering's state
 
 
-class Unfit(NamedTuple):
+class UnfitMatch(NamedTuple):
     """A match with a measure that cannot be computed. last, last_us: position and time of its last event."""
 
     last: int
@@ -30,14 +30,15 @@ class Unfit(NamedTuple):
         return self.last, self.last_us, str(self.error)
 
     @staticmethod
-    def restored(saved: Sequence[Any] | None) -> Unfit | None:
+    def restored(saved: Sequence[Any] | None) -> UnfitMatch | None:
         """Returns what was saved, None for None."""
-        return None if saved is None else Unfit(saved[0], saved[1], DataError(saved[2]))
+        return None if saved is None else UnfitMatch(saved[0], saved[1], DataError(saved[2]))
 
 
-def first_unfit(*found: Unfit | None) -> Unfit | None:
+def first_unfit(*found: UnfitMatch | None) -> UnfitMatch | None:
     """Returns the one that ends first, None if there is none."""
-    return min((one for one in found if one is not None), key=lambda one: one.last, default=None)
+    some = [one for one in found if one is not None]
+    return min(some, key=lambda one: one.last) if some else None
 
 
 @runtime_checkable
@@ -49,7 +50,13 @@ class NotesUnfit(Protocol):
     notes_unfit: bool
 
     @property
-    def unfit(self) -> Unfit | None: ...
+    def unfit(self) -> UnfitMatch | None: ...
+
+
+def unfit_of(matcher: Matcher) -> UnfitMatch | None:
+    """Returns the first match of a matcher with a measure that cannot be computed, see NotesUnfit."""
+    found: UnfitMatch | None = getattr(matcher, "unfit", None)  # asked in each step, where isinstance takes longer
+    return found
 
 
 class Drive:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from matching.answers import Answers
 from matching.batch import Ends, EventBatch, Int64Array, Matcher, Matches
 from matching.decode import Decode
-from matching.drive import Unfit, first_unfit
+from matching.drive import UnfitMatch, first_unfit
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
 from matching.engines.buffered_runs import group
 from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
@@ -232,7 +232,7 @@ class KernelMatcher:
         self._unfit: Decode | None = None
         #: see matching.drive.NotesUnfit
         self.notes_unfit = False
-        self.unfit: Unfit | None = None
+        self.unfit: UnfitMatch | None = None
         #: time of the last row of the match that has a measure which cannot be computed, if `before_failure` knows it
         self.unfit_us: int | None = None
         #: time of the row at which it has failed; None if it has not, or at no row
@@ -942,7 +942,7 @@ class KernelMatcher:
                 failing, error = middle, of_first
         row = last[order[fit]]
         position = int(self.store.lane(LAST.name, last[order[fit : fit + 1]])[0][0])
-        self.unfit = first_unfit(self.unfit, Unfit(position, int(self.store.ts[row]), error))
+        self.unfit = first_unfit(self.unfit, UnfitMatch(position, int(self.store.ts[row]), error))
         return found
 
     def _rows_of_windows(self, windows: ClosedWindows) -> Matches:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import Unfit
+from matching.drive import UnfitMatch
 from matching.emitted import only
 from matching.hierarchy.held import joined, none, restored, saved
 from matching.hierarchy.searches import Origin, SharedSearch
@@ -54,7 +54,7 @@ class Followed:
         self._search: SharedSearch | None = None
         #: see matching.drive.NotesUnfit
         self.notes_unfit = True
-        self.unfit: Unfit | None = None
+        self.unfit: UnfitMatch | None = None
 
     # ---- the search
 
@@ -228,7 +228,7 @@ class Followed:
         def saved_search() -> SharedSearch:
             search = searches.new(self._key, head["arrived"], self._make())
             search.matcher.restore(arrays["search"].tobytes())
-            search.saved_unfit = Unfit.restored(head.get("unfit"))
+            search.saved_unfit = UnfitMatch.restored(head.get("unfit"))
             search.seen, search.advanced_us, search.ended = head["seen"], head["advanced_us"], head["ended"]
             return search
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import NotesUnfit, Unfit, before_failure, failed_at
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, unfit_of
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.gaps import GapTest
@@ -164,8 +164,8 @@ class Layer:
             self._upper.notes_unfit = notes
 
     @property
-    def unfit(self) -> Unfit | None:
-        return self._upper.unfit if isinstance(self._upper, NotesUnfit) else None
+    def unfit(self) -> UnfitMatch | None:
+        return unfit_of(self._upper)
 
     def _to_search(self, upper: Plan) -> Plan:
         return with_begin(upper) if self._begins else upper

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matches
-from matching.drive import Unfit, first_unfit
+from matching.drive import UnfitMatch, first_unfit
 from matching.emitted import only
 from matching.engines.buffered_runs import group
 from matching.hierarchy.members import Members
@@ -161,7 +161,7 @@ class Merging:
         failed = [module for module in self.modules if module.failure is not None]
         return min(failed, key=lambda module: (module.failed_position or 0, module.failed_us or 0), default=None)
 
-    def _comes(self, unfit: Unfit, reached_us: int | None, ended: bool) -> bool:
+    def _comes(self, unfit: UnfitMatch, reached_us: int | None, ended: bool) -> bool:
         """True if no merged row can come any more that stands before a match."""
         if self.failure is not None and unfit.last >= self.failed_position:
             return False

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import NotesUnfit, Unfit, before_failure, failed_at, first_unfit
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, first_unfit, unfit_of
 from matching.hierarchy.followed import Followed
 from matching.hierarchy.held import joined, none
 from matching.purpose import Purpose
@@ -39,7 +39,7 @@ class Module:
         if isinstance(matcher, NotesUnfit):
             matcher.notes_unfit = True
         #: The first match with a measure that cannot be computed.
-        self.unfit: Unfit | None = None
+        self.unfit: UnfitMatch | None = None
         self.lag_us = last_event_lag_us(plan)
         self._own = own
         self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
@@ -86,8 +86,8 @@ class Module:
                 self._found = self._failed(QueryError(faults, error.text), own)
             except Exception as error:  # noqa: BLE001  (the layers above raise it)
                 self._found = self._failed(error, own)
-            if isinstance(self.matcher, NotesUnfit):
-                self.unfit = first_unfit(self.unfit, self.matcher.unfit)
+            if (unfit := unfit_of(self.matcher)) is not None:
+                self.unfit = first_unfit(self.unfit, unfit)
         if self._found is None:
             assert self.failure is not None
             raise self.failure

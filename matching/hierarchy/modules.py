@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher
-from matching.drive import Unfit
+from matching.drive import UnfitMatch
 from matching.engines.buffered_runs import group
 from matching.hierarchy.counts import Counts
 from matching.hierarchy.followed import Followed, is_followed
@@ -226,7 +226,7 @@ class Modules:
         for key, module in self._known.items():
             module.matcher.restore(arrays[f"module.{key}"].tobytes())
             module.searched = searched[key]
-            module.unfit = Unfit.restored(_dict(head.get("unfit", {})).get(key))
+            module.unfit = UnfitMatch.restored(_dict(head.get("unfit", {})).get(key))
         for i, counts in enumerate(self._counts):
             counts.restore(group(f"counts{i}", arrays))
         self.step, self.position = int(str(head["step"])), int(str(head["position"]))

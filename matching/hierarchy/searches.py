@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import NotesUnfit, Unfit, before_failure, failed_at, first_unfit
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, first_unfit, unfit_of
 from query.plan.boxes import FIRST, LAST, all_counted_keys, bounded, independent_of_before, with_interval
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import Plan
@@ -58,7 +58,7 @@ class SharedSearch:
         if isinstance(matcher, NotesUnfit):
             matcher.notes_unfit = True
         self._readers: list[ReferenceType[Taker]] = []
-        self.saved_unfit: Unfit | None = None  # before a restart
+        self.saved_unfit: UnfitMatch | None = None  # before a restart
         self.seen = 0
         self.advanced_us: int | None = None
         self.ended = False
@@ -103,9 +103,9 @@ class SharedSearch:
         return found
 
     @property
-    def unfit(self) -> Unfit | None:
+    def unfit(self) -> UnfitMatch | None:
         """Returns the first match with a measure that cannot be computed, with the number of its last event."""
-        return first_unfit(self.saved_unfit, self.matcher.unfit if isinstance(self.matcher, NotesUnfit) else None)
+        return first_unfit(self.saved_unfit, unfit_of(self.matcher))
 
     def _offer(self, found: list[Matches]) -> None:
         for matches in found:
