@@ -70,9 +70,9 @@ def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, inst
 
 @pytest.mark.parametrize(("condition", "wanted"), [
     ("v > median(A.v)", Wanted.BETWEEN), ("v > quantile_disc(A.v, 0.5)", Wanted.AT), ("s = mode(A.s)", Wanted.MODE),
-    ("v > mad(A.v)", Wanted.MAD), ("q > approx_count_distinct(A.s)", Wanted.ESTIMATE), ("v > entropy(A.v)", Wanted.LIST),
-    ("v > skewness(A.v)", Wanted.SKEWNESS), ("v > kurtosis(A.q)", Wanted.KURTOSIS),
-    ("v > kurtosis_pop(A.v)", Wanted.KURTOSIS_POP),
+    ("v > mad(A.v)", Wanted.MAD), ("q > approx_count_distinct(A.s)", Wanted.ESTIMATE),
+    ("v > entropy(A.v)", Wanted.LIST), ("v > skewness(A.v)", Wanted.SKEWNESS),
+    ("v > kurtosis(A.q)", Wanted.KURTOSIS), ("v > kurtosis_pop(A.v)", Wanted.KURTOSIS_POP),
 ])  # fmt: skip
 def test_what_walks_find(condition: str, wanted: Wanted) -> None:
     assert [walk.wanted for walk in program_of(condition).walks] == [wanted]
