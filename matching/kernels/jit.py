@@ -111,7 +111,7 @@ def address_of(function: Callable[..., object], arguments: int) -> int:
     with global_compiler_lock, while_compiling(), _locked(_CACHE / f"{function.__name__}.lock"), _kept_here():
         compiled = numba.cfunc(signature, **options)(function)
     _apart.append(compiled)
-    return int(compiled.address)
+    return int(cast(Any, compiled).address)
 
 
 #: What has an address stays in memory.
