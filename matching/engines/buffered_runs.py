@@ -224,9 +224,12 @@ class BufferedRuns(ABC):
         """Makes room for one more row of this partition, at least doubling the arrays that are short."""
         most = self._room_for_runs(partition)
         if self.size + most > len(self._buffer.row):
-            check(2 * self.used_bytes)  # the nodes are there twice while they are copied
+            # while an array of nodes is copied it is there twice; what walks read is until the next step
+            check(self.used_bytes + (self.used_bytes if self.program.kept else 8 * self.size))
             capacity = max(2 * len(self._buffer.row), self.size + most)
-            self._buffer = layout.Buffer(*(layout.grown(a, capacity) for a in self._buffer))
+            for name in layout.Buffer._fields:
+                longer = layout.grown(getattr(self._buffer, name), capacity)
+                self._buffer = self._buffer._replace(**{name: longer})
         if self.decided + most > len(self._decided.node):
             self._more_decided(max(2 * len(self._decided.node), self.decided + most))
 

@@ -60,7 +60,7 @@ def test_an_aggregate_runs_in_an_engine(name: str) -> None:
 
 @pytest.mark.parametrize(("condition", "instead"), [
     ("string_agg(DISTINCT A.s, ',') > 'a'", "ORDER BY"), ("product(DISTINCT A.v) > 1", "ORDER BY"),
-    ("string_agg(CLASSIFIER(), '') = 'AA'", "count the rows of a variable by count"), ("kurtosis(PREV(v)) > 1", ""),
+    ("string_agg(CLASSIFIER(), '') = 'AA'", "write it by"), ("kurtosis(PREV(v)) > 1", ""),
 ])  # fmt: skip
 def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, instead: str) -> None:
     with pytest.raises((NoKernel, QueryError)) as refused:
@@ -71,9 +71,8 @@ def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, inst
 @pytest.mark.parametrize(("condition", "wanted"), [
     ("v > median(A.v)", Wanted.BETWEEN), ("v > quantile_disc(A.v, 0.5)", Wanted.AT), ("s = mode(A.s)", Wanted.MODE),
     ("v > mad(A.v)", Wanted.MAD), ("q > approx_count_distinct(A.s)", Wanted.ESTIMATE),
-    ("v > entropy(A.v)", Wanted.LIST),
-    ("v > skewness(A.v)", Wanted.SKEWNESS), ("v > kurtosis(A.q)", Wanted.KURTOSIS),
-    ("v > kurtosis_pop(A.v)", Wanted.KURTOSIS_POP),
+    ("v > entropy(A.v)", Wanted.LIST), ("v > skewness(A.v)", Wanted.SKEWNESS),
+    ("v > kurtosis(A.q)", Wanted.KURTOSIS), ("v > kurtosis_pop(A.v)", Wanted.KURTOSIS_POP),
 ])  # fmt: skip
 def test_what_walks_find(condition: str, wanted: Wanted) -> None:
     assert [walk.wanted for walk in program_of(condition).walks] == [wanted]

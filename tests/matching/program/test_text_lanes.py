@@ -189,7 +189,7 @@ def test_dates_that_do_not_end_stay_what_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("condition", "expected"),
-    [("sum(A.h) > 2", [[1, 2], [3, 4]]), ("fsum(A.i) >= i", [[1, 2]]), ("min(A.h) < h", [[0, 1], [2, 3]])],
+    [("sum(A.h) > 2", [[1, 2], [3, 4]]), ("fsum(A.i) >= i", [[1, 2], [3, 4]]), ("min(A.h) < h", [[0, 1], [2, 3]])],
 )
 def test_what_has_no_exact_lane_is_asked_of_duckdb(condition: str, expected: list[list[int]]) -> None:
     """Before: these ran through the reference."""
