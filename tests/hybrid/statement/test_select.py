@@ -399,7 +399,7 @@ def test_a_list_of_values_may_be_long(items: str) -> None:
         ),
         ("PATTERN (A B+) DEFINE B AS v > A.v", "engine      run lists"),
         ("PATTERN (A B) SELECTION SKIP TILL NEXT MATCH", "engine      graph of runs"),
-        ("PATTERN (A $) SELECTION SKIP TILL ANY MATCH", "engine      reference matcher: anchors under"),
+        ("PATTERN (A $) SELECTION SKIP TILL ANY MATCH", "engine      reference matcher: an anchor under"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")
