@@ -60,7 +60,7 @@ def test_an_aggregate_runs_in_an_engine(name: str) -> None:
 
 @pytest.mark.parametrize(("condition", "instead"), [
     ("string_agg(DISTINCT A.s, ',') > 'a'", "ORDER BY"), ("product(DISTINCT A.v) > 1", "ORDER BY"),
-    ("string_agg(CLASSIFIER(), '') = 'AA'", "write it by"), ("kurtosis(PREV(v)) > 1", ""),
+    ("string_agg(CLASSIFIER(), '') = 'AA'", "count the rows of a variable by count"), ("kurtosis(PREV(v)) > 1", ""),
 ])  # fmt: skip
 def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, instead: str) -> None:
     with pytest.raises((NoKernel, QueryError)) as refused:
