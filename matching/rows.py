@@ -76,7 +76,7 @@ class Rows:
         self.forget_at = KEYS_MIN
         self._tenants: list[Tenant] = []
         #: expressions computed together, their values for this block, and their positions for each tenant
-        self._joint: dict[_Joint, RowValues] = {}
+        self._joint: dict[_Joint, RowValues] | None = {}  # None: to be made
         self._attempts: dict[_Joint, Attempt] = {}
         self._places: dict[int, tuple[tuple[_Joint, int], ...]] = {}
 
@@ -134,10 +134,13 @@ class Rows:
         self._before = max((t.needs.before for t in self._tenants), default=0)
         self._behind = max((t.needs.behind for t in self._tenants), default=0)
         self._reach = max((t.needs.reach for t in self._tenants), default=0)
-        self._join()
+        self._joint = None
 
-    def _join(self) -> None:
-        """Combines the expressions that have the same values for several tenants."""
+    def _join(self) -> dict[_Joint, RowValues]:
+        """Combines the expressions that have the same values for several tenants, once after these have changed: a
+        thousand may come one after the other."""
+        if self._joint is not None:
+            return self._joint
         joint: dict[_Joint, dict[Expression, int]] = {}
         codes: dict[_Joint, Codes] = {}
         self._places, self._attempts = {}, {}
@@ -155,6 +158,7 @@ class Rows:
             self._places[id(tenant)] = tuple(places)
         settings = self._tenants[0].values.settings if self._tenants else ()  # live queries have no connection
         self._joint = {key: RowValues(tuple(known), codes.get(key), settings) for key, known in joint.items()}
+        return self._joint
 
     def take_runs(self) -> bool:
         """Expects rows that come key by key from now on, each in the total order, with a `restart` between some keys.
@@ -240,12 +244,13 @@ class Rows:
         """Returns the values of the tenant's expressions for the rows of the block."""
         if len(self._tenants) == 1:
             return tenant.values.attempt(self.store, self.block)
+        joint = self._join()
         values: list[Values] = []
         failing: list[np.ndarray | None] = []
         for key, index in self._places[id(tenant)]:
             found = self._attempts.get(key)
             if found is None:
-                found = self._attempts[key] = self._joint[key].attempt(self.store, self.block)
+                found = self._attempts[key] = joint[key].attempt(self.store, self.block)
             values.append(found[0][index])
             failing.append(found[1][index])
         return values, failing
@@ -315,7 +320,7 @@ class Rows:
         for tenant in tenants:
             tenant.floor = int(np.count_nonzero(keep[: tenant.floor]))
         if any(floors):
-            self._join()
+            self._joint = None
         ids = self._here()
         moved = store.compact(ids, keep)
         for tenant in tenants:
@@ -451,7 +456,7 @@ class Rows:
         """Completes a restore: rows, keys and all matchers have been put in from snapshots."""
         self.began = True
         self._serial = max((tenant.serial for tenant in self._tenants), default=-1) + 1
-        self._join()
+        self._joint = None
         self.compact_at = 2 * self._size() + SLACK
         self.forget_at = KEYS_MIN
 

@@ -79,7 +79,7 @@ class Merging:
         self._readers: dict[int, LayerReads] = {}
         self._begins: dict[int, int] = {}
         self._schema = pa.schema([])
-        self._sieves: dict[int, Sieve] = {}
+        self._sieves: dict[int, Sieve] | None = {}  # None: to be made
         self._held: list[MergedRows] = []
         self._step = 0
         self._count = 0  # rows that have been handed on
@@ -115,9 +115,17 @@ class Merging:
     def _look_again(self) -> None:
         readers = list(self._readers.values())
         self._schema = pa.schema(list(dict.fromkeys(field for reader in readers for field in reader.fields)))
-        kinds = set.intersection(*(set(reader.sieves) for reader in readers)) if readers else set()
-        conditions = {kind: dict.fromkeys(c for reader in readers for c in reader.sieves[kind]) for kind in kinds}
-        self._sieves = {kind: Sieve(of_kind, self._settings) for kind, of_kind in conditions.items()}
+        self._sieves = None
+
+    def _met(self, kind: int, columns: Mapping[str, pa.Array], n: int) -> Int64Array | None:
+        """Returns the indices of those of n rows of a kind to keep, None: all. What layers ask is combined once after
+        these have changed: many may come one after the other."""
+        if self._sieves is None:
+            readers = list(self._readers.values())
+            kinds = set.intersection(*(set(reader.sieves) for reader in readers)) if readers else set()
+            conditions = {of: dict.fromkeys(c for reader in readers for c in reader.sieves[of]) for of in kinds}
+            self._sieves = {of: Sieve(of_kind, self._settings) for of, of_kind in conditions.items()}
+        return self._sieves[kind].met(columns, n) if kind in self._sieves else None
 
     # ---- rows
 
@@ -206,7 +214,7 @@ class Merging:
             batch = self._own(batch)
         if batch is not None and len(batch) and self._with_events:
             columns = dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True))
-            if 0 in self._sieves and (met := self._sieves[0].met(columns, len(batch))) is not None:
+            if (met := self._met(0, columns, len(batch))) is not None:
                 names = [name for name in columns if name in _PLACE or schema.get_field_index(name) >= 0]
                 batch = replace(batch, columns=batch.columns.select(names)).take(met)
                 columns = dict(zip(names, batch.columns.columns, strict=True))
@@ -229,7 +237,7 @@ class Merging:
             read[self._time] = "#t1"
             made = {name: _array(rows.column(of)) for name, of in read.items()
                     if name in _PLACE or schema.get_field_index(name) >= 0}  # fmt: skip
-            if kind in self._sieves and (met := self._sieves[kind].met(made, len(some))) is not None:
+            if (met := self._met(kind, made, len(some))) is not None:
                 made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
             n, first = len(some), self.members.next
             if not n:
