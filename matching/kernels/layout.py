@@ -54,7 +54,7 @@ class Counters(IntEnum):
 
 
 class AskedArrays(NamedTuple):
-    """The answers that are known; those of matching.answers.Answers, see matching.kernels.asking."""
+    """The answers of DuckDB that are known (matching.answers.Answers); matching.kernels.asking reads them."""
 
     asked_keys: np.ndarray
     asked_values: np.ndarray
@@ -63,11 +63,10 @@ class AskedArrays(NamedTuple):
 
 
 class WalkArrays(NamedTuple):
-    """What conditions that walk over the rows of a run read and find; see matching.kernels.walks. The first one:
-    per feature its place among the values that are kept of rows, -1 none."""
+    """The tables of conditions that walk over the rows of a run (matching.kernels.walks)."""
 
-    kept_of: np.ndarray
-    walks: np.ndarray
+    kept_of: np.ndarray  # per feature its place among the values that are kept of rows, -1 none
+    walks: np.ndarray  # (walks, 7): see matching.kernels.walks
     walks_f: np.ndarray  # their fractions
     at: np.ndarray
     at_f: np.ndarray  # the same memory as float64

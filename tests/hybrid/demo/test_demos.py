@@ -70,7 +70,7 @@ def test_stock_up_to_a_day_is_what_a_watch_had_found_by_then(tmp_path: Path) -> 
 
 @cache
 def played(scenario: Callable[..., Scenario], seed: int, interleaving: int) -> ScenarioResult:
-    """What comes of a scenario, which the tests of its rows and of its picture look at."""
+    """Returns the result of a scenario, for the tests of its rows and of its picture."""
     return play(scenario(seed, SIZES[scenario], interleaving=interleaving))
 
 

@@ -1,4 +1,4 @@
-"""What walks find of the values of a run is what DuckDB finds, to the last bit."""
+"""Walks find what DuckDB finds of the values of a run, to the last bit."""
 
 from __future__ import annotations
 
