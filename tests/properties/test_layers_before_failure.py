@@ -51,8 +51,8 @@ def dense(one: Hierarchy) -> Hierarchy:
 
 
 def failing(draw: st.DrawFn, one: Hierarchy) -> tuple[str, str]:
-    """Draws the kind of a failure, and a statement that has it from some event on: in a condition on an event or on what
-    a match has so far, or in a measure of a match that ends with an event, in any layer."""
+    """Draws the kind of a failure, and a statement that has it from some event on: in a condition on an event or on
+    what a match has so far, or in a measure of a match that ends with an event, in any layer."""
     event = draw(st.integers(len(one.events) // 3, len(one.events) - 1))
     kinds = {
         "a condition on an event": (r"(?=s = ')", f"i = {event}", "{} = 1 AND "),
