@@ -157,10 +157,11 @@ def of_database(run: Callable[[hybrid.Database], object], rows_max: int | None =
     return scene
 
 
-def pushing(archived: bool) -> Callable[..., Scene]:
-    """Returns a case: one push of all rows, for a live query."""
+def pushing(archived: bool, text: str = "", most: int | None = None) -> Callable[..., Scene]:
+    """Returns a case: one push of all rows, at most so many, for a live query."""
 
     def scene(rows: int, place: Path) -> Scene:
+        rows = min(rows, most or rows)
         table, keeps = ticks(rows), []
 
         def fresh() -> None:
@@ -171,7 +172,7 @@ def pushing(archived: bool) -> Callable[..., Scene]:
             if not archived:
                 columns = {"ts": "TIMESTAMP", "symbol": "VARCHAR", "price": "DOUBLE", "volume": "BIGINT"}
                 db.create_stream("ticks", columns, time="ts", key="symbol")
-            db.watch(query())
+            db.watch(text or query())
             keeps.append(db)
 
         def works() -> None:
@@ -265,6 +266,11 @@ CASES: dict[str, Callable[[int, Path], Scene]] = {
     "watch with the past": of_database(lambda db: db.watch(FALLS, start="2000-01-01")),
     "push in memory": pushing(archived=False),
     "push": pushing(archived=True),
+    "push to a slow query": pushing(
+        archived=True, most=1_000_000,
+        text=query("A B* C", "A AS price > 50, B AS price < A.price, C AS price > 99.9", by="",
+                   measures="MEASURES string_agg(B.symbol) AS s", select="WITHIN INTERVAL 1 SECOND SELECTION SKIP TILL NEXT MATCH"),
+    ),
     "archive compact": of_archive("compact", "--all"),
     "archive verify": of_archive("verify", "--deep"),
     "archive search": of_archive("search", FALLS, "-o", "DIR/found.csv"),

@@ -46,6 +46,7 @@ class Clocks:
         now_s = time.monotonic() if now_s is None else now_s
         wall_us = time.time_ns() // 1000 if wall_us is None else wall_us
         paced = [s for s in self._flow.streams.values() if s.pace.ticks and not s.live.driven and not s.ended]
+        paced = [s for s in paced if s.owed is None]  # else owed events would come behind the watermark
         trouble = self.steady.look(wall_us, boot_s) if paced else []
         for stream in paced:
             trouble += self.steady.confirm(stream.live.newest_us if stream.news else None)

@@ -226,13 +226,13 @@ class Database:
         for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.full:
                 alerts.make_room()  # without the lock, which the fetching thread may need
-        with of_rows(f"pushing to {stream}:", data), self._lock, Deferred():
+        with of_rows(f"pushing to {stream}:", data), self._parts.changing():
             state = self._opened.fed_stream(stream)
             if source == FILES:
                 raise DataError(f"{FILES} is the source of archived files", "give this source another name")
             self._parts.pushers.add(threading.get_ident())
             ceiling_us, said = self._clocks.ceiling(state)
-            taken, trouble = self._flow.take(state, data, source, offset, ceiling_us)
+            taken, trouble = self._flow.take(state, data, source, offset, ceiling_us, in_parts=True)
             trouble += said + self._parts.warned_beside() + self._checkpoints.take_if_due()
             for message in trouble:
                 warn(message)
@@ -242,7 +242,7 @@ class Database:
         """Marks the records of a source up to an offset as processed, although they gave no event: they are dropped if
         they come again. After a crash the offset is known from the log, a checkpoint, or a later event of the source.
         Raises DataError."""
-        with self._lock, Deferred():
+        with self._parts.changing():
             state = self._opened.fed_stream(stream)
             if offset >= state.live.offsets.get(source, 0):
                 state.kept.skip(source, offset)
@@ -312,7 +312,7 @@ class Database:
     def advance(self, stream: str, time: Any) -> None:
         """Raises the stream's watermark to `time` ("2024-01-02 10:00", a datetime, microseconds) without events: later
         events before it are late. None ends the stream. Raises DataError."""
-        with self._lock, Deferred():
+        with self._parts.changing():
             state = self._opened.fed_stream(stream)
             self._parts.pushers.add(threading.get_ident())
             t_us = None if time is None else instant_us(time, "the time to advance to")
@@ -338,7 +338,7 @@ class Database:
             nonlocal far
             far = now
 
-        with shown(lambda: far), self._lock, Deferred():
+        with shown(lambda: far), self._parts.changing():
             state = self._opened.fed_stream(stream)
             to_us = clock.time_ns() // 1000 if to is None else instant_us(to, "the time to rewind to")
             streams.check_rewind(self._flow, state)
@@ -364,7 +364,7 @@ class Database:
         event, so that lateness does not depend on arrival order; with `idle` the wait is bounded. `streams()` lists the
         sources it waits for. Takes a checkpoint if queries have names: a replay from the previous one would not wait
         for these sources."""
-        with self._lock, Deferred():
+        with self._parts.changing():
             state = self._opened.fed_stream(stream)
             new = streams.expect(state, sources)
         if new and self._flow.named:
@@ -372,7 +372,7 @@ class Database:
 
     def leave(self, stream: str, source: str) -> None:
         """Stops a source from holding the watermark back, since no more events are expected from it."""
-        with self._lock, Deferred():
+        with self._parts.changing():
             state = self._opened.fed_stream(stream)
             trouble = streams.leave(self._flow, state, source)
         for message in trouble:
@@ -391,7 +391,7 @@ class Database:
         """Sets the load shedding of a running query, see `watch`; None ends it and readmits all keys. Raises DataError
         if that needs events that are no longer kept, and QueryError."""
         check_is_shed(shed)
-        with self._lock, Deferred():
+        with self._parts.changing():
             self._queries.shed(alerts, shed)
             self._parts.wind()
 
@@ -479,12 +479,14 @@ class Database:
                 hint = "watch the rows from now on, or db.backtest the past"
                 raise not_supported("into= with start=", text, hint)
             with self._lock:
+                self._parts.settle()
                 if asked is None or self._queries.named(asked) is None:
                     past = self._queries.past(text, chosen, given, evidence, from_us, shed, sharing)
             if past is not None:
                 with shown(past.far):
                     past.read()  # without the lock: these events no longer change
         with self._lock:
+            self._parts.settle()
             running = None if asked is None else self._queries.named(asked)
             if running is not None:
                 running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max
@@ -618,7 +620,7 @@ class Database:
         if sharing is not None:
             check_sharing(sharing, text)
         text = text if params is None else filled(text, params)
-        with shown(lambda: Far("replaying events for the new version")), self._lock, Deferred():
+        with shown(lambda: Far("replaying events for the new version")), self._parts.changing():
             old, query, whole = self._queries.replace(alerts, text, tables or {}, evidence, fresh, sharing)
             self._parts.wind()
             if query.asked is not None:
@@ -650,8 +652,9 @@ class Database:
     def reached(self, stream: str) -> Reached:
         """Returns the offsets, the watermark and the newest time of a stream. Raises DataError."""
         with self._lock:
-            live = self._opened.stream(stream).live
-            return Reached(live.offsets, live.watermark_us, live.newest_us)
+            state = self._opened.stream(stream)
+            live = state.live
+            return Reached(state.offsets, live.watermark_us, live.newest_us)
 
     def sql(
         self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, params: Params = None,

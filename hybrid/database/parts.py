@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -210,12 +211,25 @@ class DatabaseParts:
         self.abandon()
         self.opened.release()  # else the child would keep the parent's write lock after the parent's end
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Holds the lock and defers Ctrl-C, after the queries have got what they are owed. Raises KeyboardInterrupt,
+        before the block, if a Ctrl-C ends that."""
+        with self.opened.lock, Deferred():
+            self.flow.settle()
+            yield
+
+    def settle(self) -> None:
+        """Passes on what pushes owe the queries. The caller holds the lock."""
+        with Deferred():
+            self.flow.settle()
+
     # ---- streams
 
     def create_stream(self, schema: Schema, pace: Pace, given: Mapping[str, Any]) -> list[str]:
         """Creates a stream, or changes one that exists: adds columns and applies the settings of `alter_stream` that
         are given. Returns a description of each changed setting. Raises DataError."""
-        with self.opened.lock, Deferred():
+        with self.changing():
             self.opened.check_writes("create a stream")
             existing = self.flow.streams.get(schema.name.lower())
             if existing is None and (pattern := self.opened.patterns.get(schema.name.lower())) is not None:
@@ -231,7 +245,7 @@ class DatabaseParts:
 
     def drop_stream(self, name: str) -> None:
         """Removes a stream; see Database.drop_stream."""
-        with self.opened.lock, Deferred():
+        with self.changing():
             self.opened.check_writes("drop a stream")
             stream = self.opened.stream(name)
             streams.check_drop(self.opened, self.flow, stream)
@@ -253,7 +267,7 @@ class DatabaseParts:
 
     def alter_stream(self, name: str, changed: Mapping[str, Any]) -> list[str]:
         """Changes settings of a stream; see Database.alter_stream."""
-        with self.opened.lock, Deferred():
+        with self.changing():
             self.opened.check_writes("change a stream")
             said = streams.alter(self.flow, self.opened.stream(name), changed)
             self.wind()
@@ -282,7 +296,8 @@ class DatabaseParts:
         with self.opened.lock, Deferred():
             if self.opened.closed:
                 return
-            trouble = self.clocks.look(now_s, wall_us)
+            trouble = self.flow.settle_some()
+            trouble += self.clocks.look(now_s, wall_us)
             trouble += self.warned_beside() + self.checkpoints.take_if_due()
         for message in trouble:
             warn(message)

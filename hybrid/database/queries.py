@@ -117,6 +117,7 @@ class Queries:
 
         def close() -> None:
             with self._opened.lock, Deferred():
+                self._flow.settle()
                 self.stop(query)
 
         return Alerts(
@@ -323,8 +324,10 @@ class Queries:
                 guarded(query, LiveQuery.settle)
 
     def catch_up(self, query: LiveQuery, seconds: float | None = None) -> None:
-        """Waits until no history is being read for a query, at most `seconds`."""
+        """Waits until a query has got all pushed events and no history is being read for it, at most `seconds`."""
         until_s = None if seconds is None else time.monotonic() + seconds
+        with self._opened.lock, Deferred():
+            self._flow.settle(until_s)
         while query.asking is not None and (running := query.asking.running) is not None:
             wait([running], None if until_s is None else max(0.0, until_s - time.monotonic()))
             if not running.done():

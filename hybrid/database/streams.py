@@ -159,7 +159,7 @@ def described(stream: Stream) -> dict[str, Any]:
         "watermark": show_us(live.watermark_us),
         "ended": live.ended,
         "events": stream.kept.last_seq + 1,
-        "offsets": live.offsets,
+        "offsets": stream.offsets,
         "expected": list(live.expected),
         "held_by": stream.held_by(),
         "accepted": live.accepted_count,

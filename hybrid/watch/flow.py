@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from archive.interrupts import is_interrupted
+from archive.interrupts import is_interrupted, raise_waiting
 from hybrid.rows.faults import Interrupted
 from hybrid.rows.words import counted
 from hybrid.watch.alerts import Alerts
@@ -22,7 +22,13 @@ from live.stream import Arrival, LiveStream
 from matching.batch import EventBatch, Int64Array
 from matching.budget import Budget
 from matching.hierarchy.searches import Searches
-from query.errors import DataError, first_line
+from query.errors import DataError, first_line, warn
+
+#: A push of more events reaches the queries in parts, the first of so many, the others of at least so many
+#: and about so many seconds: a Ctrl-C comes through between two of them.
+PART_ROWS = 16_384
+PART_LEAST = 1000
+PART_SECONDS = 0.25
 
 
 class Flow:
@@ -69,11 +75,12 @@ class Flow:
 
     def take(
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,
-        ceiling_us: int | None = None,
+        ceiling_us: int | None = None, in_parts: bool = False,
     ) -> tuple[int, list[str]]:
         """Accepts events into a stream and passes them to the queries that read it. Returns the number of new events,
-        and archive failures. ceiling_us: later events are refused. Raises DataError for invalid events and for a log
-        that cannot be written; nothing has changed then."""
+        and archive failures. ceiling_us: later events are refused. in_parts: a Ctrl-C ends it between two parts of many
+        events, and the stream owes the queries the rest. Raises DataError for invalid events and for a log that cannot
+        be written; nothing has changed then."""
         before, last_seq = state.live.to_dict(), state.kept.last_seq
         trouble: list[str] = []
         try:
@@ -88,7 +95,10 @@ class Flow:
                     raise
                 # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, archiving failed: {error}")
-            return len(arrival.batch), trouble + self._given(state, arrival, source)
+            if in_parts and len(arrival.batch) > PART_ROWS:
+                state.owe(arrival, source, time.monotonic(), before)
+                return len(arrival.batch), trouble + self._give_owed(state)
+            return len(arrival.batch), trouble + self._given(state, arrival, source, time.monotonic())
         except BaseException as error:
             if state.kept.last_seq == last_seq:
                 state.live = LiveStream.from_dict(state.schema, before)  # nothing was accepted
@@ -96,11 +106,42 @@ class Flow:
                 self._interrupt(state, error)
             raise
 
-    def _given(self, state: Stream, arrival: Arrival, source: str) -> list[str]:
-        """Passes newly accepted events on. Returns warnings."""
+    def settle(self, until_s: float | None = None) -> None:
+        """Passes on what pushes owe that a Ctrl-C has ended; before anything else happens to a stream or its queries.
+        until_s: by time.monotonic, when it stops between two parts. Raises KeyboardInterrupt if a Ctrl-C waits."""
+        for state in [s for s in self.streams.values() if s.owed is not None]:
+            for message in self._give_owed(state, until_s):
+                warn(message)
+            raise_waiting()
+
+    def settle_some(self) -> list[str]:
+        """Passes on one part of what each stream owes. Returns warnings."""
+        return [said for s in self.streams.values() if s.owed is not None for said in self._give_owed(s, 0.0)]
+
+    def _give_owed(self, state: Stream, until_s: float | None = None) -> list[str]:
+        """Passes on owed events in parts until a Ctrl-C waits, or until_s. Returns warnings."""
+        trouble: list[str] = []
+        rows = PART_ROWS
+        while state.owed is not None and not is_interrupted():
+            begun_s = time.monotonic()
+            owed = state.owed
+            try:
+                trouble += self._given(state, state.pay(rows), owed.source, owed.heard_s)
+            except BaseException as error:
+                self._interrupt(state, error)
+                raise
+            now_s = time.monotonic()
+            share = PART_SECONDS / max(now_s - begun_s, 1e-3)
+            rows = max(PART_LEAST, min(2 * rows, int(rows * share)))
+            if until_s is not None and now_s >= until_s:
+                break
+        return trouble
+
+    def _given(self, state: Stream, arrival: Arrival, source: str, heard_s: float) -> list[str]:
+        """Passes newly accepted events on. heard_s: when they came, by time.monotonic. Returns warnings."""
         trouble: list[str] = []
         with self._whole(state, trouble):
-            state.hear(source, time.monotonic())
+            state.hear(source, heard_s)
             state.lately.add(len(arrival.batch), int(arrival.late.sum()))
             try:
                 if len(arrival.batch):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.times import show_us
 from hybrid.watch.declaration import TABLE, UNPACED, Pace, read_declaration, write_declaration
 from hybrid.watch.late import LateEvents, LateShare
-from live.stream import LiveStream
+from live.stream import Arrival, LiveStream
+from live.watermark import BoolArray
+from matching.batch import EventBatch
 from matching.feed import Feed
 from query.errors import warn
 from query.schema import Schema
@@ -26,6 +29,17 @@ if TYPE_CHECKING:
 
 #: In the directory of a stream during a rewind.
 REWIND = "rewind.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """Events of one push, and which of them are late, that `Stream.kept` has and `Stream.live` has not taken yet.
+    heard_s: when they came, of a monotonic clock."""
+
+    batch: EventBatch
+    late: BoolArray
+    source: str
+    heard_s: float
 
 
 @dataclass(slots=True)
@@ -50,6 +64,7 @@ class Stream:
     anchor_us: tuple[int, int] | None = None
     #: True if the last `save` has failed.
     unsaved: bool = False
+    owed: Owed | None = None
 
     @property
     def watermark_us(self) -> int | None:
@@ -58,6 +73,28 @@ class Stream:
     @property
     def ended(self) -> bool:
         return self.live.ended
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Returns the next expected offset of each source, after the owed events."""
+        owed = self.owed
+        return self.live.offsets if owed is None else {**self.live.offsets, owed.source: int(owed.batch.offset[-1]) + 1}
+
+    def owe(self, arrival: Arrival, source: str, heard_s: float, before: Mapping[str, Any]) -> None:
+        """Owes an arrival, whose events `kept` has. before: the state of `live` before it, where it stands again, as
+        after a crash between the two."""
+        live, owed = LiveStream.from_dict(self.schema, before), Owed(arrival.batch, arrival.late, source, heard_s)
+        live.duplicate_count = self.live.duplicate_count
+        self.live, self.owed = live, owed  # both or none
+
+    def pay(self, rows: int) -> Arrival:
+        """Takes the first owed events, at most so many, into `live`. Returns them."""
+        owed = self.owed
+        assert owed is not None
+        n = len(owed.batch)
+        part = self.live.replay(owed.batch.slice(0, min(rows, n)), owed.late[:rows])
+        self.owed = None if rows >= n else replace(owed, batch=owed.batch.slice(rows, n), late=owed.late[rows:])
+        return part
 
     @property
     def on_time_count(self) -> int:

@@ -55,6 +55,14 @@ def wanted(place: Path | None) -> Session:
         return undisturbed(fresh(place))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parts() -> Iterator[None]:
+    """A push reaches the queries in two parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hybrid.watch.flow.PART_ROWS", 5)
+        yield
+
+
 def fresh(place: Path | None) -> Path | None:
     if place is None:
         return None

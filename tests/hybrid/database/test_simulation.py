@@ -1,5 +1,5 @@
-"""A stream in bad weather, by a seed: late events, redeliveries, bursts, silent sources, crashes, in any order; what
-the live queries say is what the reference says of the events that were on time.
+"""A stream in bad weather, by a seed: late events, redeliveries, bursts, Ctrl-C, silent sources, crashes, in any order;
+what the live queries say is what the reference says of the events that were on time.
 
 One line replays a failure: SEED=17 python -m pytest tests/hybrid/database/test_simulation.py"""
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 
 from hybrid.database.database import Database
 from hybrid.rows.evidence import of_matches
+from hybrid.watch.stream import Stream
+from live.stream import Arrival
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from matching.ordering import sort_events
@@ -90,6 +93,17 @@ def test_bad_weather(
     rng = np.random.default_rng(seed)
     now = [1000.0]
     monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("hybrid.watch.flow.PART_ROWS", 3)
+    monkeypatch.setattr("hybrid.watch.flow.PART_LEAST", 3)
+    pay, impatient = Stream.pay, [0]
+
+    def interrupted(stream: Stream, rows: int) -> Arrival:
+        impatient[0] -= 1
+        if impatient[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return pay(stream, rows)
+
+    monkeypatch.setattr(Stream, "pay", interrupted)
     weather, seen = Weather(), Counter[str]()
     sent: dict[str, list[tuple[int, str, int]]] = {name: [] for name in "xyz"[: rng.integers(1, 4)]}
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in QUERIES}
@@ -109,6 +123,7 @@ def test_bad_weather(
                 seen["all silent"] += 1
                 continue
             case "tick":
+                _fetch(alerts, found)  # else the clock waits for what a push still owes
                 weather.look(now[0])
                 db.tick()
                 continue
@@ -136,7 +151,14 @@ def test_bad_weather(
                     sent[source].append((max(0, event_time - back), key, value))
         rows = [{"ts": START + dt.timedelta(seconds=t), "k": k, "v": v} for t, k, v in sent[source][first:]]
         if rows:
-            db.push("t", rows, source, first)
+            impatient[0] = int(rng.integers(0, 5))
+            try:
+                db.push("t", rows, source, first)
+            except KeyboardInterrupt:
+                seen["Ctrl-C"] += 1
+                if db.streams()["t"]["offsets"].get(source, 0) < first + len(rows):  # it came while the last was settled
+                    db.push("t", rows, source, first)
+            impatient[0] = 0
             for i, (t, k, v) in enumerate(sent[source][first:]):
                 weather.come(source, first + i, t, k, v)
             weather.heard[source] = now[0]
