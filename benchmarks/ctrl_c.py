@@ -269,7 +269,8 @@ CASES: dict[str, Callable[[int, Path], Scene]] = {
     "push to a slow query": pushing(
         archived=True, most=1_000_000,
         text=query("A B* C", "A AS price > 50, B AS price < A.price, C AS price > 99.9", by="",
-                   measures="MEASURES string_agg(B.symbol) AS s", select="WITHIN INTERVAL 1 SECOND SELECTION SKIP TILL NEXT MATCH"),
+                   measures="MEASURES string_agg(B.symbol) AS s",
+                   select="WITHIN INTERVAL 1 SECOND SELECTION SKIP TILL NEXT MATCH"),
     ),
     "archive compact": of_archive("compact", "--all"),
     "archive verify": of_archive("verify", "--deep"),

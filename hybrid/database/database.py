@@ -478,15 +478,13 @@ class Database:
             if into is not None:
                 hint = "watch the rows from now on, or db.backtest the past"
                 raise not_supported("into= with start=", text, hint)
-            with self._lock:
-                self._parts.settle()
+            with self._parts.settled():
                 if asked is None or self._queries.named(asked) is None:
                     past = self._queries.past(text, chosen, given, evidence, from_us, shed, sharing)
             if past is not None:
                 with shown(past.far):
                     past.read()  # without the lock: these events no longer change
-        with self._lock:
-            self._parts.settle()
+        with self._parts.settled():
             running = None if asked is None else self._queries.named(asked)
             if running is not None:
                 running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max

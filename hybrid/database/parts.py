@@ -212,17 +212,19 @@ class DatabaseParts:
         self.opened.release()  # else the child would keep the parent's write lock after the parent's end
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Holds the lock and defers Ctrl-C, after the queries have got what they are owed. Raises KeyboardInterrupt,
-        before the block, if a Ctrl-C ends that."""
-        with self.opened.lock, Deferred():
-            self.flow.settle()
+    def settled(self) -> Iterator[None]:
+        """Holds the lock, after the queries have got what pushes owe them. Raises KeyboardInterrupt, before the block,
+        if a Ctrl-C ends that."""
+        with self.opened.lock:
+            with Deferred():
+                self.flow.settle()
             yield
 
-    def settle(self) -> None:
-        """Passes on what pushes owe the queries. The caller holds the lock."""
-        with Deferred():
-            self.flow.settle()
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Like `settled`, and defers Ctrl-C to the end of the block."""
+        with self.settled(), Deferred():
+            yield
 
     # ---- streams
 

@@ -156,7 +156,7 @@ def test_bad_weather(
                 db.push("t", rows, source, first)
             except KeyboardInterrupt:
                 seen["Ctrl-C"] += 1
-                if db.streams()["t"]["offsets"].get(source, 0) < first + len(rows):  # it came while the last was settled
+                if db.streams()["t"]["offsets"].get(source, 0) < first + len(rows):  # the last one still owed events
                     db.push("t", rows, source, first)
             impatient[0] = 0
             for i, (t, k, v) in enumerate(sent[source][first:]):
