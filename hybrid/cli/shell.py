@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid.cli.given import with_file_hints
 from hybrid.cli.output import say
-from query.errors import Error, QueryError
+from query.errors import Error, QueryError, nearest
 
 if TYPE_CHECKING:
     from hybrid.rows.result import Result
@@ -25,6 +25,7 @@ WORDS = (
     "STRICT", "PREV", "CLASSIFIER()", "MATCH_NUMBER()", "JOIN", "HISTORY", "OF", "OVER", "ON", "CREATE", "DROP",
     "REPLACE", "MERGE", "EXPLAIN",
 )  # fmt: skip
+COMMANDS = (".tables", ".help", ".quit")
 HELP = """A statement ends with a semicolon. EXPLAIN before one shows its plan.
 .tables        tables and streams, with their columns
 .help          this text
@@ -121,7 +122,7 @@ def _open(text: str) -> bool:
 def _told(command: str, tables: Callable[[], dict[str, list[str]]]) -> str:
     if command == ".tables":
         return "\n".join(f"{name} ({', '.join(columns)})" for name, columns in tables().items()) or "no tables"
-    return HELP if command == ".help" else f"there is no {command}: .help has all commands"
+    return HELP if command == ".help" else f"there is no {command}; {nearest(command, COMMANDS)}"
 
 
 # ---- people
@@ -180,13 +181,16 @@ def _history_file() -> Path:
 
 
 def completer(tables: Callable[[], dict[str, list[str]]]) -> Callable[[str, int], str | None]:
-    """Returns readline's completer: tables, columns, and words of the language in the case that was begun."""
+    """Returns readline's completer: tables, columns, commands, and words of the language in the case that was begun."""
 
     def complete(text: str, state: int) -> str | None:
         named = tables()
+        known: Sequence[str]
         prefix, _, begun = text.rpartition(".")
         columns = [c for of in named.values() for c in of]
-        if prefix:
+        if text.startswith("."):
+            prefix, known, begun = "", COMMANDS, text
+        elif prefix:
             known = named.get(prefix, columns)
         else:
             words = [w.lower() for w in WORDS] if text[:1].islower() else WORDS

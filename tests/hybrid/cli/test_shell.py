@@ -87,7 +87,7 @@ def test_a_pipe_goes_on_after_an_error_and_ends_with_its_code(tmp_path: Path) ->
     assert "error[HQ" in err
     assert "low\n---\n  2\n1 row\nticks (ts, price)\n" in out
     assert "pattern     A B" in out
-    assert "there is no .what" in out
+    assert "there is no .what; available: .tables, .help, .quit" in out
     assert ran("shell", stdin="SELECT 1 AS x;")[:2] == (0, "x\n-\n1\n1 row\n")
 
 
@@ -142,6 +142,7 @@ def test_completion_knows_tables_columns_and_words() -> None:
     assert all_of("PA") == ["PARTITION", "PATTERN", "PAST"]
     assert all_of("halts.r") == ["halts.reason"]
     assert all_of("m.pr") == ["m.price"]
+    assert all_of(".t") == [".tables"]
 
 
 @pytest.mark.slow
