@@ -36,9 +36,9 @@ EVENTS = Schema(
 OTHERS = Schema(
     "others", (Field("tm", "TIMESTAMP"), Field("i", "INTEGER"), Field("k", "VARCHAR"), Field("s", "VARCHAR")), time="tm"
 )
-#: A stream whose history alone is read.
-PAST = replace(EVENTS, name="past")
-STREAMS = {schema.name: schema for schema in (EVENTS, OTHERS, PAST)}
+STREAMS = {schema.name: schema for schema in (EVENTS, OTHERS)}
+#: With a stream whose history alone is read.
+DECLARED = {**STREAMS, "past": replace(EVENTS, name="past")}
 SELECTIONS = {
     "NEXT": "SKIP TILL NEXT MATCH", "ANY": "SKIP TILL ANY MATCH", "PARTITION": "PARTITION", "STRICT": "STRICT",
 }  # fmt: skip
@@ -92,7 +92,7 @@ def plan_of(text: str) -> Plan:
     return factor_of(text).plan
 
 
-def factor_of(text: str, streams: Mapping[str, Schema] = STREAMS) -> FactorPlan:
+def factor_of(text: str, streams: Mapping[str, Schema] = DECLARED) -> FactorPlan:
     return bind(parse(text), lambda name: streams[name]).factors[-1]
 
 
