@@ -85,6 +85,23 @@ def test_one_that_begins_in_the_past_and_a_new_version(tmp_path: Path) -> None:
         assert [row["b"] for row in newer.fetch().to_pylist()] == [123, 128]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("failing", ["condition", "measure"])
+def test_one_that_fails_gives_what_was_decided_before(failing: str, at_once: bool) -> None:
+    # Before: pushed at once, the row before the failing match was lost.
+    cannot = "CAST(CASE WHEN i > 5 THEN 'x' ELSE '0' END AS INTEGER)"
+    text = TEXT.replace("LAST(ts) AS t", f"LAST(ts) AS t, {cannot} AS n").replace("pl.t, pa.i", "pl.t, pl.n, pa.i")
+    if failing == "condition":
+        text = TEXT.replace("Y AS s = 'y'", f"Y AS s = 'y' AND {cannot} = 0")
+    with declared(hybrid.connect()) as db:
+        alerts = db.watch(text)
+        for rows in [ROWS] if at_once else [[row] for row in ROWS]:
+            db.push("e", rows)
+        assert alerts.fetch().to_pylist() == WANTED[:1]
+        with pytest.raises(hybrid.DataError, match="cannot be computed"):
+            alerts.fetch()
+
+
 def test_a_named_pattern_is_a_box(tmp_path: Path) -> None:
     with declared(hybrid.connect(tmp_path)) as db:
         db.create_pattern("hit", HIT)
