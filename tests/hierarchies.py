@@ -37,6 +37,8 @@ OTHERS = Schema(
     "others", (Field("tm", "TIMESTAMP"), Field("i", "INTEGER"), Field("k", "VARCHAR"), Field("s", "VARCHAR")), time="tm"
 )
 STREAMS = {schema.name: schema for schema in (EVENTS, OTHERS)}
+#: With a stream whose history alone is read.
+DECLARED = {**STREAMS, "past": replace(EVENTS, name="past")}
 SELECTIONS = {
     "NEXT": "SKIP TILL NEXT MATCH", "ANY": "SKIP TILL ANY MATCH", "PARTITION": "PARTITION", "STRICT": "STRICT",
 }  # fmt: skip
@@ -90,24 +92,26 @@ def plan_of(text: str) -> Plan:
     return factor_of(text).plan
 
 
-def factor_of(text: str, streams: Mapping[str, Schema] = STREAMS) -> FactorPlan:
+def factor_of(text: str, streams: Mapping[str, Schema] = DECLARED) -> FactorPlan:
     return bind(parse(text), lambda name: streams[name]).factors[-1]
 
 
 def composed(
     plan: Plan, events: Sequence[Event], begin: int = 0, factor: FactorPlan | None = None,
-    numbers: Sequence[int] | None = None,
+    numbers: Sequence[int] | None = None, past: Sequence[Event] | None = None,
 ) -> list[Composed]:  # fmt: skip
     """Returns the matches by the reference. begin: the first event has this value of `i`, or numbers: the values of
-    all. factor: reads several streams."""
-    values = range(begin, begin + len(events)) if numbers is None else numbers
-    rows: list[dict[str, Any]] = [
-        {"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in zip(values, events, strict=True)
-    ]
+    all. factor: reads several streams. past: what boxes are joined with; None: the events."""
+    rows = _rows(events, range(begin, begin + len(events)) if numbers is None else numbers)
+    history = rows if past is None else _rows(past, range(len(past)))
     if factor is not None:
         members = {member.name: member for member in factor.members}
         rows = [_merged_row(factor, members[e.stream], row) for e, row in zip(events, rows, strict=True)]
-    return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()), _join(rows))
+    return compose(plan, rows, [e.ts_us for e in events], DuckEvaluation(()), _join(history))
+
+
+def _rows(events: Sequence[Event], numbers: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"ts": e.ts_us, "s": e.type, "k": e.key, "i": i} for i, e in zip(numbers, events, strict=True)]
 
 
 def _join(events: Sequence[dict[str, Any]]) -> Join:

@@ -77,13 +77,13 @@ class Queries:
         check_going(plan, streams)
         spill, large, shared = self.memory.spill(), self._opened.large, self._flow.searches
         events: Events
-        if plain(plan):
+        if over_merged(plan):
+            events = InMerged(plan.factors[0], streams, self._flow.merged, spill, shared, from_us)
+        elif plain(plan):
             asked = Purpose.IDENTIFIED if evidence else Purpose.FOUND_AGAIN
             purpose = Purpose.LIVE if into is not None or plan.alert is not None or wanted.histories else asked
             mode = mode_of(sharing) if plan.factors[0].plan.trends is not None else None
             events = InFeed(plan.factors[0], next(iter(streams.values())), spill, shared, from_us, purpose, mode)
-        elif over_merged(plan):
-            events = InMerged(plan.factors[0], streams, self._flow.merged, spill, shared, from_us)
         else:
             events = InChain(plan, streams, wanted.static, spill, from_us, self._opened.access, strategy)
         in_order = into is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from hybrid.join.requests import Asking
 from hybrid.join.strategies import strategy_of
 from hybrid.rows.answer import Answer, answer_of, concat_answers, output_schema
 from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, unfit_of
 from matching.state import as_array, pack, unpack
 from query.plan.joined_rows import pattern_of
 from query.plan.plan import Plan
@@ -50,20 +51,69 @@ class JoinedMatcher:
         self._histories = histories
         self._sources: tuple[str, ...] = ("default",)
         self._save, self._load = save, load
+        self._before_failure: list[Matches] = []
         self.stuck = 0
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
-        return self._found(self._matcher.push(batch), int(batch.ts_us[-1]) if len(batch) else None, False)
+        found = self._of_pattern(lambda: self._matcher.push(batch))
+        return self._found([found], int(batch.ts_us[-1]) if len(batch) else None, False)
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""
-        return self._found(self._matcher.advance(watermark_us), watermark_us, watermark_us is None)
+        found = self._of_pattern(lambda: self._matcher.advance(watermark_us))
+        return self._found([found], watermark_us, watermark_us is None)
 
-    def _found(self, found: Matches, watermark_us: int | None, ended: bool) -> Matches:
-        self._sources = found.sources
-        if len(found):
-            self._driver.take([found])
+    def _of_pattern(self, act: Callable[[], Matches]) -> Matches:
+        """Returns the matches of the pattern alone. If it fails, the ones before are joined first."""
+        try:
+            return act()
+        except Exception:
+            failed_us = self.failed_us
+            if failed_us is not None:
+                self._before_failure = [self._found(before_failure(self._matcher), failed_us, False)]
+            raise
+
+    @property
+    def notes_unfit(self) -> bool:
+        """See matching.drive.NotesUnfit."""
+        return isinstance(self._matcher, NotesUnfit) and self._matcher.notes_unfit
+
+    @notes_unfit.setter
+    def notes_unfit(self, notes: bool) -> None:
+        if isinstance(self._matcher, NotesUnfit):
+            self._matcher.notes_unfit = notes
+
+    @property
+    def unfit(self) -> UnfitMatch | None:
+        return unfit_of(self._matcher)
+
+    @property
+    def failed_us(self) -> int | None:
+        """Returns the time of the event at which its pattern has failed; None if it has not, or that is not known."""
+        return failed_at(self._matcher)
+
+    @property
+    def failed_row(self) -> tuple[int, int] | None:
+        """Returns the source and the offset of that event."""
+        row: tuple[int, int] | None = getattr(self._matcher, "failed_row", None)
+        return row
+
+    @property
+    def failed_position(self) -> int | None:
+        """Returns its position, which a layer knows."""
+        position: int | None = getattr(self._matcher, "failed_position", None)
+        return position
+
+    def before_failure(self) -> list[Matches]:
+        """Returns the matches that were decided, and joined, before the event at which its pattern has failed."""
+        return self._before_failure
+
+    def _found(self, found: Sequence[Matches], watermark_us: int | None, ended: bool) -> Matches:
+        for one in found:
+            self._sources = one.sources
+        if some := [one for one in found if len(one)]:
+            self._driver.take(some)
         answers = list(self._asking.settle(self._histories, watermark_us, ended, None))
         self.stuck = self._matcher.stuck + self._driver.stuck_count
         return self._matches(concat_answers(answers) if answers else answer_of(self._plan, []))

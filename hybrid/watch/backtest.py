@@ -85,11 +85,12 @@ def backtest(
 
 def _joining(plan: Plan, inputs: Mapping[str, StreamInput], end_us: int | None) -> Matcher:
     """Returns the matcher of a pattern, whose boxes may be joined with history."""
-    beside = (inputs[h.schema.name.lower()] for h in joins_of(plan))
-    views = {
-        one.snapshot.schema.name.lower(): Bounded(one.snapshot, one.begins_us, end_us, end_us is None) for one in beside
+    histories = joins_of(plan)
+    bounded = {
+        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
+        for name in dict.fromkeys(name for h in histories for name in h.streams)
     }
-    return joining_matcher(plan, views, Purpose.LIVE) if views else live_matcher(plan)
+    return joining_matcher(plan, views(histories, bounded), Purpose.LIVE) if bounded else live_matcher(plan)
 
 
 def _in_stream(
@@ -130,9 +131,11 @@ def _in_chain(
     chain = PatternChain(plan, schemas, static, lambda one: _joining(one, inputs, end_us), access, beside)
     columns = {name: chain.columns(name) for name in names}
     past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
-    ends = [(name, None, END_US if end_us is None else end_us) for name in names]
+    end = END_US if end_us is None else end_us
+    known = [(name, None, end) for name in chain.streams if name not in names]  # histories are there from the start
+    ends = [(name, None, end) for name in names]
     found = []
-    for step in one_after_another(past, ends):
+    for step in one_after_another(known, past, ends):
         found += chain.push(*step)
         if chain.failure is not None:
             raise chain.failure

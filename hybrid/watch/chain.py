@@ -33,6 +33,7 @@ from hybrid.rows.outer import Outer, factor_name
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.held_rows import HeldRows
+from hybrid.watch.merged_feed import held_back
 from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
 from matching.budget import Budget, budget
@@ -73,8 +74,10 @@ def plan_streams(plan: QueryPlan) -> tuple[str, ...]:
 
 
 def streams_beside(plan: QueryPlan) -> tuple[str, ...]:
-    """Returns the streams whose history the patterns below the last one are joined with, by name in lower case."""
-    return tuple(dict.fromkeys(name for factor in plan.factors[:-1] for name in histories_of(factor)))
+    """Returns the streams whose history the patterns below the last one, and boxes, are joined with, by name in lower
+    case."""
+    below = [name for factor in plan.factors[:-1] for name in histories_of(factor)]
+    return tuple(dict.fromkeys([*below, *(name for factor in plan.factors for name in factor.beside)]))
 
 
 def histories_of(factor: FactorPlan) -> tuple[str, ...]:
@@ -185,7 +188,8 @@ class PatternChain:
         """Adopts a declaration of a stream that differs in its lateness only."""
         for pattern in self.patterns:
             first = pattern.inputs[0]
-            if pattern.merged is None and isinstance(first, _Stream) and first.name == schema.name.lower():
+            waits = pattern.merged is not None or pattern.factor.beside
+            if not waits and isinstance(first, _Stream) and first.name == schema.name.lower():
                 pattern.drive.ordering.declare(schema)
 
     def columns(self, stream: str) -> tuple[str, ...] | None:
@@ -239,10 +243,11 @@ class _Pattern:
         self.inputs = inputs
         self.joined = joined
         below = [name for i in inputs for name in i.streams]
-        self.streams = tuple(dict.fromkeys([*below, *(() if joined is None else joined.streams)]))
+        self.streams = tuple(dict.fromkeys([*below, *(() if joined is None else joined.streams), *factor.beside]))
         self.merged = Merged(factor.schema, factor.members) if factor.members else None
         # rows of a pattern arrive in order and are not held back again
-        self.drive = Drive(Ordering(inputs[0].schema if self.merged is None else self.merged.schema), make(factor.plan))
+        schema = inputs[0].schema if self.merged is None else self.merged.schema
+        self.drive = Drive(Ordering(held_back(schema) if factor.beside else schema), make(factor.plan))
         self.ended = False
         #: Memory limit of its partial matches, if they may leave memory; divided among its layers with each push.
         self.limit_bytes = next((spilled.limit_bytes for _, spilled in self._may_leave()), 0)
@@ -302,14 +307,14 @@ class _Pattern:
                 source.restore(kept)
 
     def watermark_us(self, reached: Frontier) -> int | None:
-        """Returns the least watermark of the inputs; None while one has none. A failure holds it at its event."""
+        """Returns the least watermark of the inputs and of what boxes are joined with; None while one has none. A
+        failure holds it at its event."""
         least = END_US
         if self.drive.failure is not None:
             if self.drive.failed_us is None:
                 return None
             least = self.drive.failed_us
-        for source in self.inputs:
-            w = source.watermark_us(reached)
+        for w in (*(source.watermark_us(reached) for source in self.inputs), *map(reached.get, self.factor.beside)):
             if w is None:
                 return None
             least = min(least, w)

@@ -18,6 +18,7 @@ from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.begun import Begun, cannot_go_on, events_had
 from hybrid.watch.chain import PatternChain, plan_streams, streams_beside
+from hybrid.watch.in_feed import join_of
 from hybrid.watch.live_query import Events, Step
 from hybrid.watch.memory import Holder
 from hybrid.watch.merged_feed import HELD_BACK_WARNED, warn_of_held_back
@@ -50,7 +51,8 @@ class InChain:
         then on. strategy: when inner patterns ask the history that they are joined with."""
         self.streams = dict(streams)
         self._read = plan_streams(plan)
-        make, schemas = partial(live_matcher, spill=spill), {name: s.schema for name, s in streams.items()}
+        make = partial(live_matcher, spill=spill, join=join_of(*streams.values()))
+        schemas = {name: s.schema for name, s in streams.items()}
         beside = {name: streams[name] for name in streams_beside(plan)}
         self._new: Callable[[], PatternChain] = partial(
             PatternChain, plan, schemas, static, make, access, beside, strategy

@@ -11,6 +11,7 @@ from archive.interrupts import Deferred
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.join.joined_matcher import JoinedMatcher
+from hybrid.join.pattern_history import views
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher, may_be_wide
 from hybrid.watch.as_member import AsMember
@@ -21,7 +22,7 @@ from hybrid.watch.query_spec import END_US
 from hybrid.watch.saved import load, save
 from hybrid.watch.shedding import REPLAY_EVENTS_MAX, Shed, Shedding, shedding_of
 from hybrid.watch.stream import Stream
-from matching.batch import EventBatch, Matches
+from matching.batch import EventBatch, Matcher, Matches
 from matching.feed import Feed, Member, Unread, shares_trends
 from matching.hierarchy.searches import Origin, Searches
 from matching.needed import needed_from
@@ -30,6 +31,7 @@ from matching.shedding import Shedder
 from matching.spill import Spill
 from matching.workload.sharing_mode import SharingMode
 from query.errors import DataError, Overflows, QueryError, warn
+from query.plan.joined_rows import joins_of
 from query.plan.plan import FactorPlan, Plan
 from query.schema import Schema
 
@@ -48,9 +50,13 @@ def new_feed(stream: Stream, spill: Spill | None, searches: Searches) -> Feed:
 
 
 def join_of(*streams: Stream) -> Join:
-    """Returns the join of boxes with the histories of the streams that their layers read."""
-    histories = {stream.schema.name.lower(): stream for stream in streams}
-    return lambda plan, matcher: JoinedMatcher(plan, matcher, histories, live_matcher, save=save, load=load)
+    """Returns the join of boxes with the histories of streams."""
+    kept = {stream.schema.name.lower(): stream for stream in streams}
+
+    def joined(plan: Plan, matcher: Matcher) -> JoinedMatcher:
+        return JoinedMatcher(plan, matcher, views(joins_of(plan), kept), live_matcher, save=save, load=load)
+
+    return joined
 
 
 def feed_of(stream: Stream, spill: Spill | None, searches: Searches) -> Feed:

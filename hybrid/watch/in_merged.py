@@ -1,5 +1,5 @@
-"""The events of a live query whose pattern has boxes, over several streams: a member of the feed that such queries
-share."""
+"""The events of a live query whose pattern has boxes, over several streams, or over one beside the history of others: a
+member of the feed that such queries share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class InMerged(AsMember):
         the query also reads the kept events from then on."""
         super().__init__()
         self._factor = factor
-        self.streams = {name: streams[name] for name in dict.fromkeys(streams_of(factor.members))}
+        read = streams_of(in_fixed_order(factor))
+        self.streams = {name: streams[name] for name in dict.fromkeys((*read, *factor.beside))}
         self.begun = Begun.now(self.streams, from_us)
         self.feed: MergedFeed | None = None
         self.left = False
@@ -233,7 +234,8 @@ class InMerged(AsMember):
 
     def reader(self) -> HistoryReader:
         merged = in_fixed_order(self._factor)
-        return MergedReader(merged, [(self.streams[name].reader(), False) for name in streams_of(merged.members)])
+        readers = [(self.streams[name].reader(), False) for name in streams_of(merged)]
+        return MergedReader(merged, readers) if merged.members else readers[0][0]
 
     def stats(self) -> dict[str, Any]:
         """Returns the statistics. watermark: the least of `watermarks`."""

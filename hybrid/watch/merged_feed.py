@@ -3,7 +3,7 @@ pattern of their boxes is searched once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,17 +28,19 @@ HELD_BACK_WARNED = 1_000_000
 
 
 def over_merged(plan: QueryPlan) -> bool:
-    """True if a live query is one pattern with boxes over several streams."""
-    return len(plan.factors) == 1 and bool(plan.factors[0].members) and bool(plan.factors[0].plan.boxes)
+    """True if a live query is one pattern with boxes over several streams, or over one beside the history of others."""
+    (factor, *others) = plan.factors
+    return not others and bool(factor.members or factor.beside) and bool(factor.plan.boxes)
 
 
-def streams_of(members: Sequence[MergedInput]) -> tuple[str, ...]:
+def streams_of(merged: Merged) -> tuple[str, ...]:
     """Returns the stream of each merged input, by name in lower case."""
-    return tuple(same_input(member.input_sql) for member in members)
+    return tuple(same_input(m.input_sql) for m in merged.members) or (merged.schema.name.lower(),)
 
 
 def in_fixed_order(factor: FactorPlan) -> Merged:
-    """Returns the merged input of a pattern, with its members in an order that does not depend on the text."""
+    """Returns the merged input of a pattern, with its members in an order that does not depend on the text. A pattern
+    over one stream has no members."""
     placed = [replace(m, places=m.places or positions(factor.schema, m.schema)) for m in factor.members]
     return Merged(factor.schema, tuple(sorted(placed, key=lambda m: (m.name.lower(), same_input(m.input_sql)))))
 
@@ -47,31 +49,41 @@ def shared_input(factor: FactorPlan) -> Merged:
     """Returns the merged input that a pattern may share with others: equal ones if these have the same streams, in any
     order, and find their columns under the same names."""
     merged = in_fixed_order(factor)
+    if not merged.members:
+        return replace(merged, schema=held_back(merged.schema))
     fields = merged.schema.fields
     order = [0, *sorted(range(1, len(fields)), key=lambda i: fields[i].name)]  # the first one names the stream
     members = tuple(
         MergedInput(m.name, stream, Schema(m.name, ()), tuple(m.places[i] for i in order))
-        for m, stream in zip(merged.members, streams_of(merged.members), strict=True)
+        for m, stream in zip(merged.members, streams_of(merged), strict=True)
     )
     name = ", ".join(m.name for m in members)
     return Merged(replace(merged.schema, name=name, fields=tuple(fields[i] for i in order)), members)
 
 
+def held_back(schema: Schema) -> Schema:
+    """Returns a stream whose events wait for another one: in order of arrival they would pass through at once."""
+    return replace(schema, lateness_us=1)
+
+
 class MergedFeed:
-    """The feed of a merged input, and its streams, by name in lower case. Not thread safe.
+    """The feed of a merged input, and its streams, by name in lower case, with those whose history alone its queries
+    read. Not thread safe.
 
     The ingest sequences of its events are those of Merged.events."""
 
-    __slots__ = ("_ended", "_read", "_searches", "_spill", "_warned", "feed", "merged", "streams")
+    __slots__ = ("_ended", "_read", "_searches", "_spill", "_warned", "beside", "feed", "merged", "streams")
 
     def __init__(
-        self, merged: Merged, streams: Mapping[str, Stream], spill: Spill | None, searches: Searches
-    ) -> None:
-        """spill: where partial matches go that do not fit in memory. searches: those that it shares with other
-        feeds."""
+        self, merged: Merged, beside: tuple[str, ...], streams: Mapping[str, Stream], spill: Spill | None,
+        searches: Searches,
+    ) -> None:  # fmt: skip
+        """beside: see query.plan.plan.FactorPlan. spill: where partial matches go that do not fit in memory. searches:
+        those that it shares with other feeds."""
         self.merged = merged
-        self._read = streams_of(merged.members)
-        self.streams = {name: streams[name] for name in self._read}
+        self.beside = beside
+        self._read = streams_of(merged)
+        self.streams = {name: streams[name] for name in (*self._read, *beside)}
         self._spill = spill
         self._searches = searches
         self._ended = self._warned = False
@@ -80,7 +92,8 @@ class MergedFeed:
     def _new_feed(self) -> Feed:
         with Deferred():  # an interrupted import leaves an unusable module
             from hybrid.statement.background_compile import builder  # loads the kernels
-        names = {m.name.lower(): name for m, name in zip(self.merged.members, self._read, strict=True)}
+        shown = [m.name.lower() for m in self.merged.members] or self._read
+        names = dict(zip(shown, self._read, strict=True))
         origin = Origin(self._searches, names, lambda name: self.streams[name].on_time_count)
         return Feed(self.merged.schema, builder(), self._spill, join_of(*self.streams.values()), origin)
 
@@ -138,17 +151,18 @@ def merged_feed_of(
     feeds: list[MergedFeed], factor: FactorPlan, streams: Mapping[str, Stream], spill: Spill | None, searches: Searches
 ) -> MergedFeed:
     """Returns the feed of a pattern's merged input among those of a database. Adds it if there is none."""
-    merged = shared_input(factor)
-    found = next((feed for feed in feeds if feed.merged == merged), None)
+    merged, beside = shared_input(factor), factor.beside
+    found = next((feed for feed in feeds if feed.merged == merged and feed.beside == beside), None)
     if found is None:
-        found = MergedFeed(merged, streams, spill, searches)
+        found = MergedFeed(merged, beside, streams, spill, searches)
         feeds.append(found)
     return found
 
 
 def merged_events(merged: Merged, stream: str, batch: EventBatch) -> list[EventBatch]:
     """Returns the events of a stream, in lower case, as merged ones, once for each time that it is merged."""
-    return [merged.events(k, batch) for k, name in enumerate(streams_of(merged.members)) if name == stream]
+    mine = [k for k, name in enumerate(streams_of(merged)) if name == stream]
+    return [merged.events(k, batch) if merged.members else batch for k in mine]
 
 
 def least_watermark(streams: Mapping[str, Stream]) -> int | None:

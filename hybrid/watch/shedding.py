@@ -81,7 +81,7 @@ def check(plan: QueryPlan, into: str | None) -> None:
     def refuse(what: str, hint: str) -> None:
         raise not_supported(f"shedding of {what}", plan.text, hint)
 
-    if len(plan.factors) > 1 or plan.factors[0].members:
+    if len(plan.factors) > 1 or plan.factors[0].members or plan.factors[0].beside:
         refuse("a query over several streams or patterns", "shed the queries over one stream")
     if pattern.trends is not None:
         refuse("rows of windows", "a window in which a key is left out would have a part of its trends")

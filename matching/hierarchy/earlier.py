@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from matching.batch import EventBatch, Int64Array, Matcher, Matches
+from matching.drive import before_failure
 from matching.emitted import only
-from matching.hierarchy.held import joined
+from matching.hierarchy.held import joined, none
 from matching.ordering import in_sources
 from query.plan.boxes import independent_of_before
 from query.plan.lag import in_order_of_last_events
@@ -48,12 +49,19 @@ class Earlier:
         """True if no more of them can come: no event with a lower time (None: none at all)."""
         return time_us is None or time_us > self._over_us
 
-    def push(self, batch: EventBatch, later: Matches) -> Matches:
-        """Takes the next events. Returns their matches, with the later ones of another matcher, in order of
-        emission."""
-        named = in_sources(batch, self.sources)
+    def push(self, batch: EventBatch, later: Matches, upto: int) -> Matches:
+        """Takes the first `upto` of the next events. Returns their matches, with the later ones of another matcher, in
+        order of emission."""
+        named = in_sources(batch.slice(0, upto), self.sources)
         self.sources = named.sources
         return _in_order(self._plan, self._mine(self.matcher.push(named)), later, batch.seq)
+
+    def before_failure(self, batch: EventBatch, later: Matches, at: int) -> Matches:
+        """Returns what `push` has decided before the event at which it has failed. at: its index."""
+        before = np.isin(later.event_seq[later.event_bounds[1:] - 1], batch.seq[:at])
+        found = before_failure(self.matcher)
+        mine = self._mine(joined(found) if found else none(self.sources))
+        return _in_order(self._plan, mine, only(later, np.flatnonzero(before)), batch.seq)
 
     def advance(self, watermark_us: int | None, later: Matches) -> Matches:
         """See matching.batch.Matcher, and `push`."""

@@ -32,17 +32,19 @@ class Followed:
     the search has. A match comes once its last event has come, or later.
 
     origin: what the feed shares with others. make: returns the matcher of a plan. use: of its matches, see Origin.key.
-    counted: see matching.hierarchy.modules.Modules. queries: returns the number of queries of the feed that read it."""
+    counted: see matching.hierarchy.modules.Modules. queries: returns the number of queries of the feed that read it.
+    events: returns the events of a push with all their columns, which only the feed that is ahead needs."""
 
     def __init__(
         self, plan: Plan, origin: Origin, make: Callable[[], Matcher], use: str, counted: Sequence[CountedEvents],
-        queries: Callable[[], int],
+        queries: Callable[[], int], events: Callable[[], EventBatch],
     ) -> None:  # fmt: skip
         self.plan = plan
         self._origin = origin
         self._make = make
         self._key = origin.key(plan, use)
         self._of_reader = queries
+        self._events = events
         self._pairs = [(FIRST.name, LAST.name), *((a.name, b.name) for a, b in map(counts_of, counted))]
         self._within_us = None if plan.within is None else plan.within.interval_us
         self._waiting: list[Matches] = []
@@ -94,11 +96,11 @@ class Followed:
         return 0
 
     def push(self, batch: EventBatch) -> Matches:
-        """See matching.batch.Matcher."""
+        """See matching.batch.Matcher. The columns of FROM may be missing."""
         self._keep(batch)
         search, first = self.search, self._next
         self._next += len(batch)
-        search.give(first, batch)
+        search.give(first, len(batch), self._events)
         return self._come()
 
     def advance(self, watermark_us: int | None) -> Matches:

@@ -167,6 +167,12 @@ class Layer:
     def unfit(self) -> UnfitMatch | None:
         return unfit_of(self._upper)
 
+    @property
+    def unfit_us(self) -> int | None:
+        """Returns the time of the last event of the match of its own that has a measure which cannot be computed."""
+        found: int | None = getattr(self._upper, "unfit_us", None)
+        return found
+
     def _to_search(self, upper: Plan) -> Plan:
         return with_begin(upper) if self._begins else upper
 
@@ -329,7 +335,7 @@ class Layer:
         if self._failure is not None:  # set by the line before
             reached_us = failed_at(self._upper)
             if reached_us is None and (self._awaited is not None or self._skipping is not None):
-                reached_us = getattr(self._upper, "unfit_us", None)  # all matches come with their last rows
+                reached_us = self.unfit_us  # all matches come with their last rows
         elif batch is not None:
             last_us = int(batch.ts_us[-1])
             reached_us = last_us if reached_us is None else max(last_us, reached_us)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from matching.batch import EventBatch, Matcher, Matches
+from matching.drive import failed_at
 from matching.hierarchy.earlier import Earlier
 from matching.hierarchy.followed import Followed
 from matching.hierarchy.layer import Layer
@@ -50,6 +51,8 @@ class HierarchyMatcher:
         use = Purpose.LIVE if purpose.live else Purpose.ROWS if purpose is Purpose.ROWS else Purpose.MATCHES
         #: The matches that began before it joined the modules of other queries, while some can still come.
         self.earlier: Earlier | None = None
+        self._before_failure: list[Matches] = []  # of both, while there are such
+        self._failed_us: int | None = None  # of those that began before
         self._make = make
         self._shares = modules is not None
         self.modules = modules_for(plan, make, join, lenient) if modules is None else modules
@@ -90,11 +93,20 @@ class HierarchyMatcher:
     @property
     def failed_us(self) -> int | None:
         """Returns the time of the event at which it has failed; None if it has not, or that is not known."""
-        return self.layer.failed_us
+        return self.layer.failed_us if self._failed_us is None else self._failed_us
 
     def before_failure(self) -> list[Matches]:
         """Returns the matches that were decided before the event at which `push` has failed, if it is known."""
-        return self.layer.before_failure() if self.earlier is None else []
+        return self.layer.before_failure() if self.earlier is None else self._before_failure
+
+    def failed_index(self, batch: EventBatch) -> int | None:
+        """Returns the index of the event at which `push` has failed; None if it is not known."""
+        layer, n, at = self.layer, len(batch), -1
+        if layer.failed_position is not None:
+            at = layer.failed_position - (self.modules.position - n)
+        elif layer.unfit_us is not None:
+            at = int(np.searchsorted(batch.ts_us, layer.unfit_us))
+        return at if 0 <= at < n and layer.before_failure() else None
 
     def begun_anew(self, plan: Plan, make: Make) -> HierarchyMatcher | None:
         """Returns a matcher of another plan that begins now, but for patterns of boxes that both have: they go on, with
@@ -114,10 +126,36 @@ class HierarchyMatcher:
         self._step += 1
         events = self.modules.begin(self._step, batch)
         assert events is not None
-        found = self.layer.push(events)
         if self.earlier is not None and len(batch) and self.earlier.over(int(batch.ts_us[0])):
             self.earlier = None
-        return found if self.earlier is None else self.earlier.push(batch, found)
+        return self.layer.push(events) if self.earlier is None else self._push_both(self.earlier, batch, events)
+
+    def _push_both(self, earlier: Earlier, batch: EventBatch, events: EventBatch) -> Matches:
+        """Returns the matches that began before it joined others, and the later ones. If one of the two matchers fails,
+        the other goes on up to that event."""
+        failure: Exception | None = None
+        upto = len(batch)
+        try:
+            found = self.layer.push(events)
+        except Exception as error:
+            at = self.failed_index(batch)
+            if at is None:
+                raise
+            failure, upto = error, at
+            (found,) = self.layer.before_failure()
+        try:
+            found = earlier.push(batch, found, upto)
+        except Exception as error:
+            own = earlier.matcher
+            at = own.failed_index(batch.slice(0, upto)) if isinstance(own, HierarchyMatcher) else None
+            if at is None:
+                raise
+            failure, self._failed_us = error, failed_at(own)
+            found = earlier.before_failure(batch, found, at)
+        if failure is None:
+            return found
+        self._before_failure = [found]
+        raise failure
 
     def advance(self, watermark_us: int | None) -> Matches:
         """See matching.batch.Matcher."""

@@ -238,7 +238,8 @@ class Merging:
             made = {name: _array(rows.column(of)) for name, of in read.items()
                     if name in _PLACE or schema.get_field_index(name) >= 0}  # fmt: skip
             if (met := self._met(kind, made, len(some))) is not None:
-                made, some = {name: column.take(pa.array(met)) for name, column in made.items()}, some[met]
+                index = pa.array(met)
+                made, some = {name: column.take(index) for name, column in made.items()}, some[met]
             n, first = len(some), self.members.next
             if not n:
                 continue

@@ -23,8 +23,8 @@ class Module:
     its matches. own: gives the events that it reads; None: all."""
 
     __slots__ = (
-        "_advances", "_found", "_own", "_searched", "_step", "failed_position", "failed_us", "failure", "key", "lag_us",
-        "matcher", "name", "plan", "purpose", "unfit",
+        "_advances", "_found", "_searched", "_step", "failed_position", "failed_us", "failure", "key", "lag_us",
+        "matcher", "name", "own", "plan", "purpose", "unfit",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +41,7 @@ class Module:
         #: The first match with a measure that cannot be computed.
         self.unfit: UnfitMatch | None = None
         self.lag_us = last_event_lag_us(plan)
-        self._own = own
+        self.own = own
         self._advances = bool(self.lag_us) and not plan.boxes  # a layer goes by the time of what it is given
         self._searched = 0
         self._step = 0
@@ -78,7 +78,7 @@ class Module:
                 if batch is None:
                     self._found = self.matcher.advance(watermark_us)
                 else:
-                    own = batch if self._own is None else self._own(batch)
+                    own = batch if self.own is None else self.own(batch)
                     self._found = self._push(own, batch)
             except QueryError as error:
                 where = f"in pattern {self.name}: "

@@ -106,13 +106,21 @@ class Modules:
         assert self.origin is not None
         plan, use = module.plan, "" if purpose is Purpose.MATCHES else purpose.name
         alone = replace(plan, reads=None)
+        whole, module.own = module.own, self.own(plan, bare=True)
+
+        def events() -> EventBatch:
+            assert self._events is not None
+            return self._events if whole is None else whole(self._events)
+
         module.matcher = Followed(
-            plan, self.origin, lambda: self.make(alone, purpose), use, self.counted, lambda: self.queries_of(id(module))
-        )
+            plan, self.origin, lambda: self.make(alone, purpose), use, self.counted,
+            lambda: self.queries_of(id(module)), events,
+        )  # fmt: skip
         return module.matcher
 
-    def own(self, plan: Plan) -> Callable[[EventBatch], EventBatch] | None:
-        """Returns a function that gives the events of a step that a plan reads; None if it reads all."""
+    def own(self, plan: Plan, bare: bool = False) -> Callable[[EventBatch], EventBatch] | None:
+        """Returns a function that gives the events of a step that a plan reads; None if it reads all. bare: without the
+        columns of FROM."""
         reads = plan.reads
         if reads is None:
             return None
@@ -120,9 +128,10 @@ class Modules:
         own = OwnEvents(fields, reads)
 
         def part(batch: EventBatch) -> EventBatch:
-            if (fields, reads) not in self._parts:
-                self._parts[fields, reads] = own.of(batch)
-            return self._parts[fields, reads]
+            key = fields, reads, bare
+            if key not in self._parts:
+                self._parts[key] = own.bare(batch) if bare else own.of(batch)
+            return self._parts[key]
 
         return part
 

@@ -65,11 +65,12 @@ class SharedSearch:
         self.failure: Exception | None = None
         self.failed_number = 0
 
-    def give(self, number: int, batch: EventBatch) -> None:
-        """Takes the events of a feed from a number on; those that it has had are left out."""
+    def give(self, number: int, count: int, events: Callable[[], EventBatch]) -> None:
+        """Takes so many events of a feed from a number on; those that it has had are left out. events: returns them."""
         assert number <= self.seen
-        if self.failure is not None or number + len(batch) <= self.seen:
+        if self.failure is not None or number + count <= self.seen:
             return
+        batch = events()
         new = _numbered(batch.slice(self.seen - number, len(batch)), self.seen)
         first, self.seen = self.seen, self.seen + len(new)
         try:

@@ -375,15 +375,10 @@ class _Query:
         if self.live:
             self.faults += joined_faults(factor, "", None, Span(0, 0))
 
-    def histories_read(self, plan: Plan, span: Span) -> None:
-        """Checks that each stream whose history boxes are joined with is one that a layer reads: ranges are complete
-        when the events of all layers have come so far. span: of the outermost input."""
+    def read_beside(self, plan: Plan) -> tuple[str, ...]:
+        """Returns the streams whose history boxes are joined with and that no layer reads, by name in lower case."""
         read = {same_input(one.input_sql) for one in self.inputs} | set(_read_below(plan))
-        for history in joins_of(plan):
-            if history.schema.name.lower() not in read:
-                self.fault("HQ500", f"a live box joined with the history of {history.schema.name}, which no layer "
-                           "reads, is not supported yet", span, f"the layers read {', '.join(sorted(read))}",
-                           "read the rows of the box's pattern in FROM, or let them feed a stream: into=")
+        return tuple(sorted({name for history in joins_of(plan) for name in history.streams} - read))
 
     def bounded_boxes(self, plan: Plan, match: ast.MatchRecognize) -> None:
         """Checks that the matches of boxes come out some time after their last event: the events behind it wait."""
@@ -415,9 +410,9 @@ class _Query:
             self.bounded_boxes(plan, factor.match)
         self.inputs = members or (self.alone(input_sql, plan),)
         merged: Schema | None = None
+        beside: tuple[str, ...] = ()
         if plan.boxes and not self.is_module:
-            if self.live:
-                self.histories_read(plan, factor.input_span)
+            beside = self.read_beside(plan) if self.live else ()
             if read_alike(plan, self.inputs):
                 plan = without_inputs(plan)
             else:
@@ -429,7 +424,7 @@ class _Query:
                 plan = replace(plan, inputs=origins([m.input_sql for m in members], self.fingerprints))
         given = tuple(c.written for c in factor.columns)
         bound = FactorPlan(input_sql, alias, plan, tuple(h for h in histories if h is not None), given, members,
-                           merged=merged)  # fmt: skip
+                           merged=merged, beside=beside)  # fmt: skip
         self.replace(i, factor, bound, columns)
         self.fingerprints[f"{FACTOR_TABLE}{i}"] = fingerprint(plan)
         return bound

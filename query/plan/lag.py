@@ -58,8 +58,14 @@ def last_event_lag_us(plan: Plan) -> int | None:
 
 def _waits_us(joined: Joined) -> int | None:
     """Returns how long a match waits at most for its histories, by event time; None if there is no bound."""
-    bounds = [history.after_us for history in joined.factor.histories]
-    return None if None in bounds else max(0, *(us for us in bounds if us is not None))
+    waits = 0
+    for history in joined.factor.histories:
+        # rows of a pattern are there when it gives them
+        later_us = 0 if history.rows_of is None else last_event_lag_us(history.rows_of.plan)
+        if history.after_us is None or later_us is None:
+            return None
+        waits = max(waits, history.after_us + later_us)
+    return waits
 
 
 def _below_us(plan: Plan) -> int | None:

@@ -328,7 +328,8 @@ class FactorPlan:
     of layers that read several streams; input_sql then only shows them. merged: the columns of the members' events, if
     they are more than the pattern's own. alias: the name of its output in the outer SELECT; columns: the names of its
     first columns there, if the text gives them. rows_of: in a live query, for each of its inputs the pattern whose rows
-    it reads, None for a stream.
+    it reads, None for a stream. beside: in a live query, the streams that its boxes are joined with the history of and
+    that no layer reads, by name in lower case.
     """
 
     input_sql: str
@@ -339,6 +340,7 @@ class FactorPlan:
     members: tuple[MergedInput, ...] = ()
     rows_of: tuple[RowsOf | None, ...] = ()
     merged: Schema | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -358,4 +360,6 @@ class FactorPlan:
 
     def __str__(self) -> str:
         head = f"PATTERN {self.alias} OVER {' '.join(self.input_sql.split())}\n{self.plan}"
+        if self.beside:
+            head += f"\nwaits for   {', '.join(self.beside)}, whose history boxes are joined with"
         return "\n\n".join([head, *map(str, self.histories)])

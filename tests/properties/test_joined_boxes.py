@@ -1,5 +1,5 @@
-"""Boxes of matches joined with history: a statement, a live query in any batches and after a restart, and a backtest
-give what composition gives."""
+"""Boxes of matches joined with history, of a stream that they read or of another one: a statement, a live query in any
+batches and after a restart, and a backtest give what composition gives."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,12 +31,19 @@ ON = ("pa.k = pl.k", "TRUE", "pa.m < pl.n", "pa.k = pl.k AND pa.m > 2")
 
 @dataclass(frozen=True)
 class Case:
-    """cuts: where batches begin. kill: after which of them the process ends, -1: never."""
+    """past: the events of the history's own stream, empty without one. pushes: the streams and the numbers of events of
+    each push. kill: after which of them the process ends, -1: never."""
 
     text: str
     events: tuple[Event, ...]
-    cuts: tuple[int, ...]
+    past: tuple[Event, ...]
+    pushes: tuple[tuple[str, int], ...]
     kill: int
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        given = {"events": self.events, "past": self.past}
+        return {name: pa.Table.from_batches([batch_of(events).columns]) for name, events in given.items() if events}
 
 
 @st.composite
@@ -61,7 +69,9 @@ def cases(draw: st.DrawFn) -> Case:
     bounds = f"pl.f - INTERVAL {low} MICROSECOND TO pl.{rng.choice('ft')} + INTERVAL '{high}' MICROSECOND"
     shown = ("pl.k, " if key else "") + "pl.f, pl.t, pl.n"
     shown += "" if kind != "NEAREST" else ", pa.m" if history else ", pa.i AS m"
-    hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF events FROM {bounds} {history}"
+    apart = rng.random() < 0.5
+    of = "past" if apart else "events"
+    hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF {of} FROM {bounds} {history}"
     outer, types = rng.choice(OUTER)
     boxed = [v for v in "VW" if v in outer]
     condition = "" if kind != "NEAREST" else rng.choice(("", " ON m > 1", " ON n - m < 4"))
@@ -73,13 +83,25 @@ def cases(draw: st.DrawFn) -> Case:
         measures=f"FIRST(t0) AS a, LAST(t1) AS z, count(*) AS c{more}",
     )  # fmt: skip
     letters = (names + names + types).lower() + "pp"  # of a type that no variable takes are few
-    now, events = 0, []
-    for i in range(draw(st.integers(10, 18))):
-        now += rng.choice((0, 1, 1, 1, 1, 2))
-        kind_of = rng.choice(letters + "a")
-        events.append(Event(kind_of, f"{kind_of}{i}", now, rng.choice("qr") if key else None))
-    cuts = tuple(sorted(rng.sample(range(1, len(events)), rng.randrange(len(events)))))
-    return Case(text, tuple(events), cuts, rng.choice((-1, -1, 0, 1, 2)))
+
+    def some(letters: str) -> tuple[Event, ...]:
+        now, events = 0, []
+        for i in range(draw(st.integers(10, 18))):
+            now += rng.choice((0, 1, 1, 1, 1, 2))
+            kind_of = rng.choice(letters)
+            events.append(Event(kind_of, f"{kind_of}{i}", now, rng.choice("qr") if key else None))
+        return tuple(events)
+
+    events, past = some(letters + "a"), some("pppq") if apart else ()
+    pushes = [(name, n) for name, of in (("events", events), ("past", past)) for n in _parts(rng, len(of))]
+    rng.shuffle(pushes)
+    return Case(text, events, past, tuple(pushes), rng.choice((-1, -1, 0, 1, 2)))
+
+
+def _parts(rng: random.Random, n: int) -> list[int]:
+    """Returns n as a sum of random numbers."""
+    cuts = sorted(rng.sample(range(1, n), rng.randrange(n))) if n else []
+    return [stop - start for start, stop in pairwise([0, *cuts, n]) if stop > start]
 
 
 def rows_of(table: pa.Table) -> Counter[str]:
@@ -91,20 +113,21 @@ def rows_of(table: pa.Table) -> Counter[str]:
 
 def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
     """Returns the rows of a live query, and those of a backtest."""
-    table = pa.Table.from_batches([batch_of(case.events).columns])
+    rest = case.tables
     named = {"name": "q", "evidence": True} if case.kill >= 0 else {"evidence": True}
 
     def opened(path: Path) -> hybrid.Database:
         db = hybrid.connect() if case.kill < 0 else opened_again(path, maintenance=False, log="os")
-        if not db.streams():
-            db.create_stream("events", COLUMNS, time="ts")
+        for name in rest:
+            db.create_stream(name, COLUMNS, time="ts")
         return db
 
     db = opened(directory)
     alerts = db.watch(case.text, **named)
     found = []
-    for i, (start, stop) in enumerate(zip((0, *case.cuts), (*case.cuts, len(case.events)), strict=True)):
-        db.push("events", table.slice(start, stop - start))
+    for i, (stream, n) in enumerate(case.pushes):
+        db.push(stream, rest[stream].slice(0, n))
+        rest[stream] = rest[stream].slice(n)
         if i % 2:
             found.append(alerts.fetch())
         if i == case.kill:
@@ -116,7 +139,8 @@ def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
             db.close()
             db = opened(copy)
             alerts = db.watch(case.text, **named)
-    db.advance("events", None)
+    for name in rest:
+        db.advance(name, None)
     found.append(alerts.fetch())
     backtest = rows_of(db.backtest(case.text, 0).arrow())
     db.close()
@@ -134,9 +158,9 @@ def test_joined_boxes_are_composed(
     def check(case: Case) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HybridWarning)
-            expected = Counter(repr(tuple(m.row.values())) for m in composed(plan_of(case.text), case.events))
-            table = pa.Table.from_batches([batch_of(case.events).columns])
-            assert rows_of(hybrid.sql(case.text, events=table).arrow()) == expected
+            made = composed(plan_of(case.text), case.events, past=case.past or None)
+            expected = Counter(repr(tuple(m.row.values())) for m in made)
+            assert rows_of(hybrid.sql(case.text, **case.tables).arrow()) == expected
             found, backtest = live(case, tmp_path_factory.mktemp("db"))
         assert backtest == expected
         whole = pa.concat_tables(found)
@@ -146,8 +170,10 @@ def test_joined_boxes_are_composed(
         assert len(once) == len(ids) or case.kill >= 0
         seen["examples"] += 1
         seen["rows"] += bool(expected)
+        seen["of another stream"] += bool(case.past and expected)
         seen["killed"] += case.kill >= 0
 
     check()
     record_property("examples", dict(seen))
     assert seen["rows"] * 7 >= seen["examples"]
+    assert seen["of another stream"] * 15 >= seen["examples"]

@@ -119,6 +119,26 @@ def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
     assert answer(LAYERS[name], [20]) == answer(LAYERS[name], [3, 9, 20]) == one_by_one
 
 
+@pytest.mark.parametrize("name", ["a box", "a box of a box", "outside", "between", "a measure", "a measure outside"])
+def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: str) -> None:
+    # Before: those that the push of the failing row had decided were lost.
+    text = LAYERS[name]
+    one_by_one = answer(text, list(range(1, 21)))
+    shared = name in ("a box", "a box of a box", "a measure")
+    other = text.replace("AS c AFTER", "AS d AFTER") if shared else f"WITH p AS ({HOLDS}) {OVER}"
+    for cuts in ([20], [13, 20], list(range(10, 21))):
+        with hybrid.connect() as db:
+            db.create_stream("ticks", COLUMNS, time="ts", key="k")
+            db.watch(other)
+            db.push("ticks", ROWS[:7])
+            alerts = db.watch(text, start=START)
+            db.push("ticks", ROWS[7:9])
+            assert alerts.stats()["patterns"]["p"]["queries"] == 2
+            for low, high in zip([9, *cuts], cuts, strict=False):
+                db.push("ticks", ROWS[low:high])
+            assert rows_and_error(alerts) == one_by_one
+
+
 @pytest.mark.parametrize("fails", [FAILS, MEASURED])
 def test_rows_of_several_queries_that_share_the_pattern_that_fails(fails: str) -> None:
     for cuts in ([20], list(range(1, 21))):
