@@ -14,6 +14,7 @@ from typing import Any
 from tests.programs import Program
 
 ROOT = Path(__file__).parents[2]
+_started: list[Program | subprocess.Popen[str]] = []
 
 
 def environment() -> dict[str, str]:
@@ -22,15 +23,27 @@ def environment() -> dict[str, str]:
 
 def start(directory: Path) -> Program:
     """Starts the service in a child that finds all modules loaded."""
-    return Program(directory, "hybrid", "run", "app.toml")
+    child = Program(directory, "hybrid", "run", "app.toml")
+    _started.append(child)
+    return child
 
 
-def start_anew(directory: Path) -> subprocess.Popen[str]:
-    """Starts it as a user does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "hybrid", "run", "app.toml"], cwd=directory, text=True, stdin=subprocess.DEVNULL,
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+def start_anew(directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Starts it, or Python with these arguments, as a user does."""
+    command = [sys.executable, *(arguments or ("-m", "hybrid", "run", "app.toml"))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
+    given: dict[str, Any] = pipes | options
+    child = subprocess.Popen(command, cwd=directory, text=True, stdin=subprocess.DEVNULL, **given)
+    _started.append(child)
+    return child
+
+
+def end_all() -> None:
+    """Ends what a test has left running, and closes its pipes."""
+    while _started:
+        child = _started.pop()
+        child.kill()
+        child.communicate(timeout=60)
 
 
 def until(what: Callable[[], object], seconds: float = 60.0) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -230,16 +228,15 @@ def test_top(tmp_path: Path) -> None:
     child = start(tmp_path)
     until(lambda: rows(tmp_path))
     until(lambda: (tmp_path / "market/_service/status.json").exists())
-    top = subprocess.Popen(
-        [sys.executable, "-m", "hybrid", "top"], cwd=tmp_path, text=True, stdin=subprocess.DEVNULL,
-        env=environment() | {"TERM": "dumb", "COLUMNS": "120"}, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    time.sleep(4)
+    options = {"TERM": "dumb", "COLUMNS": "120"}
+    with open(tmp_path / "shown", "w", encoding="utf-8") as file:
+        top = start_anew(tmp_path, "-m", "hybrid", "top", env=environment() | options, stdout=file)
+    # Before: interrupted after 4 s, when on a slow machine it was still importing.
+    until(lambda: "large" in (tmp_path / "shown").read_text())
     top.send_signal(signal.SIGINT)
-    shown, _ = top.communicate(timeout=10)
-    assert top.returncode == 0
-    assert f"app.toml runs as process {child.pid}" in shown
-    assert "large" in shown
+    _, said = top.communicate(timeout=60)
+    assert top.returncode == 0, said
+    assert f"app.toml runs as process {child.pid}" in (tmp_path / "shown").read_text()
     child.terminate()
     child.communicate(timeout=60)
 

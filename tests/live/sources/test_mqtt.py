@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -71,14 +72,26 @@ class Taken:
         assert len(set(self.rows)) >= count, (len(set(self.rows)), source.trouble())
 
 
+class Heard(MqttSource):
+    """A source whose subscription can be waited for."""
+
+    def __init__(self, schema: Schema, settings: MqttSettings) -> None:
+        super().__init__(schema, settings)
+        self.subscribed = threading.Event()
+
+    def _on_subscribe(self, *told: Any) -> None:
+        super()._on_subscribe(*told)
+        self.subscribed.set()
+
+
 @pytest.fixture
 def sources() -> Iterator[Any]:
     """Makes and opens sources, and closes them."""
     made = []
 
-    def make(port: int, name: str, positions: Mapping[str, int] | None = None, **settings: Any) -> MqttSource:
+    def make(port: int, name: str, positions: Mapping[str, int] | None = None, **settings: Any) -> Heard:
         given = {"host": "127.0.0.1", "port": port, "topics": (f"{name}/+",), "client_id": name, **settings}
-        source = MqttSource(NUMBERS, MqttSettings(**{"decoding": Decoding(times="ms"), **given}))
+        source = Heard(NUMBERS, MqttSettings(**{"decoding": Decoding(times="ms"), **given}))
         made.append(source)
         source.open(positions or {})
         return source
@@ -88,12 +101,12 @@ def sources() -> Iterator[Any]:
         source.close()
 
 
-def connected(source: MqttSource) -> MqttSource:
+def connected(source: Heard) -> Heard:
     end = time.monotonic() + 30
     while source.trouble() is not None and time.monotonic() < end:
         time.sleep(0.02)
     assert source.trouble() is None
-    time.sleep(0.2)  # the subscription comes behind the connection
+    assert source.subscribed.wait(30)  # the answer to that comes behind the connection
     return source
 
 
