@@ -82,7 +82,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     if purpose is Purpose.COUNTS:
         return EnginePlan(None, "a count of these matches", purpose, program)
     if gives_matches and (table := determinise(program)):
-        return by(RunTable, "conditions read single rows, and a match begins after the one before", table)
+        where = "at the last row of" if program.skip.row is Skip.TO_LAST else "after"
+        return by(RunTable, f"conditions read single rows, and a match begins {where} the one before", table)
     if gives_matches and (starts := start_table(program)):
         return by(RunStarts, "conditions read single rows, and each start is decided separately", starts)
     if shares_paths(program):

@@ -29,7 +29,7 @@ class RunTable:
     row_bytes = 8  # of its own, for each row of the store
     used_bytes = 0  # besides those
     key_bytes = 24
-    stuck = 0  # it skips past the last row
+    stuck = 0  # it skips past the last row, or to the last of two or more
 
     def __init__(self, chosen: EnginePlan) -> None:
         table = chosen.table
@@ -113,7 +113,7 @@ class RunTable:
         count, self._count = self._count, 0
         decided = self._decided
         out.begin(count)
-        out.room(store.count if count else 0)
+        out.room(store.count + count if count else 0)  # the last row of a match may be the first one of the next
         kernels.read_back(
             decided, count, self._arrays, self._trail, out.bounds, out.rows, out.variables, out.start,
             store.ts, store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,

@@ -127,8 +127,8 @@ def read_back(
     ts, source, offset, seq, out_ts, out_source, out_offset, out_seq,
 ):  # fmt: skip
     """Reads each match back along the trail; writes its rows in order with their variables and identities (these if
-    there is room for them), the running number of matched rows (bounds) and the row where it began. The matches of one
-    partition do not share rows."""
+    there is room for them), the running number of matched rows (bounds) and the row where it began. Of one partition,
+    two matches share no more than the last row of the one and the first of the other."""
     n = 0
     bounds[0] = 0
     for k in range(count):

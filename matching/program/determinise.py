@@ -3,6 +3,7 @@
 The general kernel keeps such a list per partition (matching.kernels.step): runs, and matches that wait for preferred
 runs to fail. Where conditions depend on the row only, runs in one state merge and SKIP PAST LAST ROW applies, most
 patterns have few lists; then a row costs one table look-up, and matches are read back along the transitions taken.
+SKIP TO the last row of every match is the same, but that row begins an attempt too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from matching.program.program import Merge, Mode, Program
+from matching.program.program import Merge, Mode, Program, Skip
 
 #: Limits beyond which the general kernel is used: different conditions, lists, transitions.
 TESTED_MAX = 8
@@ -110,14 +111,24 @@ def step_items(
     return out, False
 
 
+def shares_last_rows(program: Program) -> bool:
+    """True if AFTER MATCH skips to the last row of every match, which has two rows or more, whatever the rows: each
+    label that ends a match is skipped to, and none is the label of a first row as well."""
+    kept_apart = program.within_us is not None or program.within_rows is not None or program.absent
+    if program.merge is not Merge.START or program.skip.row is not Skip.TO_LAST or kept_apart or program.accept[0]:
+        return False
+    ends = [e for e, target in enumerate(program.edge_target) if program.accept[target]]
+    return all(program.skip.counts[program.edge_variable[e]] and e >= program.edge_start[1] for e in ends)
+
+
 def determinise(program: Program) -> ListTable | None:
     """Returns the table of a program; None if it has no use (runs carry values, other modes, WITHIN) or is too large.
 
     Cost: lists * masks steps, within the limits above."""
     tests = program.tests
-    if program.merge is not Merge.STATE or program.mode is not Mode.PAST_LAST_ROW or len(tests) > TESTED_MAX:
-        return None
-    if program.extras.unmatched:
+    again = shares_last_rows(program)
+    follows = again or (program.merge is Merge.STATE and program.mode is Mode.PAST_LAST_ROW)
+    if not follows or len(tests) > TESTED_MAX or program.extras.unmatched:
         return None
     masks, hold = 1 << len(tests), holding(program)
     number: dict[tuple[int, ...], int] = {(): 0}
@@ -135,6 +146,10 @@ def determinise(program: Program) -> ListTable | None:
             items, cut = step_items(program, runs, holds)
             if program.accept[0] and not cut:
                 items.append((WAITING, START, -1))
+            if again and cut:  # if no preferred run matches later, the scan goes on at this row
+                known = {state for state, _, _ in items}
+                begun, _ = step_items(program, ((START, 0),), holds)
+                items += [item for item in begun if item[0] not in known]
             emitted = 0
             while emitted < len(items) and items[emitted][0] == WAITING:
                 emitted += 1

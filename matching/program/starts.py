@@ -3,7 +3,7 @@
 A configuration is the ordered list of the partial matches of one start, and the match that waits after them, if there
 is one. Where conditions depend on the row only, it depends on the rows since the start only; so all starts of a
 partition in one configuration go on alike, and a row costs one look-up for each configuration alive there instead of
-one for each start. It serves the plans where starts are kept apart: WITHIN, SKIP TO NEXT ROW or to a variable, WITH
+one for each start. It serves the plans where starts are kept apart: WITHIN, SKIP TO NEXT ROW or within a match, WITH
 UNMATCHED ROWS, TIMEOUT ROWS. Plans that need none of these have matching.program.determinise.
 """
 

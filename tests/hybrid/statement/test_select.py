@@ -387,6 +387,7 @@ def test_a_list_of_values_may_be_long(items: str) -> None:
     ("clauses", "engine"),
     [
         ("PATTERN (A B+) DEFINE B AS v > PREV(v)", "engine      table of lists\ntable       3 lists x 2 masks"),
+        ("AFTER MATCH SKIP TO LAST B PATTERN (A B+) DEFINE B AS v > PREV(v)", "engine      table of lists\n"),
         (
             "PATTERN (A B+) WITHIN 3 ROWS DEFINE B AS v > PREV(v)",
             "engine      table of starts\n"

@@ -49,6 +49,33 @@ def test_a_row_local_pattern_is_one_table() -> None:
     )
 
 
+def test_skip_to_the_last_row_of_every_match_is_one_table() -> None:
+    # Before: the table of starts, which kept each start apart and took twice as long
+    falling, rising = Call("<", (PRICE, previous(PRICE)), "BOOLEAN"), Call(">", (PRICE, previous(PRICE)), "BOOLEAN")
+    pattern, defines = sequence(A, Repeat(B, 1, None, True), C), {"B": falling, "C": rising}
+    last = AfterMatch(AfterMatchKind.TO_LAST, ("C",))
+    table = determinise(assemble(plan_of(pattern, defines, after=last)))
+    assert table is not None
+    # in list 2, a row that rises ends the match and is the A of the next attempt, list 1
+    assert str(table) == (
+        "table       4 lists x 4 masks\n"
+        "            0: (empty)  none -> 1, B -> 1, C -> 1, B C -> 1\n"
+        "            1: (1)  none -> 1, B -> 2, C -> 1, B C -> 2\n"
+        "            2: (2 1)  none -> 1, B -> 2, C -> 1 emits 1, B C -> 3\n"
+        "            3: (2 match 1)  none -> 1 emits 1, B -> 3, C -> 1 emits 1, B C -> 3"
+    )
+    within, first = Within(interval_us=5), AfterMatch(AfterMatchKind.TO_FIRST, ("C",))
+    for changed in (
+        {"after": last, "within": within}, {"after": first}, {"after": AfterMatch(AfterMatchKind.TO_LAST, ("B",))},
+        {"after": last, "rows": RowsPerMatch.ALL_WITH_UNMATCHED},
+    ):  # fmt: skip
+        assert determinise(assemble(plan_of(pattern, defines, **changed))) is None, changed
+    # matches that end in other rows too, and of one row, from which the scan would not move on
+    assert determinise(assemble(plan_of(sequence(A, Repeat(B, 1, None, True), option(C)), defines, after=last))) is None
+    both = AfterMatch(AfterMatchKind.TO_LAST, ("A", "C"))
+    assert determinise(assemble(plan_of(sequence(A, option(C)), defines, after=both))) is None
+
+
 def test_anchors_and_exclusion_are_labels() -> None:
     pattern = sequence(START, A, Exclusion(Repeat(B, 1, None, True)), END)
     shown = {"rows": RowsPerMatch.ALL_SHOW_EMPTY}
