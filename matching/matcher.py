@@ -32,6 +32,7 @@ from matching.engines.engine import (
     Spillable,
     WantedRows,
     array_bytes,
+    grouping,
     looking_up,
     ordered,
     specialisable,
@@ -481,6 +482,9 @@ class KernelMatcher:
         count, features, failing = length(positions), looked.features, looked.failing
         if failing is not None:
             self._leave_tables(positions, looked)
+        if self.chosen.grouped:
+            ids = self.store.partition[positions]
+            grouping(self.engine).put_groups(ids, self.rows.groups(ids))
         mask = self._tests.mask(count, looked.tests)
         height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)

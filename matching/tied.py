@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from matching.program.refused import negated_ends
 from query.automaton.compile import compile_plan
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -96,8 +97,9 @@ def _why_not(plan: Plan) -> str | None:
         return "a condition reads MATCH_NUMBER()"
     if plan.within is not None and plan.within.rows is not None:
         return "WITHIN counts all rows"
-    if plan.selection in _PASSING and plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
-        return f"AFTER MATCH {plan.after} compares matches of all values"
+    past = plan.selection in _PASSING and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+    if past and negated_ends(plan.pattern).behind:
+        return f"AFTER MATCH {plan.after} compares matches of all values that wait"
     if plan.after.kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
         return f"AFTER MATCH {plan.after}"
     if anchors(plan.pattern):
