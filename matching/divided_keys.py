@@ -26,7 +26,7 @@ class DividedKeys(Keys):
         return super().encode([pa.array(self._whole.encode(columns[:whole], rows)), *columns[whole:]], rows)
 
     def whole(self, ids: Int64Array) -> Int64Array:
-        """The ids of the first columns alone, of these partition ids."""
+        """Returns the ids of the first columns alone, of these partition ids."""
         return np.asarray(super().values(0, ids).to_numpy())
 
     def forget(self, ids: Int64Array) -> None:

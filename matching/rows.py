@@ -82,7 +82,7 @@ class Rows:
 
     def groups(self, ids: Int64Array) -> Int64Array:
         """Returns, for each of these partitions, the number of the key that PARTITION BY alone gives it, from 0."""
-        return self.keys.whole(ids) if isinstance(self.keys, DividedKeys) else np.zeros(len(ids), np.int64)
+        return self.keys.whole(ids) if self.looked_up < len(self.partition_by) else np.zeros(len(ids), np.int64)
 
     # ---- matchers
 

@@ -192,8 +192,8 @@ def test_a_match_ends_partial_matches_of_all_values(record_property: Callable[[s
     counts: Counter[str] = Counter()
 
     @given(
-        rows=events(min_size=8, max_size=20), plan=tying().map(not_overlapping), size=st.sampled_from((1, 4, 100)),
-        data=st.data(),
+        rows=events(min_size=8, max_size=20, keys=("p", "q")), plan=tying().map(not_overlapping),
+        size=st.sampled_from((1, 4, 100)), data=st.data(),
     )  # fmt: skip
     def check(rows: list[Row], plan: Plan, size: int, data: st.DataObject) -> None:
         make = matchers_of(plan)
