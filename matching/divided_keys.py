@@ -25,6 +25,10 @@ class DividedKeys(Keys):
         whole = len(self._whole.encoders)
         return super().encode([pa.array(self._whole.encode(columns[:whole], rows)), *columns[whole:]], rows)
 
+    def whole(self, ids: Int64Array) -> Int64Array:
+        """Returns the ids of the first columns alone, of these partition ids."""
+        return np.asarray(super().values(0, ids).to_numpy())
+
     def forget(self, ids: Int64Array) -> None:
         """Frees ids in use, for other keys. Cost: linear in the ids in use."""
         super().forget(ids)
@@ -41,7 +45,7 @@ class DividedKeys(Keys):
         whole = len(self._whole.encoders)
         if column >= whole:
             return super().values(column - whole + 1, ids)
-        return self._whole.values(column, super().values(0, ids).to_numpy())
+        return self._whole.values(column, self.whole(ids))
 
     @property
     def nbytes(self) -> int:

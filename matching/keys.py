@@ -474,6 +474,10 @@ class Keys:
         shift = bits * (len(self.encoders) - 1 - column)
         return (self.tuples.numbers[ids] >> shift) & ((1 << bits) - 1)
 
+    def whole(self, ids: Int64Array) -> Int64Array:
+        """Returns, for partition ids of several columns, numbers of the values of the first one."""
+        return self._codes(0, ids)
+
     def values(self, column: int, ids: Int64Array) -> pa.Array:
         """The values of partition column `column` for these partition ids."""
         return self.encoders[column].of(ids if self.tuples is None else self._codes(column, ids))

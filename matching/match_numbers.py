@@ -54,6 +54,38 @@ class MatchNumbers:
         self._keys.restore({name: read_array(array) for name, array in keys.items()})
 
 
+class Overlaps:
+    """Which matches, in order, do not overlap an earlier one, where those of each value were found one per start.
+
+    Of one start only the first match is wanted even so: the later ones cover its rows, so they overlap what it does.
+    What a match may overlap begins no later than it ends. So the last row of the last match decides."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}  # by group of partitions, the last row of the last match
+
+    def without(self, out: Decode, groups: Int64Array) -> Decode:
+        """Returns the matches that stay. groups: of each."""
+        stay = []
+        ends = zip(groups.tolist(), out.start.tolist(), out.last_rows().tolist(), strict=True)
+        for at, (group, start, last) in enumerate(ends):
+            if start > self._last.get(group, -1):
+                self._last[group] = last
+                stay.append(at)
+        return out if len(stay) == out.count else out.take(np.array(stay, np.int64))
+
+    def move(self, moved: Int64Array) -> None:
+        """Renumbers rows. moved: the new position of each, negative for one that is dropped."""
+        kept = np.flatnonzero(moved >= 0)
+        places = {group: int(np.searchsorted(kept, row, "right")) - 1 for group, row in self._last.items()}
+        self._last = {group: row for group, row in places.items() if row >= 0}
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {"group": np.array([*self._last], np.int64), "row": np.array([*self._last.values()], np.int64)}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self._last = dict(zip(arrays["group"].tolist(), arrays["row"].tolist(), strict=True))
+
+
 def in_order(out: Decode, store: RowStore, within_us: int) -> Decode:
     """Returns matches that waited for the end of WITHIN in the order of that end, then of their last rows, then of
     their first ones. Those of one value are in this order, and the rows of the store in the total order."""

@@ -32,6 +32,7 @@ from matching.engines.engine import (
     Spillable,
     WantedRows,
     array_bytes,
+    grouping,
     looking_up,
     ordered,
     specialisable,
@@ -41,7 +42,7 @@ from matching.engines.engine import (
 from matching.features import Codes, RowValues, columns_read, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
-from matching.match_numbers import MatchNumbers, deadlines, in_order
+from matching.match_numbers import MatchNumbers, Overlaps, deadlines, in_order
 from matching.measures import Measures
 from matching.program.program import Program
 from matching.purpose import Purpose
@@ -57,7 +58,7 @@ from matching.unmatched import Unsettled
 from matching.walked import KeptValues
 from matching.window_parts import part_of
 from query.errors import DataError, warn
-from query.language.ast import RowsPerMatch
+from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.boxes import LAST
 from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
@@ -250,6 +251,8 @@ class KernelMatcher:
             types = [plain_type(c.type) for c in plan.partition_by]
             self._numbers = MatchNumbers(types, None if read else KEYS_MIN)
         self._sorts = self._numbers is not None and bool(program.absence.behind)
+        past = self._sorts and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
+        self._overlaps = Overlaps() if past else None
         self._told_us: int | None = None  # the time before which WITHIN is over, as the engine was told
         self._empty = self.measures.schema.empty_table()
         if plan.trends is not None:
@@ -320,7 +323,7 @@ class KernelMatcher:
         new.floor, new.serial = self.floor, self.serial
         new._builder, new._rows = self._builder, self._rows
         new._kept, new._kept_of_all = self._kept, self._kept_of_all
-        new._numbers, new._told_us = self._numbers, self._told_us
+        new._numbers, new._told_us, new._overlaps = self._numbers, self._told_us, self._overlaps
         if new._kept is not None:
             looking_up(new.engine).forget_walks()  # lists have numbers of this one
         self.rows.remove(self)
@@ -481,6 +484,9 @@ class KernelMatcher:
         count, features, failing = length(positions), looked.features, looked.failing
         if failing is not None:
             self._leave_tables(positions, looked)
+        if self.chosen.grouped:
+            ids = self.store.partition[positions]
+            grouping(self.engine).put_groups(ids, self.rows.groups(ids))
         mask = self._tests.mask(count, looked.tests)
         height = len(features) + self._carries
         feature = np.zeros((max(1, height), count if height else 0), np.int64)
@@ -755,6 +761,8 @@ class KernelMatcher:
             self._tests.hot.put(ids, self.engine.busy(ids), len(self.keys))
         if self._unsettled is not None:
             self._unsettled.move(moved)
+        if self._overlaps is not None:
+            self._overlaps.move(moved)
         if self._held is not None:
             self._held.rows, self._held.start = moved[self._held.rows], moved[self._held.start]
 
@@ -1011,13 +1019,13 @@ class KernelMatcher:
             assert self.program.within_us is not None
             out = in_order(out, self.store, self.program.within_us)
             if ended or not out.count:
-                return out
+                return self._without_overlaps(out)
             over = np.zeros(out.count, np.bool_)
             if self._told_us is not None:
                 over = deadlines(out, self.store, self.program.within_us) < self._told_us
             if not over.all():
                 self._held = out.take(np.flatnonzero(~over))
-            return out.take(np.flatnonzero(over))
+            return self._without_overlaps(out.take(np.flatnonzero(over)))
         if ended:
             return out
         found = found_of(out)
@@ -1029,6 +1037,12 @@ class KernelMatcher:
         held = np.arange(out.count) >= first[out.partition]
         self._held = out.take(np.flatnonzero(held))
         return out.take(np.flatnonzero(~held))
+
+    def _without_overlaps(self, out: Decode) -> Decode:
+        """Returns the matches, in order, that may come out beside those before them."""
+        if self._overlaps is None or not out.count:
+            return out
+        return self._overlaps.without(out, self.rows.groups(out.partition))
 
     def _none(self) -> Matches:
         """Returns the empty result, which most pushes of single events give."""
@@ -1056,6 +1070,8 @@ class KernelMatcher:
             arrays |= {f"unsettled.{n}": a for n, a in self._unsettled.snapshot().items()}
         if self._numbers is not None:
             arrays |= {f"number.{n}": a for n, a in self._numbers.snapshot().items()}
+        if self._overlaps is not None:
+            arrays |= {f"overlaps.{n}": a for n, a in self._overlaps.snapshot().items()}
         arrays |= {f"code.{type}": saved_array(v) for type, v in self.codes.snapshot().items()}
         head = {
             "version": STATE_VERSION, "engine": self.engine.tag, "plan": self._fingerprint,
@@ -1108,6 +1124,8 @@ class KernelMatcher:
             self._unsettled.restore(group("unsettled", arrays))
         if self._numbers is not None:
             self._numbers.restore(group("number", arrays))
+        if self._overlaps is not None:
+            self._overlaps.restore(group("overlaps", arrays))
         self._told_us = None
         self._held = None
         if held := group("held", arrays):

@@ -80,6 +80,10 @@ class Rows:
         self._attempts: dict[_Joint, Attempt] = {}
         self._places: dict[int, tuple[tuple[_Joint, int], ...]] = {}
 
+    def groups(self, ids: Int64Array) -> Int64Array:
+        """Returns, for each of these partitions, the number of the key that PARTITION BY alone gives it, from 0."""
+        return self.keys.whole(ids) if self.looked_up < len(self.partition_by) else np.zeros(len(ids), np.int64)
+
     # ---- matchers
 
     def add(self, tenant: Tenant) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from matching.program.refused import negated_ends
 from query.automaton.compile import compile_plan
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.plan.expression import (
@@ -27,7 +28,7 @@ from query.plan.expression import (
 )
 from query.plan.never_fails import NEVER_FAIL, never_fails
 from query.plan.pattern import anchors, negated
-from query.plan.plan import Define, Plan
+from query.plan.plan import AfterMatch, Define, Plan
 from query.plan.row_parts import total
 
 #: Types of which `=` holds for the values that PARTITION BY puts together, but for null.
@@ -84,7 +85,11 @@ def tied(plan: Plan) -> Tied | str | None:
         _alone(d, columns, first, later, absent, alone) if d.variable in first | later | absent else d
         for d in plan.defines
     )
-    return Tied(columns, replace(plan, partition_by=(*plan.partition_by, *columns), defines=defines))
+    after = plan.after
+    if passes and after.kind is AfterMatchKind.PAST_LAST_ROW and negated_ends(plan.pattern).behind:
+        after = AfterMatch(AfterMatchKind.TO_NEXT_ROW)  # see matching.match_numbers.Overlaps
+    divided = (*plan.partition_by, *columns)
+    return Tied(columns, replace(plan, partition_by=divided, defines=defines, after=after))
 
 
 def _why_not(plan: Plan) -> str | None:
@@ -96,8 +101,6 @@ def _why_not(plan: Plan) -> str | None:
         return "a condition reads MATCH_NUMBER()"
     if plan.within is not None and plan.within.rows is not None:
         return "WITHIN counts all rows"
-    if plan.selection in _PASSING and plan.after.kind not in (AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW):
-        return f"AFTER MATCH {plan.after} compares matches of all values"
     if plan.after.kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
         return f"AFTER MATCH {plan.after}"
     if anchors(plan.pattern):

@@ -43,7 +43,7 @@ def events(rows: int, keys: int, seed: int) -> pa.Table:
 @dataclass(frozen=True, slots=True)
 class Case:
     """A condition in its pattern. kind: the group it belongs to. neighbour: the name of the cheap case beside it; its
-    own name for a neighbour itself. by: the columns of PARTITION BY; clauses: after the pattern."""
+    own name for a neighbour itself. by: the columns of PARTITION BY; clauses: after the pattern; after: before it."""
 
     kind: str
     name: str
@@ -52,12 +52,13 @@ class Case:
     neighbour: str
     by: tuple[str, ...] = ("k",)
     clauses: str = ""
+    after: str = ""
 
     def text(self) -> str:
         by = f"PARTITION BY {', '.join(self.by)} " if self.by else ""
         return (
             f"SELECT * FROM t MATCH_RECOGNIZE ({by}ORDER BY ts MEASURES FIRST(ts) AS t0, LAST(v) AS v "
-            f"PATTERN ({self.pattern}) {self.clauses} DEFINE {self.define})"
+            f"{self.after} PATTERN ({self.pattern}) {self.clauses} DEFINE {self.define})"
         )
 
 
@@ -152,16 +153,21 @@ _CONDITIONS = {
 
 
 _DAY = "WITHIN INTERVAL 1 DAY"
+_PAST = "AFTER MATCH SKIP PAST LAST ROW"
 _NEXT, _ANY = f"{_DAY} SELECTION SKIP TILL NEXT MATCH", f"{_DAY} SELECTION SKIP TILL ANY MATCH"
-#: Rows of a match with one u, over thousands of partial matches with others: pattern, clauses, and conditions in which
-#: {} is the equality.
-_EQUAL = {
+#: Rows of a match with one u, over thousands of partial matches with others: pattern, clauses, conditions in which {}
+#: is the equality, and AFTER MATCH.
+_EQUAL: dict[str, tuple[str, ...]] = {
     "a step": ("Q A", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}"),
     "a step that compares": ("Q A", _NEXT, "Q AS s = 'x', A AS s = 'yy' AND v > Q.v{}"),
     "two steps": ("Q A B", _ANY, "Q AS s = 'x', A AS s = 'yy'{}, B AS s = 'cde'{}"),
     "absent between": ("Q NOT N A", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, N AS s = 'cde'{}"),
     "absent behind": ("Q NOT A", _DAY, "Q AS s = 'x', A AS s = 'yy'{}"),
     "absent behind a step": ("Q A NOT N", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, N AS s = 'cde'{}"),
+    "rare, not overlapping": ("Q A B", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, B AS s = 'cde' AND v < 1.1{}", _PAST),
+    "absent behind a step, not overlapping": (
+        "Q A NOT N", _NEXT, "Q AS s = 'x', A AS s = 'yy'{}, N AS s = 'cde'{}", _PAST,
+    ),
 }
 
 
@@ -169,13 +175,13 @@ def _equalities() -> list[Case]:
     """Returns patterns tied by u, each after the same one with PARTITION BY u."""
     found = []
     for by in ((), ("k",)):
-        for shown, (pattern, clauses, define) in _EQUAL.items():
+        for shown, (pattern, clauses, define, *after) in _EQUAL.items():
             cheap = f"{shown}, PARTITION BY {', '.join((*by, 'u'))}"
             name = f"{shown}, u = Q.u" + (" by k" if by else "")
             parts = define.count("{}")
             apart, tied = (define.format(*[e] * parts) for e in ("", " AND u = Q.u"))
-            found.append(Case("equality", cheap, pattern, apart, cheap, (*by, "u"), clauses))
-            found.append(Case("equality", name, pattern, tied, cheap, by, clauses))
+            found.append(Case("equality", cheap, pattern, apart, cheap, (*by, "u"), clauses, *after))
+            found.append(Case("equality", name, pattern, tied, cheap, by, clauses, *after))
     beside = "absent behind, PARTITION BY u"
     two, all_of_u = "absent behind two rows, u = Q.u", "Q AS s = 'x', A AS s = 'yy' AND u = Q.u"
     found.append(Case("equality", two, "Q R NOT A", all_of_u, beside, (), _DAY))

@@ -16,7 +16,7 @@ from matching.decode import Decode
 from matching.program.carried import Carried, Chain
 from matching.program.determinise import ListTable
 from matching.program.equalities import equalities_behind
-from matching.program.program import Program
+from matching.program.program import Mode, Program
 from matching.program.starts import StartTable, show_starts
 from matching.program.trends import TrendTable
 from matching.purpose import Purpose
@@ -276,6 +276,18 @@ def ordered(engine: Engine) -> OrderedEngine | None:
     return cast(OrderedEngine, engine) if hasattr(engine, "frontier") else None
 
 
+class Grouping(Protocol):
+    """An engine in which a match of one partition may end the runs of others (EnginePlan.grouped)."""
+
+    def put_groups(self, ids: Int64Array, groups: Int64Array) -> None:
+        """Says to which groups these partitions belong. groups: from 0."""
+
+
+def grouping(engine: Engine) -> Grouping:
+    """Returns the engine of an EnginePlan that is `grouped`."""
+    return cast(Grouping, engine)
+
+
 class LookingUp(Protocol):
     """An engine whose conditions may look values up in tables that change."""
 
@@ -335,6 +347,11 @@ class EnginePlan:
         """Returns the program as it runs."""
         assert self.program is not None
         return self.program if self.carried is None else self.carried.program
+
+    @property
+    def grouped(self) -> bool:
+        """True if a match ends the partial matches of all values of the columns that are looked up."""
+        return bool(self.looked_up) and bool(self.runs.ignore) and self.runs.mode is Mode.PAST_LAST_ROW
 
     @property
     def keeps_rows(self) -> bool:

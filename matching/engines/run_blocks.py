@@ -30,8 +30,11 @@ class RunBlocks(BufferedRuns):
         super().__init__(chosen)
         program = self.program
         self._width = runs_in_blocks.width_of(program)
+        self._groups: runs_in_blocks.Groups | None = None
+        if chosen.grouped:
+            self._groups = runs_in_blocks.Groups(np.zeros(0, np.int64), np.zeros(1, np.int64))
         self._start()
-        self._blocks = np.zeros((0, runs_in_blocks.block_columns(program)), np.int64)
+        self._blocks = np.zeros((0, runs_in_blocks.block_columns(program, chosen.grouped)), np.int64)
         #: registers with positions of rows
         features = [feature for feature, _ in program.features]
         position = features.index(POSITION) if POSITION in features else None
@@ -46,7 +49,7 @@ class RunBlocks(BufferedRuns):
         line = np.zeros((ROOM, self._width), np.int64)
         behind = np.zeros(len(self._buffer.row) if self.program.absence.behind else 0, np.int64)
         self._runs = runs_in_blocks.Runs(
-            line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind
+            line, line.view(np.float64), np.full(64, -1, np.int64), np.zeros(2, np.int64), behind, self._groups
         )
 
     def reserve(self, partitions: int) -> None:
@@ -56,6 +59,27 @@ class RunBlocks(BufferedRuns):
         if partitions > have:
             self._blocks = layout.grown(self._blocks, max(partitions, 2 * have, ROOM))
             self._blocks[have:, Block.SIZE] = -1
+
+    def put_groups(self, ids: Int64Array, groups: Int64Array) -> None:
+        """See matching.engines.engine.Grouping."""
+        assert self._groups is not None
+        group, matches = self._groups
+        if len(self._blocks) > len(group):
+            group = layout.grown(group, len(self._blocks))
+        group[ids] = groups
+        most = int(groups.max(initial=0))
+        if most >= len(matches):
+            matches = layout.grown(matches, max(most + 1, 2 * len(matches)))
+        self._take_groups(runs_in_blocks.Groups(group, matches))
+
+    def _take_groups(self, groups: runs_in_blocks.Groups) -> None:
+        self._groups = groups
+        self._runs = self._runs._replace(groups=groups)
+
+    def _drop_ended(self) -> None:
+        """Drops the runs that matches of other partitions have ended."""
+        if self._groups is not None:
+            runs_in_blocks.drop_ended(self._groups, self._runs, self._blocks)
 
     def _lengths(self, partition: Int64Array) -> Int64Array:
         """See BufferedRuns."""
@@ -129,6 +153,7 @@ class RunBlocks(BufferedRuns):
         No node is older than the first row of its run. So if a large part of the nodes precedes the oldest run, that
         part is dropped and the rest stays, reached or not: walking all chains costs far more. If runs end at different
         times, at most twice as much stays, as a run is as long as WITHIN."""
+        self._drop_ended()
         size = self.size
         self._cut = -1
         if self.program.absence.before:
@@ -178,6 +203,7 @@ class RunBlocks(BufferedRuns):
 
     def idle(self, partitions: int) -> np.ndarray:
         """Returns, per partition, True if it has no run, bool (partitions,)."""
+        self._drop_ended()
         return (self._blocks[:partitions, Block.LENGTH] == 0) & (self._blocks[:partitions, Block.QUEUED] == 0)
 
     def forget(self, ids: Int64Array) -> None:
@@ -188,6 +214,8 @@ class RunBlocks(BufferedRuns):
     def snapshot(self) -> Arrays:
         line = self._runs.line[: int(self._runs.top[0])]
         kept = {"line": line, "spare": self._runs.spare, "behind": self._runs.behind, "blocks": self._blocks}
+        if self._groups is not None:
+            kept |= {"group": self._groups.group, "group_matches": self._groups.matches}
         return super().snapshot() | kept
 
     def restore(self, arrays: Arrays) -> None:
@@ -195,7 +223,11 @@ class RunBlocks(BufferedRuns):
         line = layout.grown(arrays["line"], 2 * len(arrays["line"]) + ROOM)
         sizes = arrays["blocks"][:, Block.SIZE]
         top = np.array([len(arrays["line"]), len(arrays["line"]) - int((1 << sizes[sizes >= 0]).sum())])
-        self._runs = runs_in_blocks.Runs(line, line.view(np.float64), arrays["spare"], top, arrays["behind"])
+        if self._groups is not None:
+            self._groups = runs_in_blocks.Groups(arrays["group"], arrays["group_matches"])
+        self._runs = runs_in_blocks.Runs(
+            line, line.view(np.float64), arrays["spare"], top, arrays["behind"], self._groups
+        )
         self._blocks = arrays["blocks"]
 
     # ---- partitions that leave memory: see matching.engines.engine.Spillable

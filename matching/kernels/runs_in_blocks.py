@@ -36,7 +36,8 @@ class Run(IntEnum):
 
 class Block(IntEnum):
     """Columns of a partition. Its runs are lines [BASE + BEGIN, BASE + BEGIN + LENGTH) of 1 << SIZE (-1: no block).
-    Those from NEAREST on are there only if rows are negated before or after a match."""
+    Those from NEAREST on are there only if rows are negated before or after a match, or if a match ends runs of
+    several partitions."""
 
     BASE = 0
     BEGIN = 1
@@ -49,6 +50,7 @@ class Block(IntEnum):
     SAID = 8  # 0: there was none; -1: it meets the condition; > 0: that cannot be computed, see LABEL_BITS
     WAITING = 9  # matches that wait
     RESUME = 10  # of matches that do not overlap: starts before this ordinal give none
+    MATCHES = 11  # how many matches of its group, see Groups, came before its runs began
 
 
 STATE = int(Run.STATE)
@@ -71,6 +73,7 @@ NEAREST = int(Block.NEAREST)
 SAID = int(Block.SAID)
 WAITING = int(Block.WAITING)
 RESUME = int(Block.RESUME)
+MATCHES = int(Block.MATCHES)
 
 #: The state of a line of matches that wait.
 WAITS = -1
@@ -79,18 +82,28 @@ LABEL_BITS = 6
 LABELS = (1 << LABEL_BITS) - 1
 
 
+class Groups(NamedTuple):
+    """Partitions of which a match of one ends the runs of all: further columns divide the rows (matching.tied), and
+    matches may not overlap. The runs of the others go when a row of theirs comes, or with `drop_ended`. group: int64
+    (partitions,). matches: int64 (groups,), how many there were."""
+
+    group: np.ndarray
+    matches: np.ndarray
+
+
 class Runs(NamedTuple):
     """line: int64 (n, REGISTERS + registers), runs in blocks of 1 << size lines; line_f: the same memory as float64.
     spare: int64 (64,), the first of the blocks of each size that are free, -1 none; a free block's first number is the
     next one. top: int64 (2,), lines handed out, and how many of them are in free blocks. behind: int64, per node of
     the match buffer that a match which waits ends in, the one of its start that came before it, -1 none; empty if no
-    match waits."""
+    match waits. groups: None if a match ends runs of its own partition only."""
 
     line: np.ndarray
     line_f: np.ndarray
     spare: np.ndarray
     top: np.ndarray
     behind: np.ndarray
+    groups: Groups | None
 
 
 def width_of(program: Program) -> int:
@@ -98,9 +111,11 @@ def width_of(program: Program) -> int:
     return REGISTERS + len(program.registers) + (2 if program.absence.before else 0)
 
 
-def block_columns(program: Program) -> int:
-    """Columns of a partition."""
-    return len(Block) if program.absence.before or program.absence.behind else NEAREST
+def block_columns(program: Program, grouped: bool) -> int:
+    """Columns of a partition. grouped: a match ends runs of several partitions."""
+    if grouped:
+        return len(Block)
+    return MATCHES if program.absence.before or program.absence.behind else NEAREST
 
 
 # ---- room for runs
@@ -181,6 +196,34 @@ def leave_block(p, blocks, runs):
     blocks[p, BEGIN] = 0
     blocks[p, LENGTH] = 0
     blocks[p, SIZE] = -1
+
+
+@called
+def drop_if_ended(p, groups, runs, blocks):
+    """Drops the runs of a partition that a match of another one of its group has ended."""
+    if groups is None:
+        return
+    matches = groups.matches[groups.group[p]]
+    if blocks[p, MATCHES] != matches:
+        blocks[p, MATCHES] = matches
+        if blocks[p, SIZE] >= 0:
+            leave_block(p, blocks, runs)
+
+
+@called
+def end_group(p, groups, blocks):
+    """A match of a partition ends the runs of all others of its group."""
+    if groups is None:
+        return
+    groups.matches[groups.group[p]] += 1
+    blocks[p, MATCHES] += 1
+
+
+@kernel
+def drop_ended(groups, runs, blocks):
+    """Drops all runs that a match of another partition of their group has ended."""
+    for p in range(len(groups.group)):
+        drop_if_ended(p, groups, runs, blocks)
 
 
 # ---- rows and nodes that runs refer to

@@ -10,7 +10,7 @@ where it stood, as long as the runs before it have not become more. If they have
 end of the block, or all to a larger one. Runs that WITHIN has ended are at the front: dropping them moves nothing.
 
 Where all matches are not wanted the first one decides: one per start drops the runs of its start, matches that do not
-overlap drop all runs.
+overlap drop all runs, also those of other partitions of its group (matching.kernels.runs_in_blocks.Groups).
 
 Rows that negations forbid between two rows of a match are noted in a run as it passes over them. What it forbids
 is asked when the next row is bound, which also clears the notes.
@@ -64,6 +64,8 @@ from matching.kernels.runs_in_blocks import (
     WAITING,
     WAITS,
     copy_lines,
+    drop_if_ended,
+    end_group,
     leave_block,
     make_gap,
 )
@@ -362,6 +364,7 @@ def step(
     status = OK
     while i < end:
         p = partition[i]
+        drop_if_ended(p, runs.groups, runs, blocks)
         length = blocks[p, LENGTH]
         m = mask[i]
         b = bad[i] if some_bad else np.int64(0)
@@ -585,6 +588,7 @@ def step(
                         may_pass = False
                         if mode == PAST_LAST_ROW:
                             ended = True
+                            end_group(p, runs.groups, blocks)
                             group_count = np.int64(0)
                         write = low + group_count
                         break

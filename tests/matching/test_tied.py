@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import hybrid
+from matching.batch import Matches
 from matching.engines.choose import choose_engine
+from matching.matcher import KernelMatcher, make_matcher
 from matching.purpose import Purpose
 from matching.tied import Tied, tied
 from query.plan.expression import show
 from query.plan.plan import Plan
 from query.schema import Field, Schema
+from tests.events import batch_of
 
 EVENTS = Schema(
     "t", (
@@ -75,8 +80,9 @@ def found(plan: Plan) -> str:
      "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND n * 2 > LASTQ.n"),
     ("Q A", "A AS tk = Q.tk AND n > PREV(n)", STEP, "PREV or NEXT reads rows beside the match"),
     ("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "WITHIN counts all rows"),
-    ("Q A", "A AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}",
-     "AFTER MATCH SKIP PAST LAST ROW compares matches of all values"),
+    ("Q A", "A AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}", "tk: Q tk IS NOT NULL; A tk IS NOT NULL"),
+    ("Q A NOT N", "A AS tk = Q.tk, N AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;WITHIN INTERVAL 1 HOUR {STEP}",
+     "tk: Q tk IS NOT NULL; A tk IS NOT NULL; N tk IS NOT NULL"),
 ])  # fmt: skip
 def test_columns_tie_rows_together(pattern: str, define: str, clauses: str, expected: str) -> None:
     assert found(plan_of(pattern, define, clauses)) == expected
@@ -109,3 +115,59 @@ def test_a_query_that_only_the_reference_could_run_has_an_engine() -> None:
         "NOT A Q", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", "WITHIN INTERVAL '1' HOUR"
     )
     assert choose_engine(plan, Purpose.ROWS).engine is not None
+
+
+def matches_of(plan: Plan, rows: list[tuple[int, str, int]], size: int) -> list[list[int]]:
+    """Returns the rows of each match, by a matcher that forgets early. rows: k, s, tk, a second apart."""
+    events = [
+        {"ts": at * 1_000_000, "k": k, "s": s, "tk": tk, "n": None, "x": None, "i": None}
+        for at, (k, s, tk) in enumerate(rows)
+    ]
+    matcher, found = make_matcher(plan), list[Matches]()
+    assert isinstance(matcher, KernelMatcher)
+    assert matcher.chosen.looked_up
+    for at in range(0, len(events), size):
+        matcher.rows.compact_at = matcher.rows.forget_at = 0
+        found.append(matcher.push(batch_of(EVENTS, events[at : at + size], at)))
+    found.append(matcher.advance(None))
+    out = []
+    for matches in found:
+        ends = matches.event_bounds.tolist()
+        out += [matches.event_offset[a:b].tolist() for a, b in pairwise(ends)]
+    return out
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_match_ends_partial_matches_of_other_values_of_its_key(size: int) -> None:
+    # Before: nothing was looked up under SKIP PAST LAST ROW.
+    plan = plan_of(
+        "Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}", "PARTITION BY k"
+    )
+    rows = [(1, "q", 1), (2, "q", 1), (1, "q", 2), (1, "a", 2), (1, "a", 1), (2, "a", 1), (1, "q", 1), (1, "a", 1)]
+    assert matches_of(plan, rows, size) == [[2, 3], [1, 5], [6, 7]]
+
+
+def test_what_a_match_has_ended_is_not_kept() -> None:
+    plan = plan_of("Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}")
+    matcher = make_matcher(plan)
+    assert isinstance(matcher, KernelMatcher)
+    base = {"k": 1, "n": None, "x": None, "i": None}
+    events = [base | {"ts": tk, "s": "q", "tk": tk} for tk in range(50)]
+    matcher.push(batch_of(EVENTS, events))
+    assert matcher.rows.needed(matcher).sum() == 50
+    assert len(matcher.push(batch_of(EVENTS, [base | {"ts": 50, "s": "a", "tk": 7}], 50))) == 1
+    assert not matcher.rows.needed(matcher).any()
+    assert matcher.spill.runs == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_of_matches_that_wait_those_that_overlap_an_earlier_one_go(size: int) -> None:
+    # Before: only the reference could run it: 5,000 rows took 46 seconds.
+    plan = plan_of(
+        "Q A NOT N", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk, N AS s = 'n' AND tk = Q.tk",
+        f"AFTER MATCH SKIP PAST LAST ROW;WITHIN INTERVAL '20' SECOND {STEP}", "PARTITION BY k",
+    )  # fmt: skip
+    rows = [(1, "q", 1), (1, "q", 2), (2, "q", 2), (1, "a", 2), (1, "a", 1), (2, "a", 2), (1, "q", 1), (1, "a", 1)]
+    quiet = [(1, "q", 9)] * 30
+    assert matches_of(plan, [*rows, *quiet], size) == [[0, 4], [2, 5], [6, 7]]
+    assert matches_of(plan, [*rows, (1, "n", 1), *quiet], size) == [[1, 3], [2, 5]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from tests.properties.comparing import (
     FEWER,
     answer_of,
     compare_at_every_step,
+    drawn_until,
     reference_of,
     restored_equals_reference,
     run,
@@ -58,6 +60,7 @@ from tests.strategies import (
 SINGLE: tuple[RowPattern, ...] = (
     Variable("A"), Variable("A"), Concatenation((Variable("A"),)), Repeat(Variable("A"), 1, 1, True),
 )  # fmt: skip
+TO_NEXT_ROW = AfterMatch(AfterMatchKind.TO_NEXT_ROW)
 BOUNDS = (5, 3, 8, 2, 4, 1, 0)
 
 
@@ -178,6 +181,37 @@ def test_kernel_equals_reference(record_property: Callable[[str, object], None])
         assert 12 * counts[what] >= counts["examples"], what
 
 
+def not_overlapping(plan: Plan) -> Plan:
+    """The plan with matches that may not overlap, where rows of other values may lie between."""
+    passes = plan.selection in SKIP_TILL
+    return replace(plan, after=AfterMatch(AfterMatchKind.PAST_LAST_ROW)) if passes else plan
+
+
+@pytest.mark.slow
+def test_a_match_ends_partial_matches_of_all_values(record_property: Callable[[str, object], None]) -> None:
+    counts: Counter[str] = Counter()
+
+    @given(
+        rows=events(min_size=8, max_size=20, keys=("p", "q")), plan=tying().map(not_overlapping),
+        size=st.sampled_from((1, 4, 100)), data=st.data(),
+    )  # fmt: skip
+    def check(rows: list[Row], plan: Plan, size: int, data: st.DataObject) -> None:
+        make = matchers_of(plan)
+        if make is None or not (make().chosen.looked_up and plan.after.kind is AfterMatchKind.PAST_LAST_ROW):
+            return
+        expected = reference_of(plan, rows)
+        assert answer_of(run(make(), rows, size)) == expected
+        restored_equals_reference(plan, make, rows, data, (0, 3))
+        counts["examples"] += 1
+        counts["two or more"] += len(expected) > 1
+        counts["wait"] += bool(expected and make().program.absence.behind)
+        counts["that overlap"] += len(reference_of(replace(plan, after=TO_NEXT_ROW), rows)) > len(expected)
+
+    drawn_until(check, lambda: min(counts["two or more"], counts["that overlap"]) >= 3)
+    assert min(counts["two or more"], counts["that overlap"]) >= 3
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
+
+
 @pytest.mark.slow
 @FEWER
 @given(rows=events(min_size=5, max_size=10), plan=tying(), data=st.data())
@@ -231,7 +265,10 @@ def test_matches_come_out_in_the_order_of_their_numbers(rows: list[Row], plan: P
 
 @pytest.mark.slow
 @FEWER
-@given(rows=events(min_size=8, keys=("p", "q", "r")), plan=tying(), spill=spills(), data=st.data())
+@given(
+    rows=events(min_size=8, keys=("p", "q", "r")), plan=tying() | tying().map(not_overlapping), spill=spills(),
+    data=st.data(),
+)  # fmt: skip
 def test_what_leaves_memory_changes_nothing(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
     if matchers_of(plan) is None:
         return
