@@ -35,6 +35,7 @@ def test_a_table_takes_columns(tmp_path):
     assert Table.create(tmp_path, more).added == ("venue", "tags", "size")
 
 
+@pytest.mark.slow
 def test_a_crash_between_the_two_commits_is_mended(tmp_path, monkeypatch):
     Table.create(tmp_path, TICKS).append(*batch_of(run_of(10)))
     table = Table.open(tmp_path)

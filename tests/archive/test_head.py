@@ -33,6 +33,7 @@ def last_entry(directory: Path) -> Path:
     return max((directory / "_delta_log").glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["emptied", "removed"])
 def test_the_last_commit_is_missed(tmp_path, how):
     # Before: 15,000 of 20,000 rows, no word; verify --deep said 0 faults.
@@ -113,6 +114,7 @@ def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
         History(TICKS, tmp_path)
 
 
+@pytest.mark.slow
 def test_other_programs_may_commit(tmp_path):
     """Of a commit that knows nothing of heads nothing is said; the next one of ours takes it over."""
     history = filled(tmp_path)
@@ -130,6 +132,7 @@ def test_other_programs_may_commit(tmp_path):
         Table.open(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_entry_that_goes_while_a_writer_goes_on_is_still_missed(tmp_path):
     filled(tmp_path)
     entry = last_entry(tmp_path)
@@ -140,6 +143,7 @@ def test_an_entry_that_goes_while_a_writer_goes_on_is_still_missed(tmp_path):
         Table.open(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_head_only_goes_up(tmp_path, monkeypatch):
     filled(tmp_path)
     newest = max((tmp_path / "_head").glob("*.head"))
@@ -168,6 +172,7 @@ def test_heads_do_not_pile_up(tmp_path):
     assert sum(name.endswith(".parquet") for name in names) <= 3
 
 
+@pytest.mark.slow
 def test_a_head_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch):
     history = filled(tmp_path)
 
@@ -181,6 +186,7 @@ def test_a_head_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch):
     assert events_of(History(TICKS, tmp_path).snapshot().read(RangeRequest())) == run_of(50)
 
 
+@pytest.mark.slow
 def test_a_damaged_head_is_said_and_nothing_is_missing(tmp_path):
     filled(tmp_path)
     newest = max((tmp_path / "_head").glob("*.head"))
@@ -192,6 +198,7 @@ def test_a_damaged_head_is_said_and_nothing_is_missing(tmp_path):
     assert int(Table.open(tmp_path).snapshot().rows.sum()) == 41
 
 
+@pytest.mark.slow
 def test_a_table_of_an_earlier_release_gets_a_head(tmp_path):
     filled(tmp_path)
     shutil.rmtree(tmp_path / "_head")

@@ -339,6 +339,7 @@ def test_readers_see_no_gap_and_no_double_while_it_flushes(tmp_path):
     assert len(history.snapshot().read(RangeRequest())) == 1_000
 
 
+@pytest.mark.slow
 def test_many_key_values(tmp_path):
     history = History(TICKS, tmp_path)
     events = [Event(START_US + i, f"S{i % 500}" if i % 7 else None, None, None, "default", i, i) for i in range(2_000)]
@@ -496,6 +497,7 @@ def test_many_events_in_bounded_memory(tmp_path, monkeypatch):
     assert not Path(spilled[-1].name).exists()
 
 
+@pytest.mark.slow
 def test_times_far_apart_are_read_apart(tmp_path, monkeypatch):
     history = History(TICKS, tmp_path / "ticks", 1_000_000)
     day = 86_400_000_000

@@ -76,6 +76,7 @@ def bad(table: Path) -> list[tuple[int, str, str]]:
 # ---- what fits, and what does not
 
 
+@pytest.mark.slow
 def test_bad_rows_of_csv(tmp_path):
     text = HEADER + (
         "2024-01-01 10:00:00,A,1.5,1\n"
@@ -113,6 +114,7 @@ def test_bad_rows_of_csv(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_members_of_ndjson_that_stand_twice(tmp_path):
     """Before: the first one was taken, where a live source takes the last one, and nothing said."""
     text = (
@@ -193,6 +195,7 @@ def test_bad_rows_of_parquet(tmp_path):
     assert third[:2] == (3, "rank: 'nan' is no INTEGER")
 
 
+@pytest.mark.slow
 def test_what_a_value_means(tmp_path):
     """The cases where DuckDB's cast alone would lose something in silence."""
     schema = Schema(
@@ -217,6 +220,7 @@ def test_what_a_value_means(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "text"),
     [
@@ -263,6 +267,7 @@ def test_null_texts(tmp_path):
     assert [(r["symbol"], r["price"]) for r in rows(tmp_path / "t")] == [(None, None), ("NA", None), ("", 1.0)]
 
 
+@pytest.mark.slow
 def test_what_is_no_utf8(tmp_path):
     path = write(tmp_path / "a.csv", HEADER.encode() + b"2024-01-01,A\xff,1,1\n2024-01-01,\xc3\xa9,1,1\n")
     run(tmp_path / "t", path)
@@ -280,6 +285,7 @@ def test_a_huge_row(tmp_path):
     assert len(raw) > 5_000_000
 
 
+@pytest.mark.slow
 def test_an_open_quote(tmp_path, monkeypatch):
     """It costs the line in which it stands, where what follows is more than a record may have."""
     # Before: DataError "has a record longer than 16 MB", and nothing of the file was archived; tailed, one row was bad.
@@ -329,6 +335,7 @@ def test_directories_globs_and_compression(tmp_path):
     assert rows(tmp_path / "t") == rows(tmp_path / "v")
 
 
+@pytest.mark.slow
 def test_columns_in_the_path(tmp_path):
     lines = "ts,price,rank\n2024-01-01,1,1\n"
     for symbol in ("A", "a%2Fb", "__HIVE_DEFAULT_PARTITION__"):
@@ -359,6 +366,7 @@ def test_columns_in_the_path_of_json(tmp_path, missing):
     assert [reason for _, reason, _ in bad(tmp_path / "u")] == ["price: 'abc' is no DOUBLE"]
 
 
+@pytest.mark.slow
 def test_the_archive_is_no_input(tmp_path):
     write(tmp_path / "a.csv", HEADER + LINES)
     for _ in range(2):
@@ -418,6 +426,7 @@ def test_parquet_that_cannot_be_cast_or_read(tmp_path):
         run(tmp_path / "t", tmp_path / "b.parquet", missing="null")
 
 
+@pytest.mark.slow
 def test_nothing_is_archived_with_too_many_bad_rows(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES + "x,A,1,1\n" * 3)
     with pytest.raises(DataError, match="3 rows are bad, more than 2"):
@@ -486,6 +495,7 @@ def test_again_changes_nothing_and_more_files_add_only_themselves(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_lost_list_is_no_empty_one(tmp_path):
     path = write(tmp_path / "a.csv", HEADER + LINES)
     run(tmp_path / "t", path)
@@ -507,6 +517,7 @@ def test_no_room_for_sorting(tmp_path, monkeypatch):
     assert rows(tmp_path / "t") == []
 
 
+@pytest.mark.slow
 def test_a_file_that_moved_or_was_copied_or_touched_is_the_same(tmp_path, monkeypatch):
     path = write(tmp_path / "in/a.csv", HEADER + LINES)
     write(tmp_path / "in/copy.csv", HEADER + LINES)

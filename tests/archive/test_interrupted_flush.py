@@ -44,6 +44,7 @@ def pressing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     monkeypatch.setattr(owner, name, pressed)
 
 
+@pytest.mark.slow
 def test_before_the_events_are_taken_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: the push ran to its end, whatever its size.
     with opened(tmp_path) as db:
@@ -58,6 +59,7 @@ def test_before_the_events_are_taken_nothing_is(tmp_path: Path, monkeypatch: pyt
         assert alerts.fetch().num_rows == ROWS // 1000
 
 
+@pytest.mark.slow
 def test_afterwards_files_are_left_to_the_next_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: all files were written first, which takes seconds for millions of events.
     with opened(tmp_path) as db:

@@ -110,6 +110,7 @@ def test_rows_of_any_kind_come_back_as_they_were(tmp_path):
     assert (third.batch.offset.tolist(), third.late.tolist()) == ([0, 1, 2], [False, True, True])
 
 
+@pytest.mark.slow
 def test_a_flush_ends_what_was_logged(tmp_path):
     history = History(TICKS, tmp_path, log="os")
     history.append(*batch_of(run_of(5)))
@@ -245,6 +246,7 @@ def thousand(directory: Path) -> History:
     return history
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_length_is_no_torn_end(tmp_path):
     # Before: 10 of 1,000 events left, no warning, the file cut from 465,401 to 5,051 bytes.
     thousand(tmp_path)

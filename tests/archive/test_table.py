@@ -102,6 +102,7 @@ def test_the_loser_of_an_append_race_is_refused_by_the_log(tmp_path):
     assert rows_in(again) == [("b", 0), *(("default", i) for i in range(12))]
 
 
+@pytest.mark.slow
 def test_the_loser_of_a_maintenance_race_is_refused(tmp_path):
     table = Table.create(tmp_path, TICKS)
     for first in (0, 10):
@@ -118,6 +119,7 @@ def test_the_loser_of_a_maintenance_race_is_refused(tmp_path):
     assert rows_in(table) == [("default", i) for i in range(20)]
 
 
+@pytest.mark.slow
 def test_compaction_and_live_appends_do_not_disturb_each_other(tmp_path):
     compacting, appending = Table.create(tmp_path, TICKS), Table.open(tmp_path)
     appending.append(*batch_of(run_of(10)))
@@ -129,6 +131,7 @@ def test_compaction_and_live_appends_do_not_disturb_each_other(tmp_path):
     assert rows_in(appending) == [("default", i) for i in range(30)]
 
 
+@pytest.mark.slow
 def test_retention_takes_whole_files_and_remembers_offsets(tmp_path):
     table = Table.create(tmp_path, TICKS)
     for first in (0, 10, 20):
@@ -270,6 +273,7 @@ def test_only_files_that_may_answer_are_read(tmp_path):
     assert needed(None, None, symbol=[]) == set()
 
 
+@pytest.mark.slow
 def test_others_read_the_same_rows(tmp_path):
     history = History(TICKS, tmp_path)
     events = [
@@ -404,6 +408,7 @@ def test_a_commit_whose_answer_was_lost_stays(tmp_path, monkeypatch, error):
     assert rows_in(Table.open(tmp_path)) == [(FILES, 0), *(("default", i) for i in range(20))]
 
 
+@pytest.mark.slow
 def test_files_of_a_rewrite_stay_until_it_is_clearly_refused(tmp_path, monkeypatch):
     """An error of the log may come after it has taken the entry; to be refused is clear on disk."""
     table = Table.create(tmp_path, TICKS)

@@ -74,6 +74,7 @@ def test_sparse_days_become_months_and_years():
     assert sorted(p for r in found for p in r.paths) == sorted(f[0] for f in daily)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=max(20, settings().max_examples * 2 // 5))
 def test_rewriting_comes_to_an_end_and_keeps_all_rows(seed):

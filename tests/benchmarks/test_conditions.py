@@ -13,6 +13,7 @@ from benchmarks.conditions.measure import Worker, measured
 from tests.benchmarks.test_benchmarks import printed
 
 
+@pytest.mark.slow
 def test_every_condition_is_one_of_the_language() -> None:
     every = cases()
     assert len({(c.kind, c.name) for c in every}) == len(every) >= 150

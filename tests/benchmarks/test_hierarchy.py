@@ -72,6 +72,7 @@ def test_related_conditions_compare_with_the_first_event_of_the_layer() -> None:
     assert "E2 AS type = 'T04' AND (v + E0.v) % 100 < 70" in query(Shape(layers=2, length=3, related=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("related", [False, True])
 def test_matches_are_planted_among_events_of_many_types(related: bool) -> None:
     shape = Shape(events=5_000, types=1_000, planted=500, related=related)
@@ -115,6 +116,7 @@ def test_contenders_find_what_composition_means(layers: int, related: bool) -> N
     assert run("hced", shape, batches).hash == ""
 
 
+@pytest.mark.slow
 def test_a_hash_depends_on_the_events_and_not_on_batches() -> None:
     def told(seed: int, rows: int) -> str:
         return run("flattened", SMALL, batches_of(stream(SMALL, seed), rows)).hash

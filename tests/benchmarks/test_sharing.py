@@ -215,6 +215,7 @@ def test_a_core_is_shared_by_thirty_queries() -> None:
     assert all(cores[0] in text for text in alike)  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kleene", [0.0, 1.0])
 def test_each_transition_of_a_core_is_of_all_its_queries(kleene: float) -> None:
     """As the engine lays the queries on one another."""

@@ -72,6 +72,7 @@ def test_arguments_of_a_watch_that_are_none_of_theirs(db: hybrid.Database) -> No
         hybrid.connect("s3://")
 
 
+@pytest.mark.slow
 def test_parameters_of_live_queries(tmp_path: Path) -> None:
     # Before: "a parameter without a value", with a hint to params=, which watch did not take.
     text = TEXT.replace("v > 1", "v > $least AND v < $most")

@@ -123,6 +123,7 @@ def test_rows_beyond_a_ceiling_are_refused_and_redelivered_ones_are_not_judged_a
     assert stream.offsets == {"a": 7}, "it never goes back"
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.integers(0, 40), st.sampled_from(["0", "5", "12"])), max_size=40), st.booleans())
 def test_a_lateness_that_changes_loses_and_disorders_nothing(steps: list[int | str], two: bool) -> None:
     """Each event on time comes out, once, in the total order; the watermark never goes back."""
@@ -237,6 +238,7 @@ def pieces(rng: random.Random, order: list[tuple[str, int]]) -> Iterator[tuple[s
         start = stop
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     sources=st.sampled_from([["a"], ["a", "b"], ["a", "b", "c"]]),

@@ -158,6 +158,7 @@ ROWS: list[Row] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "by_hand", "engine"), [(WINDOWS, in_windows, "windows"), (OVERLAPS, overlapping, "overlapping intervals")]
 )

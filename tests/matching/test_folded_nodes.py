@@ -81,6 +81,7 @@ def test_matches_are_those_of_the_reference(body: str, values: list[tuple[int, i
     assert answer_of(found) == expected(plan, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["PATTERN (A+ B) DEFINE B AS v > 1000 + FIRST(v)",
                                   "PATTERN (A B+ C) DEFINE C AS v < avg(B.v) - 1000"])  # fmt: skip
 def test_what_runs_keep_is_linear_in_runs(body: str) -> None:

@@ -107,6 +107,7 @@ def test_millions_of_chains_have_ids_of_their_own(kind: str) -> None:
         assert (in_order[1:] != in_order[:-1]).all()
 
 
+@pytest.mark.slow
 def test_each_bit_of_an_event_changes_half_of_the_id() -> None:
     """The avalanche, for every bit of the offsets of the first, the middle and the last event, and of their words."""
     length, n = 4, 4000

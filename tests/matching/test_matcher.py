@@ -158,6 +158,7 @@ def test_two_greedy_loops_over_equal_rows_end_soon() -> None:
     assert seconds_for(plan_of(loops, {}, after=last_b), rows, 1) < 10
 
 
+@pytest.mark.slow
 def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
     plan = plan_of(Sequence((A, plus(B))), {"A": compare("=", V, number(1)), "B": compare("=", V, number(2))})
     matcher = matcher_by(plan)

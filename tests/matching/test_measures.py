@@ -245,6 +245,7 @@ def test_prefixes_in_several_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     same(plan_of("stddev(x) AS sd, count(*) AS n", ALL), rows, found_in(3, rows, EVERYTHING, longest=9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_match", ["ONE ROW PER MATCH", ALL])
 def test_navigation_to_classifiers(rows_per_match: str) -> None:
     rows = rows_of(5)

@@ -125,6 +125,7 @@ def test_each_comparison_counts_what_an_obvious_program_does(
     assert [r[2:] for r in both(plan, [row("A", i / 100, v) for i, v in enumerate(values)], size)] == wanted
 
 
+@pytest.mark.slow
 def test_numbers_are_exact_at_any_size() -> None:
     """Rising and equal values up to both ends of a BIGINT, and sums of both signs, in windows that overlap."""
     rng = np.random.default_rng(2)
@@ -154,6 +155,7 @@ def test_an_event_of_two_variables_does_not_follow_itself(pattern: str) -> None:
     assert both(plan_of(text), events, 23)
 
 
+@pytest.mark.slow
 def test_a_state_is_restored_in_the_middle_of_a_window() -> None:
     plan = plan_of(statement("A+ B", 10, 5, partition="g", group="g", conditions=RISING))
     rng = np.random.default_rng(4)

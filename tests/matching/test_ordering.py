@@ -261,6 +261,7 @@ def test_released_as_soon_as_possible_and_in_order_over_snapshots(seed: int, n: 
     assert out == [(t, s, o) for t, _, s, o in sorted(sent)]
 
 
+@pytest.mark.slow
 def test_many_small_pushes_are_held_in_few_runs() -> None:
     ordering = Ordering(schema(lateness_us=1))
     rng = random.Random(1)

@@ -184,6 +184,7 @@ def test_explain_says_panes() -> None:
     assert "why         an event is in 3,600 windows, which are put together from panes" in shown
 
 
+@pytest.mark.slow
 def test_many_windows_cost_little_more_than_few(one_by_one: None) -> None:
     """Before: an event cost an addition in each of its windows, so 3,600 of them took 60 times as long as 60."""
     rng = np.random.default_rng(3)

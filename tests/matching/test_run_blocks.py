@@ -76,6 +76,7 @@ def test_what_is_decided_at_one_time_comes_out_by_last_rows() -> None:
     assert pairs(found) == [(a, b) for b, a in product(range(MANY, 2 * MANY), range(MANY))]
 
 
+@pytest.mark.slow
 def test_a_negated_row_drops_all_that_wait_but_those_whose_time_is_over() -> None:
     matcher = matcher_of(plan_of("NO SKIP"))
     rows = [*events(1), {"ts": 1050 * SECOND_US, "k": "p", "s": "n"}, {"ts": 1060 * SECOND_US, "k": "p", "s": "b"}]

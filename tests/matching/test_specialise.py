@@ -114,6 +114,7 @@ def test_the_kernel_can_be_read() -> None:
     assert "none of its own" in hybrid.sql(row_local, e=events(10)).explain("kernel")
 
 
+@pytest.mark.slow
 def test_a_large_automaton_stays_with_the_interpreted_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_KERNELS", "specialised")
     monkeypatch.setattr(kernels, "built_kernel", lambda engine: pytest.fail("it would take minutes"))

@@ -154,6 +154,7 @@ def test_what_is_over_goes_without_being_read() -> None:
     assert len(store._pages) == 1
 
 
+@pytest.mark.slow
 def test_an_absence_comes_back_when_it_is_due() -> None:
     body = "MEASURES A.v AS a PATTERN (A ~B) WITHIN INTERVAL '100' SECOND SELECTION SKIP TILL NEXT MATCH "
     matcher = matcher_of(f"{body} DEFINE A AS v < 3, B AS v > 5", Spill(0, MemoryStore()))

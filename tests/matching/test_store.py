@@ -21,6 +21,7 @@ def store_of(partitions: list[int]) -> RowStore:
     return store
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(-45, 45), st.data())
 def test_a_row_is_found_at_any_distance(partitions: list[int], offset: int, data: st.DataObject) -> None:
     store = store_of(partitions)
@@ -39,6 +40,7 @@ def test_a_row_is_found_at_any_distance(partitions: list[int], offset: int, data
     assert store.chase(np.array(asked, np.int64), offset).tolist() == expected
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40), st.integers(0, 12),
     st.integers(0, 12), st.integers(0, 12),

@@ -83,6 +83,7 @@ def test_numbers_are_exact_at_any_size(size: int) -> None:
     assert m == 6 * half
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["A+ B", "(A B)+", "A (B C)+ D", "(A | B)+ C", "A (B+ | C) D?"])
 @pytest.mark.parametrize(("conditions", "within"), [("", 10), ("", 7), ("B: v < 3; D: v <> 1", 10)])
 @pytest.mark.parametrize(
@@ -133,6 +134,7 @@ def test_more_limbs_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LIMBS_MAX > 2
 
 
+@pytest.mark.slow
 def test_a_state_that_grew_is_restored_in_the_middle() -> None:
     plan = plan_of(statement("A+ B", 10, 5, partition="g", group="g"))
     events = [row("AB"[i % 5 == 4], i / 50, i, "xyz"[i % 3]) for i in range(400)]
@@ -155,6 +157,7 @@ def test_the_names_of_a_state_are_pinned() -> None:
     assert set(matcher.engine.snapshot()) == {"nodes", "cells", "of", "first", "entries", "sums", "out", "counters"}
 
 
+@pytest.mark.slow
 def test_a_watermark_closes_windows_and_a_closed_window_leaves_no_memory() -> None:
     plan = plan_of(statement("A+", 4, 2, partition="g"))
     matcher = make_matcher(plan)
@@ -239,6 +242,7 @@ def test_the_explained_engine() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_automaton_that_is_too_large() -> None:
     plan = plan_of(statement("(A{40} B{40}){2}", 10, 10))
     assert len(trend_automaton(plan.pattern).states) == 160
@@ -255,6 +259,7 @@ def test_numbers_of_several_rows_are_added() -> None:
     assert whole_numbers(small, np.array([0, 0]), 1).tolist() == [[-1]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 def test_sums_of_doubles_are_exact_in_any_order(values: list[float]) -> None:
     """The double next to the exact sum, also from a few doubles that stand for many."""
@@ -412,6 +417,7 @@ def test_pairs_of_and_are_counted_and_not_enumerated(size: int) -> None:
     assert doubles == pytest.approx(sum(i % 3 for i in range(200)) * half * one)
 
 
+@pytest.mark.slow
 def test_pairs_of_and_by_partition_and_across_windows() -> None:
     """A window and partition in which one side has nothing gives no row, and its rows are not kept."""
     events = read_rows("A@1{1,g=x} B@2{g=x} C@3{g=y} A@4{2,g=y} A@11{5,g=x} B@12{g=x} C@13{g=x} C@14{g=x} A@21 C@22")

@@ -95,6 +95,7 @@ def test_where_there_is_no_other_row_the_reference_decides(text: str) -> None:
     assert found, text
 
 
+@pytest.mark.slow
 def test_functions_of_two_times_are_those_of_duckdb() -> None:
     # Before: weeks were counted by their Mondays, and epoch rounded once instead of by days.
     con = duckdb.connect()

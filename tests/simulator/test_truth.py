@@ -88,6 +88,7 @@ def chains(scenario: Scenario) -> list[tuple[str, int, int, int, int]]:
     return sorted(found, key=lambda f: (f[4], f[1], f[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shop(seed):
     scenario = shop(seed)

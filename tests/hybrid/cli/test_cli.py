@@ -107,6 +107,7 @@ def test_json_has_null_for_what_is_no_number() -> None:
     assert (done.returncode, done.stdout) == (0, '{"a": null, "b": null, "c": [1.5, null], "d": {"x": null}}\n')
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_written_are_an_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: a traceback.
     class Full(io.StringIO):
@@ -332,6 +333,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     assert run("sql", "SELECT 1", "-o", str(tmp_path / "nowhere" / "x.csv")).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_query_may_be_long(table: Path) -> None:
     query = QUERY.replace(" ", " " * 60)
     assert len(query) > 1000

@@ -79,6 +79,7 @@ def test_statements_end_with_semicolons(lines: list[str], expected: list[str]) -
     assert list(statements(iter(lines))) == expected
 
 
+@pytest.mark.slow
 def test_a_pipe_goes_on_after_an_error_and_ends_with_its_code(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_text(ROWS)
     text = f"SELEC 1;\n{FALLS};\n.tables\nEXPLAIN {FALLS};\n.what\n"
@@ -91,6 +92,7 @@ def test_a_pipe_goes_on_after_an_error_and_ends_with_its_code(tmp_path: Path) ->
     assert ran("shell", stdin="SELECT 1 AS x;")[:2] == (0, "x\n-\n1\n1 row\n")
 
 
+@pytest.mark.slow
 def test_a_shell_over_a_database(tmp_path: Path) -> None:
     with hybrid.connect(tmp_path / "db") as db:
         db.create_stream("ticks", {"ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")

@@ -117,6 +117,7 @@ def test_a_table_that_is_the_name_of_a_file(db: hybrid.Database, folder: Path) -
 
 # Before: of two statements each was run, also one that writes a file, or puts a macro in the place of a function for
 # every statement after it.
+@pytest.mark.slow
 def test_one_statement_that_writes_nothing(db: hybrid.Database, folder: Path) -> None:
     before, new = everything_in(folder), folder / "new.csv"
     for text in (

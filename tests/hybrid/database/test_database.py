@@ -285,6 +285,7 @@ def test_reopening_after_a_crash_does_not_run_ahead_of_the_slower_source(tmp_pat
         assert again.streams()["e"]["late"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [(), ("00000000000000000000.json#1",)])
 def test_a_stream_whose_creation_was_cut_short_is_none(tmp_path: Path, left: tuple[str, ...]) -> None:
     """Before: a full disk, or a crash, in the middle of create_stream left a database that could not be opened."""

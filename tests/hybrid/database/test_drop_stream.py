@@ -26,6 +26,7 @@ def opened(place: Path | None) -> hybrid.Database:
     return db
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_stream_is_gone_and_may_be_created_anew(tmp_path: Path, kept: bool) -> None:
     with opened(tmp_path / "db" if kept else None) as db:
@@ -45,6 +46,7 @@ def test_a_stream_is_gone_and_may_be_created_anew(tmp_path: Path, kept: bool) ->
             assert db.sql(RISES).fetchall() == [(7,)]
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_left_on_disk(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         db.flush()
@@ -55,6 +57,7 @@ def test_nothing_of_it_is_left_on_disk(tmp_path: Path) -> None:
         assert list(db.streams()) == ["others"]
 
 
+@pytest.mark.slow
 def test_evidence_of_a_dropped_stream(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         db.flush()
@@ -65,6 +68,7 @@ def test_evidence_of_a_dropped_stream(tmp_path: Path) -> None:
             found.evidence()
 
 
+@pytest.mark.slow
 def test_evidence_of_a_stream_that_was_created_again(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         db.flush()
@@ -81,6 +85,7 @@ def test_evidence_of_a_stream_that_was_created_again(tmp_path: Path) -> None:
             others.evidence()
 
 
+@pytest.mark.slow
 def test_who_uses_it_is_named(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         alerts = db.watch(RISES.replace("LAST(v)", "LAST(ts) AS ts, LAST(v)"), name="rises", into="high")
@@ -107,6 +112,7 @@ def test_who_uses_it_is_named(tmp_path: Path) -> None:
         assert list(db.streams()) == ["others"]
 
 
+@pytest.mark.slow
 def test_queries_of_other_streams_resume_without_it(tmp_path: Path) -> None:
     other = RISES.replace("ticks", "others")
     db = opened(tmp_path / "db")
@@ -123,6 +129,7 @@ def test_queries_of_other_streams_resume_without_it(tmp_path: Path) -> None:
         assert alerts.fetch()["high"].to_pylist() == [9]
 
 
+@pytest.mark.slow
 def test_what_a_crash_left_is_removed_at_the_next_opening(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db:
         db.flush()
@@ -138,6 +145,7 @@ def test_what_a_crash_left_is_removed_at_the_next_opening(tmp_path: Path) -> Non
         assert sorted(db.streams()) == ["others", "ticks"]
 
 
+@pytest.mark.slow
 def test_a_reader_beside_sees_that_it_is_gone(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as db, hybrid.connect(tmp_path / "db", read_only=True) as reader:
         assert reader.sql("SELECT count(*) FROM ticks").fetchall() == [(4,)]

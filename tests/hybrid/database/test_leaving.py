@@ -102,6 +102,7 @@ def test_a_database_that_nobody_has_any_more(tmp_path):
     assert values(tmp_path) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_log_is_left_to_who_wants_a_cache(tmp_path):
     with hybrid.connect(tmp_path) as db:
         db.create_stream("ticks", COLUMNS, time="ts")

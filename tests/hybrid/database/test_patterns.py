@@ -57,6 +57,7 @@ def minute(i: int) -> datetime:
 # ---- what statements read
 
 
+@pytest.mark.slow
 def test_rows_of_a_pattern_are_instants_and_its_boxes_intervals():
     pair = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.x AS x AFTER MATCH NO SKIP
         PATTERN (A B) WITHIN INTERVAL '1 hour' SELECTION SKIP TILL NEXT MATCH DEFINE A AS s = 'a', B AS s = 'b')"""
@@ -121,6 +122,7 @@ def test_a_named_table_hides_a_pattern():
         assert db.sql("SELECT * FROM visit", visit=[{"n": 7}]).arrow().to_pylist() == [{"n": 7}]
 
 
+@pytest.mark.slow
 def test_a_table_of_a_live_query_hides_a_pattern_and_not_those_in_patterns():
     text = "SELECT lunch.m, visit.x FROM lunch, visit"
     with with_patterns() as db:
@@ -131,6 +133,7 @@ def test_a_table_of_a_live_query_hides_a_pattern_and_not_those_in_patterns():
         assert db.sql(text, visit=[{"x": 7}]).arrow().num_rows == 2
 
 
+@pytest.mark.slow
 def test_merged_with_a_pattern():
     text = """SELECT * FROM MERGE(t, lunch) MATCH_RECOGNIZE (MEASURES A.m AS m, count(*) AS n
               PATTERN (A B) DEFINE A AS m IS NOT NULL)"""
@@ -152,6 +155,7 @@ def test_alerts_and_streams_of_the_rows_of_a_pattern():
         assert [row["n"] for row in joined.fetch().to_pylist()] == [2, 1, 2]
 
 
+@pytest.mark.slow
 def test_rows_of_a_pattern_have_ids_and_evidence():
     with with_patterns() as db:
         alerts = db.watch("SELECT n FROM visit WHERE n > 1", evidence=True)
@@ -184,6 +188,7 @@ def test_a_sase_statement_is_a_pattern():
         assert answer(db, "SELECT a, e, t1 FROM pair ORDER BY a")[0] == {"a": 0, "e": 2, "t1": minute(2)}
 
 
+@pytest.mark.slow
 def test_a_sase_statement_has_boxes_of_named_patterns():
     with opened(None, EVENTS) as db:
         db.sql("""CREATE PATTERN pair AS FROM t TYPE BY s PATTERN SEQ(a x, e y)
@@ -200,6 +205,7 @@ def test_a_sase_statement_has_boxes_of_named_patterns():
             db.drop_pattern("pair")
 
 
+@pytest.mark.slow
 def test_history_joins_find_patterns_of_boxes():
     text = """SELECT pl.x, h.m FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES B.ts AS at, B.x AS x
         PATTERN (B) DEFINE B AS s = 'b' AND x > 3) AS pl
@@ -214,6 +220,7 @@ def test_history_joins_find_patterns_of_boxes():
         assert alerts.fetch().to_pylist() == [{"x": 6, "m": 2}]
 
 
+@pytest.mark.slow
 def test_live_as_in_a_backtest():
     texts = ("SELECT * FROM lunch", "SELECT n, t1 FROM visit WHERE n > 1",
              "FROM visit MATCH_RECOGNIZE (PARTITION BY k ORDER BY t1 MEASURES sum(n) AS n PATTERN (A A))")
@@ -352,6 +359,7 @@ def test_a_pattern_in_use_keeps_its_columns():
         assert "A A+" in db.patterns()["visit"]
 
 
+@pytest.mark.slow
 def test_a_live_query_keeps_the_text_it_began_with(tmp_path):
     with with_patterns(tmp_path / "db") as db:
         db.watch("SELECT m FROM lunch", name="lunches")
@@ -386,6 +394,7 @@ def test_a_live_query_keeps_the_text_it_began_with(tmp_path):
 # ---- kept
 
 
+@pytest.mark.slow
 def test_patterns_are_kept_and_other_processes_see_them(tmp_path):
     with with_patterns(tmp_path / "db", EVENTS) as db, hybrid.connect(tmp_path / "db", read_only=True) as reader:
         assert reader.patterns() == {"visit": VISIT, "lunch": LUNCH}
@@ -415,6 +424,7 @@ def test_a_crash_in_the_middle_leaves_all_or_nothing(tmp_path, monkeypatch):
         assert list(db.patterns()) == ["visit", "lunch"]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_found_and_set_aside(tmp_path):
     with_patterns(tmp_path / "db").close()
     file = tmp_path / "db" / PATTERNS
@@ -430,6 +440,7 @@ def test_a_damaged_file_is_found_and_set_aside(tmp_path):
         assert db.patterns() == {}
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_patterns(tmp_path):
     with with_patterns(tmp_path / "db", EVENTS) as db:
         db.snapshot(tmp_path / "copy")
@@ -503,6 +514,7 @@ def test_the_command_line(tmp_path):
     assert "did you mean visit?" in run("pattern", "show", "visitt", *where).stderr
 
 
+@pytest.mark.slow
 def test_a_pattern_over_rows_is_no_box_and_says_so() -> None:
     # Before: "a named pattern is a SELECT from one MATCH_RECOGNIZE", which it is, as written.
     with with_patterns(None, EVENTS) as db:

@@ -65,6 +65,7 @@ def test_a_declaration_that_is_gone(database):
         assert values(database) == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_a_declaration_of_an_earlier_release(database):
     file = database / "t" / "stream.json"
     state = json.loads(file.read_text())

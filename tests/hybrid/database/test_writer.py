@@ -100,6 +100,7 @@ def test_what_cannot_be_opened_is_not_held(tmp_path):
     assert values(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_removed(tmp_path):
     """The one that had it is refused at once; what it has taken is there, and nobody's offsets are used twice."""
     first = made(tmp_path)
@@ -120,6 +121,7 @@ def test_a_lock_that_is_removed(tmp_path):
         assert db.streams()["ticks"]["offsets"] == {"default": 6}
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_directory_that_is_open(tmp_path):
     db = made(tmp_path / "db")
     db.push("ticks", events(0, 2))
@@ -130,6 +132,7 @@ def test_a_copy_of_a_directory_that_is_open(tmp_path):
     assert values(tmp_path / "db") == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_a_reader_refuses(tmp_path):
     with made(tmp_path) as db:
         db.push("ticks", events(0, 5))

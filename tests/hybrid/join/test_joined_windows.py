@@ -59,6 +59,7 @@ def asked(select: str, join: str = "JOIN", on: str = "pa.g = pl.g", windows: str
     return seconds(hybrid.sql(ASKED.format(select, join, windows, on), events=table(read_rows(ROWS))).arrow())
 
 
+@pytest.mark.slow
 def test_a_range_has_the_windows_that_lie_wholly_inside() -> None:
     """The range of the first C begins at 3, that of the second one at 8: both cut the first window. Before: a window
     with an event of the range was there, with the trends of its events in the range."""
@@ -96,6 +97,7 @@ def test_ranges_with_the_same_events_have_their_own_windows() -> None:
     assert seconds(found) == [(20, 0), (25, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["llaa", "sllaa", "alaa", "ollaa", "auto"])
 @pytest.mark.parametrize("bounds", ["FROM {} TO {}", "BETWEEN {} AND {}"])
 def test_windows_of_earlier_ranges_answer_later_ones(bounds: str, strategy: str) -> None:
@@ -123,6 +125,7 @@ def test_windows_of_earlier_ranges_answer_later_ones(bounds: str, strategy: str)
     assert [counts[epoch + timedelta(microseconds=at)] for at in asks] == [*at_30, 2, 2, 2, 1, 1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_every_kind_of_join() -> None:
     both = [("x", "1"), ("y", "3")]
     assert asked("pl.at, pa.g, pa.n", "JOIN", "true") == [(at, *of) for at in (33, 38) for of in both]
@@ -167,6 +170,7 @@ def batch(text: str) -> pa.RecordBatch:
     return batch_of(EVENTS, read_rows(text)).columns
 
 
+@pytest.mark.slow
 def test_each_joined_row_has_its_own_id() -> None:
     """That of a window and its group, on each side; the same however events come."""
     rows, ids = read_rows(ROWS), []
@@ -183,6 +187,7 @@ def test_each_joined_row_has_its_own_id() -> None:
     assert ids[0] == ids[1] == ids[2]
 
 
+@pytest.mark.slow
 def test_windows_wait_for_their_history_over_a_restart(tmp_path: Path) -> None:
     """The range ends after the window."""
     text = BOTH.replace("TO pl.window_start", "TO pl.window_end + INTERVAL '20' SECOND")

@@ -133,6 +133,7 @@ def test_evidence_has_the_rows(tmp_path: Path) -> None:
         assert sorted(same) == sorted(e["offset"] for e in events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "begin"), [
     ("all matches", "20000000 us before the range"), ("boxes", "30000000 us before the range"),
     ("one after the other", "the start"), ("greedy", "the start"),
@@ -221,6 +222,7 @@ def test_a_box_may_be_joined_with_the_rows_of_a_pattern(tmp_path: Path, pattern:
             assert rows(db.backtest(texts[of], BEGIN).arrow()) == found[of]
 
 
+@pytest.mark.slow
 def test_a_history_of_rows_that_are_joined_themselves_is_refused(tmp_path: Path) -> None:
     with database(tmp_path / "db", "all matches") as db:
         db.create_pattern("joined", JOINED.format(columns="pa.page", of="clicks"))
@@ -238,6 +240,7 @@ def test_a_pattern_is_no_history_of_itself() -> None:
         parse(text, ("clicks",), {"visit": text})
 
 
+@pytest.mark.slow
 def test_a_pattern_whose_rows_are_a_history_is_in_use(tmp_path: Path) -> None:
     with database(tmp_path / "db", "all matches") as db:
         db.watching()["kept"].close()

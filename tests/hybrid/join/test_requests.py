@@ -133,6 +133,7 @@ def test_a_read_that_fails_fails_its_query_alone(monkeypatch: pytest.MonkeyPatch
         assert alerts.stats()["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_a_first_look_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     looked, read = [], HistorySnapshot.read
 

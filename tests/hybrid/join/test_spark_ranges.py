@@ -123,6 +123,7 @@ def test_matches_that_end_at_one_instant_stand_in_the_total_order(
         assert every.stats()["history_reads"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_equal_ranges_are_searched_once(tmp_path: Path) -> None:
     one = case(1, "LEFT JOIN", RANGES[3])
@@ -163,6 +164,7 @@ def test_statements_backtests_and_merged_inputs(tmp_path: Path) -> None:
     assert min(map(len, answers[0])) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [DataError("the cluster is on fire"), ValueError("the cluster is on fire")])
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_search_that_fails_is_tried_again_and_then_done_here(

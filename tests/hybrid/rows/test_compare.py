@@ -36,6 +36,7 @@ def test_without_rows_and_with_names_of_ours() -> None:
         difference(pa.table({"a": [1]}), pa.table({"b": [1]}))
 
 
+@pytest.mark.slow
 def test_two_versions_over_one_period() -> None:
     with hybrid.connect() as db:
         db.create_stream("ticks", {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}, time="ts", key="k")

@@ -53,6 +53,7 @@ def test_a_match_of_one_layer_is_a_tree_too() -> None:
     assert [part.name for part in hybrid.sql(text, seen=SEEN).tree(1).parts] == ["X", "Y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["0", None, 1.0, True, -1, [0]], ids=repr)
 def test_what_is_no_number_of_a_row(row: Any) -> None:
     # Before: TypeError: can only concatenate str (not "int") to str.

@@ -59,6 +59,7 @@ def test_several_suspects_show_the_whole_condition() -> None:
     assert shown.endswith("hint: guard it with TRY(...), TRY_CAST or CASE in: ((s = 7) OR (s = 8))")
 
 
+@pytest.mark.slow
 def test_live_and_in_a_backtest() -> None:
     text = "SELECT * FROM t MATCH_RECOGNIZE (MEASURES 1 AS one\nPATTERN (A) DEFINE A AS s = 7)"
     place = r"\n   2 \| PATTERN \(A\) DEFINE A AS s = 7\)\n     \|                         \^{5} s is text"

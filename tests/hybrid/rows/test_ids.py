@@ -77,6 +77,7 @@ def test_an_id_is_what_the_document_says(what: str) -> None:
         assert name in [documented()(plan, events[:count]) for plan in plans]
 
 
+@pytest.mark.slow
 def test_the_id_of_a_joined_row_is_made_of_those_of_its_matches() -> None:
     text = """SELECT * FROM one MATCH_RECOGNIZE (MEASURES LAST(ts) AS t PATTERN (A B) DEFINE B AS v < A.v) AS f
         LEFT JOIN HISTORY OF two FROM f.t - INTERVAL 3 SECOND TO f.t AS h ON h.v = 3

@@ -236,6 +236,7 @@ def test_pictures_of_texts_and_of_columns_with_nulls() -> None:
     assert axes.get_title(loc="left") == "2 matches, 2024-03-01 00:00:00 to 2024-03-01 00:04:00"
 
 
+@pytest.mark.slow
 def test_arguments_of_pictures_and_tables(tmp_path: Path) -> None:
     found = hybrid.sql(VALLEYS, ticks=TICKS)
     wrong: Any = "match.png"
@@ -310,6 +311,7 @@ def in_berlin(symbol: str = "ACME") -> pd.DataFrame:
     return pd.DataFrame({"ts": hours, "symbol": symbol, "price": [5, 4, 3, 4, 5, 6]})
 
 
+@pytest.mark.slow
 def test_evidence_and_pictures_are_in_the_time_zone_of_the_frame() -> None:
     result = hybrid.sql(BERLIN, ticks=in_berlin())
     # Before: UTC, without a zone; and the tree had the time twice.
@@ -331,6 +333,7 @@ def test_evidence_and_pictures_are_in_the_time_zone_of_the_frame() -> None:
     assert naive.plot().axes[0].get_xlabel() == "event time"
 
 
+@pytest.mark.slow
 def test_letters_that_no_font_has_are_drawn_as_their_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [f for f in fontManager.ttflist if f.name.startswith(("DejaVu", "Last"))]
     monkeypatch.setattr(fontManager, "ttflist", few)
@@ -343,6 +346,7 @@ def test_letters_that_no_font_has_are_drawn_as_their_codes(tmp_path: Path, monke
     assert [t.get_text() for t in axes.get_yticklabels()] == [r"a\$b", r"\$", r"\u4e2d", "é", r"x\ny"]
 
 
+@pytest.mark.slow
 def test_letters_that_another_font_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other = next(f for f in fontManager.ttflist if f.name == "STIXGeneral")
     usual = get_font(fontManager.findfont("DejaVu Sans")).get_charmap()

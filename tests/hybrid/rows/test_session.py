@@ -190,6 +190,7 @@ def test_functions_between_two_rows_go_by_the_settings(setting: str, condition: 
         assert told(connection, text, reference) == by_duckdb(connection, expected)
 
 
+@pytest.mark.slow
 def test_integer_division() -> None:
     connection = connect("SET integer_division = true")
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v / 2 AS h, sum(A.v) / 2 AS s, 7 / 2 AS c "
@@ -499,6 +500,7 @@ def test_functions_and_types_of_a_connection() -> None:
             assert told(connection, text, reference) == expected, own
 
 
+@pytest.mark.slow
 def test_macros_in_an_open_transaction() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE TABLE t AS SELECT i, i * 7 % 5 AS v FROM range(10) r(i)")
@@ -591,6 +593,7 @@ def test_no_answer_about_a_function_outlives_it() -> None:
         assert told(connection, ANY.format("t", "", "own(LAST(A.v)) AS x")) == [(result,)]
 
 
+@pytest.mark.slow
 def test_values_that_cannot_be_written_down_are_refused() -> None:
     connection = connect("SET VARIABLE u = union_value(a := 1)", "SET VARIABLE lim = 5")
     refused = (("getvariable('u')", "has a type that patterns cannot read"), ("getvariable(A.v::VARCHAR)", "fixed"))

@@ -210,6 +210,7 @@ def _text(status: dict[str, Any], now: float) -> str:
     return captured.get()
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_in_a_copy_of_the_database(bench: Files, tmp_path: Path) -> None:
     # Before: there was no such file.
     (tmp_path / "in" / "a.ndjson").write_text(lines(0, 100))

@@ -110,6 +110,7 @@ def test_it_goes_on_after_a_restart_too(bench: Bench) -> None:
     assert list(bench.service.db.watching()) == ["falls"]
 
 
+@pytest.mark.slow
 def test_a_removed_query_ends_in_time(bench: Bench) -> None:
     # Before: run as it is: it had ended at once.
     bench.start()
@@ -120,6 +121,7 @@ def test_a_removed_query_ends_in_time(bench: Bench) -> None:
     assert "query rises: it was removed from the file, and ends: its time is over" in bench.said
 
 
+@pytest.mark.slow
 def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
     # Before: run as it is: it had ended at once, and nothing was said of it.
     source = bench.start()
@@ -130,6 +132,7 @@ def test_a_removed_query_that_finds_much_ends(bench: Bench) -> None:
     assert any("too many pending rows" in said for said in bench.said)
 
 
+@pytest.mark.slow
 def test_a_file_of_which_nothing_is_left_needs_a_signal(bench: Bench) -> None:
     # Before: run as it is: "reloaded app.toml: 1 sources, 0 queries, 0 sinks", no trouble, and (5, 3) was not found.
     source = bench.start()
@@ -167,6 +170,7 @@ def test_settling(tmp_path: Path) -> None:
 MORE = '[sources.more]\nstream = "ticks"\ntype = "file"\npath = "y"\n'
 
 
+@pytest.mark.slow
 def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
     # Before: run as it is: opened once in 20 s; it stayed failed until a new start.
     bench = Bench(tmp_path, APP + MORE)
@@ -193,6 +197,7 @@ def test_a_source_that_fails_is_tried_again(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_source_that_cannot_be_made_ends_no_service_that_has_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +263,7 @@ def test_a_service_whose_only_source_fails_ends(tmp_path: Path) -> None:
     assert 20 < bench.seconds < 60
 
 
+@pytest.mark.slow
 def test_a_source_that_fails_again_before_that_is_counted_ends_nothing(tmp_path: Path) -> None:
     """Its thread may fail between two looks of the service."""
     # Before: a service with one source ended at its second failure in a row.
@@ -471,6 +477,7 @@ def test_a_service_that_another_one_has_replaced_leaves_its_status_alone(bench: 
     assert read_status(state, bench.clock.now)["trouble"]["state"].startswith(f"{state} or its content was removed")
 
 
+@pytest.mark.slow
 def test_warnings_of_the_database_are_in_the_log(bench: Bench, recwarn: pytest.WarningsRecorder) -> None:
     # Before: `hybrid run` printed a HybridWarning with the file and line of our code.
     source = bench.start()
@@ -506,6 +513,7 @@ def test_a_directory_that_cannot_be_made_again(tmp_path: Path) -> None:
     assert bench.stop() == 0
 
 
+@pytest.mark.slow
 def test_what_is_over_in_time_is_over_for_a_source_that_has_ended_too(bench: Bench) -> None:
     # Before: run as it is: the trouble stood on.
     source = bench.start()

@@ -39,6 +39,7 @@ def faults(directory: Path, text: str) -> str:
     return caught.value.render()
 
 
+@pytest.mark.slow
 def test_patterns_are_created_and_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path, NAMED)
     source = bench.start()
@@ -74,6 +75,7 @@ def test_a_changed_pattern_replaces_the_queries_that_use_it(tmp_path: Path) -> N
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_pattern_may_get_other_columns_with_its_queries(tmp_path: Path) -> None:
     bench = Bench(tmp_path, NAMED)
     source = bench.start()
@@ -85,6 +87,7 @@ def test_a_pattern_may_get_other_columns_with_its_queries(tmp_path: Path) -> Non
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_removed_pattern_that_no_longer_fits_stops_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path, NAMED)
     bench.start()
@@ -99,6 +102,7 @@ def test_a_removed_pattern_that_no_longer_fits_stops_nothing(tmp_path: Path) -> 
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_removed_pattern_stays(tmp_path: Path) -> None:
     bench = Bench(tmp_path, NAMED)
     bench.start()

@@ -81,6 +81,7 @@ def test_refused_payloads_behind_the_last_event_are_passed(tmp_path: Path) -> No
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_partition_of_refused_payloads_only_is_passed(tmp_path: Path) -> None:
     # Before: run as it is: opened at {}, its beginning.
     bench = Bench(tmp_path)
@@ -110,6 +111,7 @@ def test_payloads_that_were_quarantined_before_a_crash_are_not_so_twice(tmp_path
     assert dead_letters(tmp_path) == [0, 1]
 
 
+@pytest.mark.slow
 def test_what_was_passed_says_nothing_of_an_archive_that_ends_elsewhere(tmp_path: Path) -> None:
     """A crash before a checkpoint, or an archive put back from a copy, takes events away: they are read again."""
     # Before: nothing was kept of what was passed; it guards that this takes no event away.
@@ -281,6 +283,7 @@ def test_lines_of_clients_are_said_once_a_minute() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_service_says_what_clients_repeat_when_the_minute_is_over(tmp_path: Path) -> None:
     # Before: three lines of one kind were one line for ever; nobody said that two more had come.
     bench = Bench(tmp_path)

@@ -92,6 +92,7 @@ def with_refusals(directory: Path, refusals: str) -> tuple[Bench, Particular]:
     return bench, sink
 
 
+@pytest.mark.slow
 def test_a_row_that_a_sink_refuses_for_good_is_named_and_waits(tmp_path: Path) -> None:
     # Before: "did not take a row: 422", without its id or what to do.
     bench, sink = with_refusals(tmp_path, "")
@@ -102,6 +103,7 @@ def test_a_row_that_a_sink_refuses_for_good_is_named_and_waits(tmp_path: Path) -
     bench.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusals", [1, 3])
 def test_a_row_that_a_sink_refuses_is_set_aside_and_the_others_go_on(tmp_path: Path, refusals: int) -> None:
     bench, sink = with_refusals(tmp_path, f"refusals = {refusals}")
@@ -138,6 +140,7 @@ def test_a_refused_row_that_cannot_be_kept_is_not_left_out(tmp_path: Path, monke
     bench.stop()
 
 
+@pytest.mark.slow
 def test_the_service_says_it(tmp_path: Path) -> None:
     # Before: run as it is: it said nothing.
     bench = Bench(tmp_path)

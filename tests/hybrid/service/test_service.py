@@ -42,6 +42,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         found.stop()
 
 
+@pytest.mark.slow
 def test_events_in_rows_out(bench: Bench) -> None:
     source = bench.start()
     source.given += [piece(5, 3, 4), piece(2, 6, first=3)]
@@ -134,6 +135,7 @@ def test_a_query_that_begins_in_the_past_reads_it_once(bench: Bench) -> None:
     assert bench.service.db.watching()["rises"].cursor == 2
 
 
+@pytest.mark.slow
 def test_offsets_with_gaps(bench: Bench) -> None:
     source = bench.start()
     rows = piece(5, 3, 4, 2)
@@ -143,6 +145,7 @@ def test_offsets_with_gaps(bench: Bench) -> None:
     assert bench.service.db.reached("ticks").positions == {"feed/0": 10}
 
 
+@pytest.mark.slow
 def test_what_is_no_event_is_quarantined(bench: Bench) -> None:
     """A payload that could not be read, and rows that do not fit the stream: the others are taken."""
     source = bench.start()
@@ -285,6 +288,7 @@ def test_a_query_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert bench.service.finish() == 1
 
 
+@pytest.mark.slow
 def test_a_source_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     bench = Bench(tmp_path, APP + '[sources.more]\nstream = "ticks"\ntype = "file"\npath = "y"\n')
     bench.start()
@@ -304,6 +308,7 @@ def test_a_source_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_events_that_cannot_be_kept_now_are_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     source = bench.start()
     full = [OSError("no space left on device")] * 3
@@ -325,6 +330,7 @@ def test_events_that_cannot_be_kept_now_are_tried_again(bench: Bench, monkeypatc
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_what_could_not_be_opened_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: a sink or a source for which a disk was full stayed closed until the file changed, and in trouble."""
     full = True
@@ -353,6 +359,7 @@ def test_what_could_not_be_opened_is_tried_again(bench: Bench, monkeypatch: pyte
     assert "sink alerts: recovered" in bench.said
 
 
+@pytest.mark.slow
 def test_late_events_go_to_their_sink(tmp_path: Path) -> None:
     text = APP.replace('key = "name"', 'key = "name"\nlate = "late"') + '[sinks.late]\ntype = "stdout"\n'
     bench = Bench(tmp_path, text, ("alerts", "late"))
@@ -368,6 +375,7 @@ def test_late_events_go_to_their_sink(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_two_sources_of_one_partition(tmp_path: Path) -> None:
     """The second one's events would be taken for those of the first, and be dropped as redelivered."""
     bench = Bench(tmp_path, APP + '[sources.more]\nstream = "ticks"\ntype = "file"\npath = "y"\n')
@@ -383,6 +391,7 @@ def test_two_sources_of_one_partition(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_partitions_that_have_sent_nothing_are_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two partitions the first is read far ahead: the other's events are not late for that. A third, which stays
     silent, is given up in time."""
@@ -403,6 +412,7 @@ def test_partitions_that_have_sent_nothing_are_waited_for(bench: Bench, monkeypa
     assert bench.status()["streams"]["ticks"]["late"] == 0
 
 
+@pytest.mark.slow
 def test_without_idle_it_says_for_whom_the_watermark_waits(bench: Bench) -> None:
     source = bench.start()
     source.partitions = ("a", "b")
@@ -416,6 +426,7 @@ def test_without_idle_it_says_for_whom_the_watermark_waits(bench: Bench) -> None
     assert bench.status()["streams"]["ticks"]["late"] == 0
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_over_does_not_hold_back_the_others(bench: Bench) -> None:
     source = bench.start()
     over = piece(5, 3, source="old")
@@ -427,6 +438,7 @@ def test_a_partition_that_is_over_does_not_hold_back_the_others(bench: Bench) ->
     assert bench.sinks["alerts"].pairs() == [(5, 3), (9, 8)]
 
 
+@pytest.mark.slow
 def test_it_ends_when_every_source_has_ended(bench: Bench) -> None:
     """The stream ends with its sources, so that what waits comes out: the last rows, which lateness holds back."""
     bench.file.write_text(APP.replace('key = "name"', 'key = "name"\nlateness = "1 hour"'))
@@ -441,6 +453,7 @@ def test_it_ends_when_every_source_has_ended(bench: Bench) -> None:
     assert bench.said[-2:] == ["every source has ended", "stopped"]
 
 
+@pytest.mark.slow
 def test_checkpoints(bench: Bench) -> None:
     """Every so often; the source then hears how far it is durable, never before."""
     source = bench.start()
@@ -456,6 +469,7 @@ def test_checkpoints(bench: Bench) -> None:
     assert len(source.acknowledged) == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_fails_acknowledges_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     source = bench.start()
     source.given += [piece(5, 3)]
@@ -473,6 +487,7 @@ def test_a_checkpoint_that_fails_acknowledges_nothing(bench: Bench, monkeypatch:
     assert bench.status()["trouble"] == {}
 
 
+@pytest.mark.slow
 def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: events that a full log refused were taken for bad ones, one by one, and left out.
     bench.file.write_text(bench.file.read_text().replace('checkpoint = "10s"', 'checkpoint = "10s"\nlog = "os"'))
@@ -500,6 +515,7 @@ def test_a_full_disk_quarantines_nothing_and_is_over_with_it(bench: Bench, monke
     assert not list(bench.file.parent.rglob("bad.ndjson"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_once_until_events_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: each second, before it was tried again, "source feed: well again", and then the trouble anew.
     source = bench.start()
@@ -530,6 +546,7 @@ def test_two_services_with_one_state(bench: Bench) -> None:
         Service(load(bench.file), print, threads=False).start()
 
 
+@pytest.mark.slow
 def test_cursors_that_cannot_be_read(bench: Bench) -> None:
     bench.start()
     bench.stop()
@@ -609,6 +626,7 @@ def test_reload_keeps_what_is_unchanged(tmp_path: Path) -> None:
     bench.stop()
 
 
+@pytest.mark.slow
 def test_reload_replaces_a_changed_query_without_losing_its_matches(bench: Bench) -> None:
     source = bench.start()
     source.given += [piece(5)]
@@ -620,6 +638,7 @@ def test_reload_replaces_a_changed_query_without_losing_its_matches(bench: Bench
     assert bench.said[-1].startswith("reloaded app.toml")
 
 
+@pytest.mark.slow
 def test_reload_by_a_change_of_the_file(bench: Bench) -> None:
     bench.start()
     bench.step(2)
@@ -667,6 +686,7 @@ def test_changes_that_need_a_new_start(bench: Bench, old: str, new: str, says: s
     assert bench.sinks["alerts"].pairs() == [(5, 3)]
 
 
+@pytest.mark.slow
 def test_reload_of_sources_sinks_and_streams(bench: Bench) -> None:
     source, sink = bench.start(), bench.sinks["alerts"]
     source.given += [piece(5, 3)]

@@ -44,6 +44,7 @@ def letters(bench: Bench) -> list[dict[str, object]]:
 # ---- ahead
 
 
+@pytest.mark.slow
 def test_events_far_ahead_are_quarantined_and_the_others_taken(bench: Bench) -> None:
     """Before: 3 of 3 later events late, nothing quarantined, trouble {}."""
     source = bench.start()

@@ -105,6 +105,7 @@ def test_a_file_that_is_taken_away_while_rows_are_written(tmp_path: Path, how: s
     assert lines(rows) == [2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["removed", "moved"])
 def test_a_directory_of_parquet_that_is_taken_away(tmp_path: Path, gone: str) -> None:
     # Before: "cannot be written: No such file or directory", until the service was started anew.
@@ -161,6 +162,7 @@ def test_a_kill_behind_a_rotation(tmp_path: Path) -> None:
 # ---- disks and calls that fail
 
 
+@pytest.mark.slow
 def test_parquet_is_tried_again_behind_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: the file was not written before another row came or the service was stopped, and in trouble until then.
     bench = Files(tmp_path, PARTS)
@@ -288,6 +290,7 @@ def test_each_call_that_goes_wrong(tmp_path: Path, kind: str, fault: str, at: in
 # ---- sinks that are not there yet
 
 
+@pytest.mark.slow
 def test_rows_of_a_sink_that_cannot_be_made_yet_wait_for_it(tmp_path: Path) -> None:
     """Its directory is on a disk that is not mounted yet; late events go the same way."""
     # Before: rows and late events were dropped without a word as long as the sink could not be made.
@@ -346,6 +349,7 @@ def test_what_waits_for_a_sink_that_is_not_there_is_bounded(tmp_path: Path) -> N
 RENAMED = FILE.replace('sinks = ["alerts"]', 'sinks = ["other"]').replace("[sinks.alerts]", "[sinks.other]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["A.price AS high", "A.price + 0 AS high", "A.prize AS high"])
 def test_rows_find_their_sink_when_it_gets_another_name(tmp_path: Path, text: str) -> None:
     """With the query as it was, with another text of it, and with one that is refused."""
@@ -365,6 +369,7 @@ def test_rows_find_their_sink_when_it_gets_another_name(tmp_path: Path, text: st
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_version_that_is_refused_goes_to_the_sinks_that_there_are(tmp_path: Path) -> None:
     # Before: the rows of the old version, which went on, were dropped: its sink was gone.
     trades = """
@@ -408,6 +413,7 @@ def test_a_sink_that_becomes_another_kind_begins_anew(tmp_path: Path) -> None:
     assert lines(tmp_path / "more.ndjson") == [3]
 
 
+@pytest.mark.slow
 def test_rows_of_a_sink_that_fails_go_to_the_one_that_takes_its_place(tmp_path: Path) -> None:
     """A broker has moved: what waited for the old address goes to the new one."""
     # Before: the old one was tried for ever, which no status said, and its rows came with the next start.
@@ -536,6 +542,7 @@ def test_a_stop_does_not_wait_for_a_sink_that_hangs(
     bench.stop()
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_slower_than_its_rows_is_told(tmp_path: Path) -> None:
     # Before: only its sources said that they wait, not since when.
     bench = Bench(tmp_path, APP + "[limits]\nunread_rows = 2\n")

@@ -153,6 +153,7 @@ def test_clauses_mean_one_thing_on_every_path(tmp_path: Path, pattern: str, afte
     assert found_ > 5
 
 
+@pytest.mark.slow
 def test_a_live_query_goes_on_after_a_skip_that_would_not_move_on(db: Database) -> None:
     text = f"""WITH visit AS ({VISIT}) SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
         MEASURES V.t0 AS came AFTER MATCH SKIP TO V PATTERN (V E?) WITHIN INTERVAL 1 MINUTE SELECTION PARTITION
@@ -263,6 +264,7 @@ def test_patterns_of_boxes_go_on_when_events_are_gone() -> None:
     assert found == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
     # Before: it gave no row before the stream ended, in backtests never.
     visit = """SELECT * FROM seen MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS v PATTERN (X+ Y)
@@ -277,6 +279,7 @@ def test_a_live_box_without_a_bound_is_refused(db: Database) -> None:
         db.backtest(text, BEGIN, BEGIN + dt.timedelta(days=1))
 
 
+@pytest.mark.slow
 def test_a_live_pattern_that_keeps_everything_says_so(db: Database) -> None:
     # Before: nothing was said under PARTITION and STRICT, although a match may come at any time that begins behind.
     theft = THEFT.replace("PATTERN (V ~P E", "AFTER MATCH NO SKIP PATTERN (V E").replace("P AS s = 'p', ", "")

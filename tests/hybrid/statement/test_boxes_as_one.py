@@ -71,6 +71,7 @@ def ordered(table: pa.Table) -> list[str]:
     return list(map(repr, table.to_pylist()))
 
 
+@pytest.mark.slow
 def test_a_statement_gives_the_rows_and_evidence_of_layers(as_layers: Callable[[], None], pushed: list[int]) -> None:
     found = hybrid.sql(TEXT, seen=SEEN)
     shown = ordered(found.arrow()), ordered(found.evidence()), str(found.tree(3))
@@ -173,6 +174,7 @@ def test_history_is_searched_for_boxes(db: Database, as_layers: Callable[[], Non
     assert len(found) > 100
 
 
+@pytest.mark.slow
 def test_explain_says_how_it_runs(db: Database) -> None:
     one = "runs as one pattern: A V_X V_Y W_X W_Y B, in one search where layers have 2"
     assert f"-- seen {one}\n" in db.explain(TEXT, "program")

@@ -74,10 +74,12 @@ def expected() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_tables() -> None:
     assert rows(hybrid.sql(TEXT, clicks=SEEN, orders=PAID).arrow()) == expected()
 
 
+@pytest.mark.slow
 def test_a_database(db: Database) -> None:
     db.push("clicks", SEEN)
     db.push("orders", PAID)
@@ -129,6 +131,7 @@ def test_evidence_is_of_both_streams(db: Database) -> None:
     assert rows(live.evidence()) == rows(db.sql(ORDER).evidence())
 
 
+@pytest.mark.slow
 def test_a_box_over_merged_streams_and_selects() -> None:
     merged = TEXT.replace("FROM clicks", "FROM MERGE(clicks, rest)").replace("FROM orders", "FROM paid_")
     merged = f"WITH paid_ AS (SELECT * FROM orders WHERE page < 9), {merged.removeprefix('WITH ')}"
@@ -223,6 +226,7 @@ def test_matches_need_the_key_in_all_their_events_under_partition() -> None:
         hybrid.sql(text, clicks=SEEN, orders=PAID)
 
 
+@pytest.mark.slow
 def test_boxes_over_entries_of_with() -> None:
     # Before: the pattern of a box saw no entry of WITH.
     entries = "known AS (SELECT * FROM clicks WHERE person <> 'z'), other AS (SELECT 1), few AS (SELECT * FROM known)"
@@ -233,6 +237,7 @@ def test_boxes_over_entries_of_with() -> None:
     assert rows(hybrid.sql(text, clicks=SEEN, orders=PAID).arrow()) == expected()
 
 
+@pytest.mark.slow
 def test_an_entry_that_all_layers_read_is_one_input() -> None:
     text = f"WITH every AS (SELECT * FROM both_), {ALONE.removeprefix('WITH ')}".replace("FROM both_ M", "FROM every M")
     found = hybrid.sql(text, both_=BOTH)

@@ -94,6 +94,7 @@ def test_not_a_number_has_not_changed(tmp_path: Path) -> None:
     assert result.evidence().num_rows
 
 
+@pytest.mark.slow
 def test_the_outer_select_reads_whole_tables(tmp_path: Path) -> None:
     text = TEXT.format("t").replace("SELECT *", "SELECT *, (SELECT max(note) FROM t) AS note")
     for data in of_kinds(tmp_path).values():

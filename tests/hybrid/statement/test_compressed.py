@@ -52,6 +52,7 @@ COUNTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", COUNTED)
 def test_counted_is_found(text: str) -> None:
     result = hybrid.sql(text, e=EVENTS)

@@ -46,6 +46,7 @@ def asked(text: str, table: pa.Table, counted: bool = True) -> list[dict[str, An
     return list(result.arrow().to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["", IN_SASE])
 def test_numbers_of_any_size(of: str) -> None:
     """Before: an error of more than 200,000 partial matches in SASE+, and everywhere for sums."""
@@ -58,6 +59,7 @@ def test_numbers_of_any_size(of: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_casts_to_numbers_that_hold_more() -> None:
     casts = "count(*)::HUGEINT AS h, count(*)::DOUBLE AS d"
     (found,) = asked(over(f"{casts}, sum(n) AS n, sum(money) AS money, sum(d) AS sd, avg(d) AS ad"), events({"x": 80}))
@@ -90,6 +92,7 @@ def test_numbers_that_do_not_fit(select: str, rows: int, said: str) -> None:
         hybrid.sql(over(select, rest), e=events({"x": rows}))
 
 
+@pytest.mark.slow
 def test_a_sum_of_partitions_that_does_not_fit() -> None:
     """Before: DuckDB's error of a cast."""
     with pytest.raises(DataError, match="more than a BIGINT can hold"):
@@ -103,11 +106,13 @@ def test_values_that_are_not_finite_are_added_match_by_match(value: float) -> No
     assert all(map(math.isnan, found.values())) if math.isnan(value) else found == {"s": math.inf, "a": math.inf}
 
 
+@pytest.mark.slow
 def test_negative_decimals() -> None:
     (found,) = asked(over("sum(money) AS s, avg(money) AS a"), events({"x": 1}, m=Decimal("-0.05")))
     assert found == {"s": Decimal("-0.05"), "a": -0.05}
 
 
+@pytest.mark.slow
 def test_sums_without_a_value_are_found() -> None:
     """An average of sums does not count the matches whose sum is null, of which trends know nothing."""
     table = events({"x": 3})
@@ -117,6 +122,7 @@ def test_sums_without_a_value_are_found() -> None:
     assert asked(over("count(s)::DOUBLE AS c"), table) == [{"c": 6.0}]
 
 
+@pytest.mark.slow
 def test_a_value_that_cannot_be_computed_and_is_not_read() -> None:
     """The cast fails for an event that no attempt reaches."""
     table = events({"x": 3}).append_column("t", pa.array(["no", "1", "1", "1", "1"]))
@@ -135,6 +141,7 @@ def test_on_the_users_connection() -> None:
         assert hybrid.sql(text, connection).df()["n"].tolist() == [100 * 2**99, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["v", "ts DESC"])
 def test_rows_in_any_order(order: str) -> None:
     """Times are not read: a window of time would have none of these matches, or one of each year."""
@@ -146,6 +153,7 @@ def test_rows_in_any_order(order: str) -> None:
     assert asked(text, pa.Table.from_pylist(years)) == [{"n": 4, "c": 3, "m": 3 if order == "v" else 0}]
 
 
+@pytest.mark.slow
 def test_explain_names_the_aggregates() -> None:
     shown = hybrid.sql(over("count(*), avg(s), max(last)"), e=events({"x": 2})).explain("program")
     for line in (

@@ -113,6 +113,7 @@ def test_rows_out_of_order_are_sorted(at: int, tmp_path: Path, flows: list[str])
     assert flows == (["whole"] if at < 1_000 else ["flowing", "out of order"])
 
 
+@pytest.mark.slow
 def test_times_that_are_null_are_an_error_or_come_last_as_ever(tmp_path: Path, flows: list[str]) -> None:
     rows = table(3_000)
     times = rows.column("ts").to_pylist()
@@ -131,6 +132,7 @@ def test_few_rows_and_many_keys_are_read_whole(tmp_path: Path, flows: list[str])
     assert flows == ["whole", "whole"]
 
 
+@pytest.mark.slow
 def test_a_fault_far_behind_in_a_file_is_an_error(tmp_path: Path, flows: list[str]) -> None:
     path = tmp_path / "t.csv"
     lines = [f"{i},2026-01-01 00:{i // 60 % 60:02}:{i % 60:02},a,{i % 7}" for i in range(3_000)]
@@ -154,6 +156,7 @@ def test_a_condition_that_fails_says_what_it_says_of_a_table(tmp_path: Path) -> 
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [10, 250_000])
 def test_a_fault_of_a_select_is_an_error_of_the_statement_wherever_it_is(at: int) -> None:
     """Before: of the statement in the first rows that DuckDB read, later of a table, with a hint about files."""
@@ -168,6 +171,7 @@ def test_a_fault_of_a_select_is_an_error_of_the_statement_wherever_it_is(at: int
     assert "path of a file" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_timeout_ends_it(tmp_path: Path) -> None:
     slow = "SELECT i AS n, TIMESTAMP '2026-01-01' + INTERVAL 1 SECOND * i AS ts, 'a' AS k, hash(i) % 9 AS v " \
         "FROM range(2_000_000_000) AS r(i)"

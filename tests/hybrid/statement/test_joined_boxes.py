@@ -111,6 +111,7 @@ def test_a_named_pattern_is_a_box(tmp_path: Path) -> None:
         assert [row["m"] for row in db.sql("SELECT m FROM hit").arrow().to_pylist()] == [0, 7]
 
 
+@pytest.mark.slow
 def test_history_of_another_stream() -> None:
     text = TEXT.replace("HISTORY OF e", "HISTORY OF h")
     assert hybrid.sql(text, e=ROWS, h=ROWS).arrow().to_pylist() == WANTED

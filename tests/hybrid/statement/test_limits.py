@@ -109,6 +109,7 @@ def test_ctrl_c_ends_a_statement_at_once(text: str) -> None:
     timer.join()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_sort_of_the_archive(tmp_path: Path) -> None:
     """Before: at the end of the sort, 1.2 s later for 5 million rows of `hybrid archive compact`."""
     def send() -> None:

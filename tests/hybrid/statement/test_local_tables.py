@@ -91,6 +91,7 @@ def test_one_base_class_of_errors() -> None:
     assert set(dir(hybrid)) == set(hybrid.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["enable_external_access", "python_enable_replacements"])
 def test_a_connection_that_sees_no_variables(setting: str) -> None:
     con = duckdb.connect(config={setting: "false"})
@@ -192,6 +193,7 @@ def test_ordered_categories_compare_in_their_order(kind: str) -> None:
         assert hybrid.sql(rises, t=t).pl()["mood"].dtype == t["mood"].dtype
 
 
+@pytest.mark.slow
 def test_two_threads_on_one_connection() -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE t AS SELECT range AS ts, 7919 * range % 101 AS price FROM range(2000)")

@@ -138,6 +138,7 @@ def slow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matching.drive.heed", slowly)
 
 
+@pytest.mark.slow
 def test_a_statement_tells_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     hybrid.sql(FALLS, ticks=TICKS)  # compiles
     seen = terminal(monkeypatch, 0.0)
@@ -221,6 +222,7 @@ def test_a_rewind_tells_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
         db.rewind("ticks", 150_000)
 
 
+@pytest.mark.slow
 def test_an_import_tells_its_rows_unless_the_caller_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("one.csv", "two.csv"):
         (tmp_path / name).write_text("ts,price\n" + "".join(f"2024-01-01 00:00:{i:02},{i}\n" for i in range(60)))

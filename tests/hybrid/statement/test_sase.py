@@ -344,6 +344,7 @@ def test_a_cell_that_cannot_be_computed() -> None:
         hybrid.sql(query, e=events("a1@1 b1@2"))
 
 
+@pytest.mark.slow
 def test_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

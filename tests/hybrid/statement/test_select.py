@@ -314,6 +314,7 @@ def test_what_writes_needs_a_connection() -> None:
         assert "hybrid.sql(text, connection)" in shown
 
 
+@pytest.mark.slow
 def test_a_transaction_of_the_user_stays_his(connection: duckdb.DuckDBPyConnection) -> None:
     text = f"INSERT INTO kept SELECT * FROM ticks {FALLS}"
     connection.begin()
@@ -365,6 +366,7 @@ def test_what_is_no_table_and_no_connection() -> None:
         hybrid.sql("FROM t", [{"v": 1}])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_picture_of_rows_without_one_match_says_so() -> None:
     pytest.importorskip("matplotlib")
     text = "SELECT count(*) AS n FROM t MATCH_RECOGNIZE (MEASURES A.v AS v PATTERN (A)) AS m"

@@ -96,6 +96,7 @@ def test_a_notebook_shows_windows() -> None:
     assert str(MANY) in hybrid.sql(statement("A+ B", 10, 10), events=many())._repr_html_()
 
 
+@pytest.mark.slow
 def test_counts_of_many_digits() -> None:
     """Before: Python refused to write more than 4,300 digits."""
     events = table([row("A", i / 2000, d=1.5) for i in range(15_000)])

@@ -175,6 +175,7 @@ def test_a_pattern_that_waits_warns() -> None:
         assert pairs(alerts.fetch()) == [(1, 3), (2, 3)]
 
 
+@pytest.mark.slow
 def test_rows_come_in_one_order_whether_other_queries_read_the_same_pattern() -> None:
     """The last of three queries over one pattern reads the archive first, and then the pattern of the others."""
     low = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES X.v AS x AFTER MATCH NO SKIP

@@ -102,6 +102,7 @@ def answer(text: str, cuts: list[int], sharing: str = "dynamic") -> tuple[list[d
         return rows_and_error(alerts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_before_a_failing_row_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.
@@ -111,6 +112,7 @@ def test_rows_before_a_failing_row_come_out(name: str) -> None:
     assert answer(text, [20]) == answer(text, [3, 9, 20]) == one_by_one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.
@@ -158,6 +160,7 @@ def test_rows_of_several_queries_that_share_the_pattern_that_fails(fails: str) -
             assert [row["a"] for row in rows_and_error(live[2])[0]] == list(range(13 if fails == FAILS else 11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a measure of a box that waits", "a measure between that waits"])
 def test_a_match_that_waits_with_a_measure_that_cannot_be_computed_ends_the_query_after_a_restart_too(
     tmp_path: Path, name: str
@@ -200,6 +203,7 @@ def test_rows_of_a_pattern_over_rows_come_out_before_a_failure_of_either() -> No
         assert answer(text, [20]) == answer(text, [5, 20]) == one_by_one
 
 
+@pytest.mark.slow
 def test_rows_before_a_failing_row_go_into_a_stream_and_nothing_seems_absent_behind_it() -> None:
     text = f"{FROM_TICKS}MEASURES A.v AS a, LAST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m"
     alone = """SELECT * FROM pairs MATCH_RECOGNIZE (MEASURES C.a AS c PATTERN (C ~D) WITHIN INTERVAL '2' SECOND
@@ -220,6 +224,7 @@ def test_rows_before_a_failing_row_go_into_a_stream_and_nothing_seems_absent_beh
     assert [row["c"] for row in found[0][1][0]] == [0, 1, 4, 5, 9]
 
 
+@pytest.mark.slow
 def test_rows_before_a_failing_row_are_joined_with_history() -> None:
     text = """SELECT m.a, h.low FROM ticks MATCH_RECOGNIZE (PARTITION BY k
         MEASURES A.v AS a, LAST(v) AS b, FIRST(ts) AS t PATTERN (A B) DEFINE B AS v + A.v * 4 > 0) AS m

@@ -68,6 +68,7 @@ def test_a_live_query_that_takes_too_much_memory_fails_alone(step: int, tmp_path
         assert len(flow_of(db).queries) == 1
 
 
+@pytest.mark.slow
 def test_a_query_may_take_four_fifths_of_the_limit() -> None:
     # Before: it failed as soon as its nodes had to be copied, at 38 of 64 MB.
     with opened(None) as db:
@@ -187,6 +188,7 @@ def test_a_search_that_queries_over_different_streams_share_counts_once() -> Non
         assert taken(db) == []
 
 
+@pytest.mark.slow
 def test_a_query_that_reads_the_archive_looks_at_memory_beside_pushes() -> None:
     # Before: "dictionary changed size during iteration", and the query that a push had reached failed.
     class Holder:

@@ -71,6 +71,7 @@ def test_the_columns_of_what_is_merged() -> None:
         hybrid.sql(text, shelf=SHELF, register=[*REGISTER, {"at": None, "tag_id": 1, "price": 0.0}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left", "right", "type"),
     [
@@ -168,6 +169,7 @@ def test_tie_columns_in_common() -> None:
         assert rows == [(r["n"], r["s"]) for r in db.sql(text).arrow().to_pylist()]
 
 
+@pytest.mark.slow
 def test_merged_with_history(db: Database) -> None:
     joined = """SELECT m.k, h.price FROM MERGE(shelf, exit) MATCH_RECOGNIZE (PARTITION BY tag_id ORDER BY ts
         MEASURES A.tag_id AS k, B.ts AS t PATTERN (A B) DEFINE A AS stream = 'shelf', B AS stream = 'exit') AS m

@@ -179,6 +179,7 @@ def test_a_query_that_goes_on_has_its_name(tmp_path):
         assert db.watching() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", ["os", None])
 def test_events_that_are_matched_again_wait_for_the_sources_that_are_expected(tmp_path, log):
     """The sources were named behind the checkpoint of the query, and only one has sent something when all ends."""
@@ -197,6 +198,7 @@ def test_events_that_are_matched_again_wait_for_the_sources_that_are_expected(tm
     db.close()
 
 
+@pytest.mark.slow
 def test_what_was_not_fetched_is_there_after_a_restart(tmp_path):
     with opened(tmp_path, "os") as db:
         begun(db, {"falls": FALLS})
@@ -275,6 +277,7 @@ def test_static_tables_and_streams_of_rows_go_on(tmp_path):
             assert db.sql("SELECT count(*) AS n FROM rises").arrow().column("n").to_pylist() == [4]
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_broken(tmp_path):
     with opened(tmp_path, None) as db:
         begun(db, {"falls": FALLS})
@@ -311,6 +314,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
         assert found[0] == first
 
 
+@pytest.mark.slow
 def test_checkpoints_are_taken_as_time_goes(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])

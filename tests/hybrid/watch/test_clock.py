@@ -101,6 +101,7 @@ def test_the_ceiling_follows_the_clock_and_a_jump_back_refuses_nothing(now_us: l
         assert db.push("t", [event(3602)], offset=3) == 1, "it is said once"
 
 
+@pytest.mark.slow
 def test_a_verdict_stands_whatever_the_clock_says_later(tmp_path: Path, now_us: list[int]) -> None:
     """What was refused last of its source comes again after a crash, when its time would do. Before: no max_ahead; an
     event that is dropped by whoever reads it is taken after a restart."""
@@ -395,6 +396,7 @@ def test_the_share_of_late_events_is_of_the_last_ones() -> None:
         assert db.streams()["t"]["lately"] == {"events": 1000, "late": 1000}
 
 
+@pytest.mark.slow
 def test_more_columns_and_another_lateness_at_once(tmp_path: Path) -> None:
     # Before: run as it is: "stream t already exists with a different declaration".
     with opened(tmp_path) as db:

@@ -131,6 +131,7 @@ def test_pages_that_somebody_has_removed_are_made_again(tmp_path: Path) -> None:
         assert alerts.evidence().equals(wanted.evidence())
 
 
+@pytest.mark.slow
 def test_a_push_is_accepted_again_as_soon_as_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: only after a fetch.
     def full(*_: object) -> None:

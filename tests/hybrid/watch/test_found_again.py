@@ -223,6 +223,7 @@ def test_events_before_the_query_and_late_ones_are_in_no_match(tmp_path: Path) -
         assert alerts.evidence()["event_time"].cast("int64").to_pylist() == [4_000_000, 6_000_000, 7_000_000]
 
 
+@pytest.mark.slow
 def test_a_query_that_begins_in_the_past_finds_its_evidence(tmp_path: Path) -> None:
     events = rows(11, 300)
     with opened(tmp_path / "db") as db:

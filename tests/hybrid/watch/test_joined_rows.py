@@ -136,6 +136,7 @@ def test_of_a_named_pattern(db: Database) -> None:
     assert sorted(row["i"] for row in merged.fetch().to_pylist()) == [2, 7]
 
 
+@pytest.mark.slow
 def test_rows_of_windows_joined_with_history(db: Database) -> None:
     """A row waits from the end of its window on."""
     text = f"""SELECT w.window_end AS t, pa.k, w.n::BIGINT AS n, pa.m
@@ -189,6 +190,7 @@ def test_which_ranges_have_a_bound(db: Database, bound: str, known: bool) -> Non
         assert (fault.code, refused.value.text[fault.span.start : fault.span.end].strip()) == ("HQ220", bound)
 
 
+@pytest.mark.slow
 def test_what_has_no_answer(db: Database) -> None:
     early = HIT.replace("2 SECOND MATCH", "2 SECOND AS KNOWN MATCH")
     of_history = HIT.replace("pl.t AS t", "pa.u AS t")
@@ -272,6 +274,7 @@ def test_after_a_kill_rows_come_once(tmp_path: Path, seed: int) -> None:
     db.close()
 
 
+@pytest.mark.slow
 def test_rows_that_are_held_back_come_when_their_query_is_closed(tmp_path: Path) -> None:
     loop = """SELECT * FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES FIRST(ts) AS t, count(*) AS n
         PATTERN (A B*) WITHIN INTERVAL 4 SECOND DEFINE B AS s = 'b')"""

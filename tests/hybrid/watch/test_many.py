@@ -141,6 +141,7 @@ def test_a_version_that_cannot_be_leaves_the_old_one_running(db: Database) -> No
     assert len(feed) == 1
 
 
+@pytest.mark.slow
 def test_events_that_are_gone_cannot_be_replayed() -> None:
     with hybrid.connect() as db:
         db.create_stream("e", COLUMNS, time="ts", key="k", retention="10s")

@@ -242,6 +242,7 @@ def test_joins_share_what_may_be_kept_of_history(
     assert taken > 1 << 13
 
 
+@pytest.mark.slow
 def test_what_stays_in_memory_is_said(tmp_path: Path) -> None:
     text = "SELECT * FROM ticks MATCH_RECOGNIZE (MEASURES A.v AS a PATTERN (A B) DEFINE A AS v < 5, B AS v > 5)"
     with opened(tmp_path / "db", "1MB") as db:

@@ -318,6 +318,7 @@ def test_one_that_fails_leaves_the_others(db: Database) -> None:
     assert visits(first)["queries"] == 1
 
 
+@pytest.mark.slow
 def test_one_that_fails_while_it_reads_the_archive_fails(db: Database) -> None:
     # Before: it went on as if nothing had happened, without the matches of that time.
     db.push("clicks", SEEN)
@@ -346,6 +347,7 @@ def test_a_new_version_that_fails_leaves_the_old_one_alone(db: Database) -> None
     assert rows(first.fetch()) == expected()
 
 
+@pytest.mark.slow
 def test_one_that_begins_while_events_wait_that_are_no_longer_kept_has_them() -> None:
     second = dt.timedelta(seconds=1)
     with hybrid.connect() as db:

@@ -124,6 +124,7 @@ def test_rows_that_are_put_back_come_again(tmp_path: Path) -> None:
         same(wanted, found)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_said_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> tuple[int, str]:
         raise OSError(errno.ENOSPC, "No space left on device")

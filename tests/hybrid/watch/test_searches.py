@@ -91,6 +91,7 @@ def test_they_go_on_after_restarts(tmp_path: Path, seed: int, limit: str | None)
         assert found[name] == wanted(text)
 
 
+@pytest.mark.slow
 def test_a_query_that_comes_later_reads_the_search_of_another_if_no_event_is_on_its_way(db: Database) -> None:
     first = db.watch(OF_CLICKS)
     beside = db.watch(ORDER)
@@ -106,6 +107,7 @@ def test_a_query_that_comes_later_reads_the_search_of_another_if_no_event_is_on_
     assert visits(first) == {"events": len(SEEN), "queries": 3}
 
 
+@pytest.mark.slow
 def test_a_second_source_at_the_very_time_of_the_last_event(tmp_path: Path) -> None:
     """The stream has passed that event on, and the streams merged with others order both by their sources."""
     day = dt.datetime(2024, 1, 1)
@@ -130,6 +132,7 @@ def test_a_second_source_at_the_very_time_of_the_last_event(tmp_path: Path) -> N
         assert set(alone.fetch().column("pages").to_pylist()) == {2, 3}
 
 
+@pytest.mark.slow
 def test_a_pattern_that_fails_fails_for_each_query_at_its_event(db: Database) -> None:
     db.create_pattern("counted", VISIT.replace("page = 'bye'", "CAST(page AS INTEGER) > 0"))
     texts = [text.replace("PATTERN visit", "PATTERN counted") for text in (OF_CLICKS, ORDER)]

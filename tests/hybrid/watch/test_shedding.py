@@ -103,6 +103,7 @@ def kept_keys(db: Database, alerts: Any, events: pa.Table) -> set[str]:
     return {n for n, b in zip(names, bucket.tolist()) if b < alerts.stats()["kept_share"] * BUCKETS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [RISES, SOON])
 def test_when_the_load_is_gone_all_keys_go_on_as_if_nothing_had_been_left_out(text: str) -> None:
     events = ticks(7, 8_000, 60)
@@ -126,6 +127,7 @@ def test_when_the_load_is_gone_all_keys_go_on_as_if_nothing_had_been_left_out(te
         assert decided == [0.5, 0.25, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "skew"), [(s, k) for s in range(4) for k in (0.0, 0.8)])
 def test_the_recall_is_estimated_within_a_tenth(seed: int, skew: float) -> None:
     events = ticks(seed, 30_000, 300, skew)

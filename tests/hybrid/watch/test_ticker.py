@@ -159,6 +159,7 @@ def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
             db.late("u")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flushed", [False, True])
 def test_late_events_come_again_that_nobody_had_before_the_last_checkpoint(tmp_path: Path, flushed: bool) -> None:
     """Before: those of the log and of the archive were handed to nobody after the process was killed."""
@@ -205,6 +206,7 @@ def test_late_events_come_again_that_nobody_had_before_the_last_checkpoint(tmp_p
         assert db.late("t").fetch().num_rows == 0
 
 
+@pytest.mark.slow
 def test_no_event_is_late_because_another_source_was_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])

@@ -85,6 +85,7 @@ def test_a_database_that_is_opened_again_goes_on_in_the_middle_of_a_window(tmp_p
     assert found == answered(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 @pytest.mark.parametrize("measures", ["COUNT(MATCHES) AS n", "COUNT(MATCHES) AS n, MAX(A.type) AS t"])
 def test_a_row_has_an_id_by_its_window_and_its_group(measures: str) -> None:

@@ -50,6 +50,7 @@ def keyed(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(str, rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cuts", "evidence"), [
     ([3, 12, 20], True), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
         ([20], True), ([20], False), ([3, 12, 20], False), (list(range(1, 21)), True), (list(range(1, 21)), False),
@@ -94,6 +95,7 @@ def test_matches_that_time_decides_come_once(lateness: int, cut: int) -> None:
     assert keyed(found.select(expected.column_names).to_pylist()) == keyed(expected.to_pylist())
 
 
+@pytest.mark.slow
 def test_it_is_announced_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     text = f"{FROM_TICKS}{QUERIES['sum']}) AS m"
     with opened() as db:

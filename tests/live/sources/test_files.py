@@ -403,6 +403,7 @@ def test_a_file_that_is_no_more_what_it_was(tmp_path, case):
             source.poll(0)
 
 
+@pytest.mark.slow
 def test_a_file_with_fewer_records_than_were_read(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_text(line("A") + line("B"))

@@ -374,6 +374,7 @@ def test_what_errors_mean() -> None:
     assert "group g assigns no partitions" in str(source.trouble())
 
 
+@pytest.mark.slow
 def test_marks_that_are_damaged(tmp_path: Path) -> None:
     """Each byte of the file, and its lengths: it is read as it was, or is an error that says what to do."""
     # Before: there was no such file.

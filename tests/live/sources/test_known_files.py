@@ -587,6 +587,7 @@ def test_a_memory_without_its_archive(folder: Path) -> None:
     assert reading.source.trouble() is None
 
 
+@pytest.mark.slow
 def test_the_memory_stays_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: there was no such file.
     monkeypatch.setattr(known_files, "LOG_BYTES", 2000)

@@ -46,6 +46,7 @@ def drained(source: SimulatedSource) -> list[tuple[str, int, int]]:
     return out
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(0, 30), st.integers(1, 4))
 def test_from_any_position(sizes, position, rows_max):
     numbers = iter(range(100))

@@ -265,6 +265,7 @@ def test_one_pattern_or_layers() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [False, True])
 def test_events_keep_their_identity(monkeypatch: pytest.MonkeyPatch, restart: bool) -> None:
     """Whatever their ingest sequences, of several sources."""
@@ -310,6 +311,7 @@ def test_boxes_of_single_events_take_the_same_under_any_strategy(selection: str,
 # ---- live queries
 
 
+@pytest.mark.slow
 def test_a_query_alone_runs_as_one_pattern_and_later_ones_share() -> None:
     feed, batch = Feed(EVENTS), batch_of(SEEN)
     visits = statement("V", "ANY", "V AS PATTERN visit", 7, measures="V.n AS n")

@@ -82,6 +82,7 @@ def test_each_query_is_answered_as_alone(data: st.DataObject) -> None:
                 assert sorted(found[q]) == sorted(expected(plan, events, begins[q], len(events)))
 
 
+@pytest.mark.slow
 def test_a_pattern_is_searched_once() -> None:
     feed, events = Feed(EVENTS), tuple(events_of("x1@1 y1@2 e1@3 x2@4 y2@5 e2@6"))
     texts = [statement("V E", "NEXT", f"V AS PATTERN visit ON n < {n}, E AS s = 'e'", 10) for n in range(3, 13)]
@@ -106,6 +107,7 @@ def test_matches_that_began_before_a_query_are_not_for_it() -> None:
     assert matcher_of(first).modules is matcher_of(second).modules
 
 
+@pytest.mark.slow
 def test_events_of_matches_that_nothing_needs_are_dropped_without_within() -> None:
     # Before: all were kept, for ever.
     pair = {"pair": statement("X Y", "PARTITION", "X AS s = 'x', Y AS s = 'y'")}

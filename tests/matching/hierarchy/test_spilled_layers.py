@@ -53,6 +53,7 @@ def test_one_limit_is_for_all_layers() -> None:
     assert sum(back for _, back in spilled(member)) > 60
 
 
+@pytest.mark.slow
 def test_rows_of_which_nothing_is_in_memory_have_room_again() -> None:
     # Before: with two PARTITION BYs all had a limit of 0, from the first batch on.
     feed = Feed(EVENTS, spill=Spill(1 << 20, MemoryStore()))

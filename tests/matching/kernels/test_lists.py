@@ -49,12 +49,14 @@ def test_a_list_has_one_number_and_a_number_one_list(found: list[list[int]], gon
             assert number_of(lines, table, [20 - row for row in rows]) == number
 
 
+@pytest.mark.slow
 def test_there_is_no_number_where_there_is_no_room() -> None:
     lines, table = fresh(3)
     assert [number_of(lines, table, [row]) for row in (5, 6, 5)] == [1, 2, 1]
     assert lists.with_row(lines, table, np.int64(0), np.int64(7)) == -1
 
 
+@pytest.mark.slow
 def test_lists_are_foreseen_where_rows_may_follow_each_other() -> None:
     lines, table = fresh(64)
     joins = np.array([True, True, False, True, True])

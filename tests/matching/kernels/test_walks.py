@@ -48,6 +48,7 @@ def same(a: float | str | None, b: float | str | None) -> bool:
     return a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
 
 
+@pytest.mark.slow
 @given(values=st.lists(NUMBERS, min_size=1, max_size=12))
 def test_the_median_distance_from_the_median(values: list[float]) -> None:
     ordered = in_order(np.array(values))
@@ -57,6 +58,7 @@ def test_the_median_distance_from_the_median(values: list[float]) -> None:
     assert same(found, of_duckdb("mad", values))
 
 
+@pytest.mark.slow
 @given(values=st.lists(NUMBERS, min_size=1, max_size=12), same_ones=st.booleans())
 @pytest.mark.parametrize("function", ["skewness", "kurtosis", "kurtosis_pop"])
 def test_skewness_and_kurtosis(function: str, values: list[float], same_ones: bool) -> None:
@@ -73,6 +75,7 @@ def test_skewness_and_kurtosis(function: str, values: list[float], same_ones: bo
     assert same(mine, of_duckdb(function, values))
 
 
+@pytest.mark.slow
 @given(values=st.lists(VALUES, max_size=20), more=st.integers(0, 3_000))
 def test_the_estimate_of_different_values(values: list[int], more: int) -> None:
     numbers = pa.table({"v": pa.array([*values, *range(5_000, 5_000 + more)], pa.int64())})

@@ -187,6 +187,7 @@ def test_dates_that_do_not_end_stay_what_they_are() -> None:
         kernel.push(batch_of(SCHEMA, timed([{"i": 1, "d": dt.date(2020, 1, 1)}] * 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [("sum(A.h) > 2", [[1, 2], [3, 4]]), ("fsum(A.i) >= i", [[1, 2], [3, 4]]), ("min(A.h) < h", [[0, 1], [2, 3]])],

@@ -265,6 +265,7 @@ def defined(template: Template, plan: SharingPlan, of: EventRates) -> Cost:
     return Cost(on_time, snapshots, results)
 
 
+@pytest.mark.slow
 @given(drawn_templates(), drawn_rates(), st.data())
 def test_cost_is_as_defined(template, of, data):
     plan = data.draw(drawn_plans(template))
@@ -287,6 +288,7 @@ STARTING = sequences(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "of"),
     [

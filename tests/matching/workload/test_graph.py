@@ -250,6 +250,7 @@ def count_paths(graph: Graph) -> int:
     return sum(w for w, node in zip(ways, graph.nodes) if node.part == len(graph.parts) - 1)
 
 
+@pytest.mark.slow
 @given(drawn_templates(), drawn_rates())
 def test_pruning_keeps_the_lightest_path(template, of):
     pruned, full = (sharing_graph(template, of, prune, None) for prune in (True, False))
