@@ -117,7 +117,8 @@ nightly: .venv/.dev  ## 200 kills, every interrupt, each bit flipped, each call 
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal tests/properties tests/matching/hierarchy \
 		tests/matching/program tests/matching/test_by_reference.py tests/matching/test_keys.py tests/matching/test_measures.py \
 		tests/matching/test_run_starts.py tests/archive/spark/test_search.py \
-		tests/hybrid/demo/test_demos.py tests/hybrid/join tests/hybrid/watch/test_joined_rows.py tests/benchmarks/test_peers.py \
+		tests/hybrid/demo/test_demos.py tests/hybrid/join tests/hybrid/statement/test_many_keys.py \
+		tests/hybrid/watch/test_joined_rows.py tests/benchmarks/test_peers.py \
 		</dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one

@@ -15,6 +15,7 @@ from hybrid.rows import inputs
 from hybrid.statement import by_key
 from hybrid.statement.by_key import ByKey
 from matching.kernels.radix import by_number
+from tests.properties.comparing import is_nightly
 
 PATTERNS = {
     "sessions": "(A B*) DEFINE B AS ts - PREV(ts) <= INTERVAL 3 SECOND",
@@ -31,6 +32,7 @@ PATTERNS = {
 }
 AFTER = ("AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW", "AFTER MATCH SKIP TO LAST B")
 ROWS = ("ONE ROW PER MATCH", "ALL ROWS PER MATCH WITH UNMATCHED ROWS", "ALL ROWS PER MATCH")
+ORDERS = ("time", "key", "shuffled", "ties")
 
 
 def table(seed: int, order: str, rows: int = 2_000, keys: int = 150) -> pa.Table:
@@ -91,12 +93,15 @@ def ways(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("order", ["time", "key", "shuffled", "ties"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_same_rows_in_the_same_order(pattern: str, order: str) -> None:
     for seed, (after, rows) in enumerate((a, r) for a in AFTER for r in ROWS):
         if "SKIP TO LAST B" in after and ("B+" not in PATTERNS[pattern] or "SELECTION" in PATTERNS[pattern]):
             continue
-        if "SELECTION" in PATTERNS[pattern] and (rows != ROWS[0] or after != AFTER[1]):
+        if "SELECTION" in PATTERNS[pattern]:
+            if rows != ROWS[0] or after != AFTER[1]:
+                continue
+        elif not is_nightly() and (seed // 2 + ORDERS.index(order)) % 2:  # each with two of the orders
             continue
         query, events = text(pattern, after, rows, "k" if seed % 2 else "k, j"), table(seed, order)
         expected = hybrid.sql(query, t=events).arrow().to_pylist()  # so few rows are matched without a shortcut
@@ -153,6 +158,7 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
     assert errors[0] == errors[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["time", "shuffled"])
 def test_rows_that_no_condition_takes_are_not_brought_together(
     order: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
