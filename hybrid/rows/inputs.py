@@ -416,10 +416,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
     pairs = among
     for key in keys:
         column = table.column(key.column)
-        if pairs is None:
-            compared = compare_neighbours(column, key)
-        else:
-            compared = compare(column.take(pa.array(pairs)), column.take(pa.array(pairs + 1)), key)
+        at = None if pairs is None else (column.take(pa.array(pairs)), column.take(pa.array(pairs + 1)))
+        compared = compare_neighbours(column, key) if at is None else compare(*at, key)
         if compared is None:
             return None
         greater, equal = compared
@@ -432,16 +430,9 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 
 
 def compare_neighbours(column: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns `compare` of each row but the last one with the next."""
-    if _whole(column.type) and not column.null_count and not key.enum:
-        values = _integers(column)  # once: chunks are put together
-        return _in_order(values[:-1], values[1:], key)
+    """Returns `compare` of each row but the last one with the next. Chunks of numbers are put together once."""
+    column = pa.chunked_array([column.combine_chunks()]) if _whole(column.type) else column
     return compare(column.slice(0, len(column) - 1), column.slice(1), key)
-
-
-def _in_order(a: np.ndarray, b: np.ndarray, key: Key) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `compare` of numbers."""
-    return (b > a if key.descending else a > b), a == b
 
 
 def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
@@ -452,7 +443,8 @@ def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np
         return None
     primitive = _whole(type)
     if primitive and not left.null_count and not right.null_count:
-        return _in_order(_integers(left), _integers(right), key)
+        a, b = _integers(left), _integers(right)
+        return (b > a if key.descending else a > b), a == b
     floating = pa.types.is_floating(type)
     ordered = primitive or floating or pa.types.is_decimal(type)
     if not (ordered or pa.types.is_string(type) or pa.types.is_boolean(type)):
