@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from matching.engines.engine import ClosedWindows, EnginePlan
 from matching.identity import window_ids
 from matching.keys import Keys
 from matching.measures import FoundMatches
-from matching.program.carried import FIRST_ROW, LAST_ROW, Carried, Chain
+from matching.program.carried import FIRST_ROW, LAST_ROW, Chain
 from matching.program.trends import TrendTable
 from matching.store import RowStore
 from matching.trend_rows import trend_rows
@@ -33,14 +33,16 @@ def found_by(chosen: EnginePlan, out: Decode) -> FoundMatches:
     """Returns decoded matches with the values that measures read, if the engine keeps no rows of them."""
     found = found_of(out)
     if chosen.carried is not None:
-        return replace(found, carried=_carried(chosen.carried, out))
+        return replace(found, carried=_carried(chosen.carried.places, out))
+    if chosen.picked is not None:
+        return replace(found, carried=_carried(chosen.picked.places, out))
     return found if chosen.chain is None else _of_chain(chosen.chain, found)
 
 
-def _carried(carried: Carried, out: Decode) -> dict[object, Int64Array]:
-    """Returns the values that measures read of matches that come as registers."""
+def _carried(places: Iterable[tuple[object, int]], out: Decode) -> dict[object, Int64Array]:
+    """Returns the values that measures read of matches that do not come as rows."""
     outside = {FIRST_ROW: out.start, LAST_ROW: out.rows}
-    return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in carried.places}
+    return {key: outside[at] if at < 0 else out.carried[:, at] for key, at in places}
 
 
 def _of_chain(chain: Chain, found: FoundMatches) -> FoundMatches:

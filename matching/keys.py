@@ -18,6 +18,8 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 ALL_VALID: Bools = np.zeros(0, np.bool_)
 NO_CODES: Int64Array = np.zeros(0, np.int64)
+#: Whole numbers lie near each other if their range has at most so many for each row.
+NEAR = 4
 
 
 class _Codes:
@@ -395,6 +397,19 @@ class Encoder:
     def values(self) -> pa.Array:
         """The value of every code; any for a free one."""
         return self.of(np.arange(len(self)))
+
+
+def numbered(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
+    """Returns numbers 0, 1, 2, ... for the key of each row, in order of first appearance, int32 or int64 (rows,).
+    Whole numbers that lie near each other are looked up by their value, without hashes."""
+    values = _as_numbers(columns[0]) if len(columns) == 1 and not columns[0].null_count else None
+    if values is not None and 0 < rows < 1 << 31:
+        low, high = int(values.min()), int(values.max())
+        if high - low < NEAR * rows:
+            ids = np.empty(rows, np.int32)
+            hashing.number_near(_constant(values), low, np.zeros(high - low + 1, np.int32), ids)
+            return ids
+    return Keys([column.type for column in columns]).encode(columns, rows)
 
 
 def hashes(columns: Sequence[pa.Array], types: Sequence[pa.DataType], rows: int) -> Int64Array:

@@ -266,7 +266,8 @@ class KernelMatcher:
         self.engine = engine = chosen.make() if engine is None else engine
         self._spillable: Spillable | None = spillable(engine)
         self._carries = chosen.runs.carries is not None  # its runs get the positions of rows
-        self._tests = RowTests(program, engine.by_test, chosen.wanted is WantedRows.ALL)
+        wanted = chosen.wanted
+        self._tests = RowTests(program, engine.by_test, wanted is WantedRows.ALL, wanted is WantedRows.MEETING)
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
@@ -527,7 +528,7 @@ class KernelMatcher:
         except OverBudget as over:
             self._stop_at(positions, over.index)
             raise over_budget(self.plan, self.program, self.chosen.runs_max, *over.args) from None
-        if looked.wanted is not None and self._tests.looks_at_runs:
+        if looked.wanted is not None and self._tests.looks_at_runs and not self._tests.hot.everywhere:
             touched = self.store.partition[positions]
             self._tests.hot.put(touched, self.engine.busy(touched), len(self.keys))
 

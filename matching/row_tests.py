@@ -83,13 +83,16 @@ class Hot:
 class RowTests:
     """The conditions of a program, tested on rows.
 
-    by_test: the engine reads a bit for each kind of condition, not for each label. wants_all: it needs all rows. local:
-    the row-local conditions, which are the first row values. looks_at_runs: which rows are wanted depends on `hot`."""
+    by_test: the engine reads a bit for each kind of condition, not for each label. wants_all: it needs all rows.
+    wants_meeting: it needs the rows that meet a condition, and gets no others: which row decides what waits for an
+    absence does not depend on the batch. local: the row-local conditions, which are the first row values.
+    looks_at_runs: which rows are wanted depends on `hot`."""
 
-    def __init__(self, program: Program, by_test: bool, wants_all: bool) -> None:
+    def __init__(self, program: Program, by_test: bool, wants_all: bool, wants_meeting: bool = False) -> None:
         self.program = program
         self.hot = Hot()
         self._wants_all = wants_all
+        self._wants_meeting = wants_meeting
         self._always = 0
         places = {v: v for v in range(len(program.labels))}
         if by_test:
@@ -109,7 +112,7 @@ class RowTests:
             self._tests.append((at, program.labels[v].first_row, program.labels[v].last_row, bits))
         self.local = tuple(local)
         self._tested = len(program.tested) == len(program.labels)
-        self.looks_at_runs = not (self._tested and program.ignore is Ignore.NONE)
+        self.looks_at_runs = not (wants_meeting or (self._tested and program.ignore is Ignore.NONE))
         #: runs ignore a row that meets no condition
         self.passes_over = self._tested and program.ignore is not Ignore.NONE
 
@@ -125,19 +128,23 @@ class RowTests:
                 met = met & (store.next[positions] < 0)
             tests.append(met)
         features = values[len(self.local) :]
-        if any(failed is not None for failed in failing):
+        fails = any(failed is not None for failed in failing)
+        wanted: Int64Array | None
+        if self._wants_meeting:
             self.hot.everywhere = True
-            return Looked(tests, features, failing, None)
-        if self._wants_all:
+            wanted = np.flatnonzero(_any([*tests, *(failed for failed in failing if failed is not None)]))
+        elif fails or self._wants_all:
             self.hot.everywhere = True
-            return Looked(tests, features, None, None)
-        wanted = self._wanted(store, positions, tests, partitions)
+            return Looked(tests, features, failing if fails else None, None)
+        else:
+            wanted = self._wanted(store, positions, tests, partitions)
         if wanted is None or len(wanted) == length(positions):
-            return Looked(tests, features, None, None)
+            return Looked(tests, features, failing if fails else None, None)
         if not len(wanted):
             return NOTHING
         features = [(v[wanted], None if ok is None else ok[wanted]) for v, ok in features]
-        return Looked([met[wanted] for met in tests], features, None, wanted)
+        of_wanted = [None if failed is None else failed[wanted] for failed in failing] if fails else None
+        return Looked([met[wanted] for met in tests], features, of_wanted, wanted)
 
     def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> np.ndarray:
         """Returns which rows meet a condition, or have one that cannot be computed, bool (n,). store: empty, of rows
@@ -155,7 +162,10 @@ class RowTests:
         begins = _any([tests[i] for i in self._first_tests])
         if len(begins) >= DENSE_ROWS_MIN and 16 * int(np.count_nonzero(begins)) > len(begins):
             self.hot.everywhere = True
-            return None
+            if not self.passes_over:
+                return None
+            meeting = np.flatnonzero(_any(tests))
+            return meeting if 2 * len(meeting) <= len(begins) else None
         hot = self.hot.of(partitions)
         if len(begins) >= DENSE_ROWS_MIN and not begins.any() and not hot.any():
             return NO_ROWS

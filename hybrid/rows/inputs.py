@@ -416,11 +416,8 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
     pairs = among
     for key in keys:
         column = table.column(key.column)
-        if pairs is None:
-            left, right = column.slice(0, len(column) - 1), column.slice(1)
-        else:
-            left, right = column.take(pa.array(pairs)), column.take(pa.array(pairs + 1))
-        compared = compare(left, right, key)
+        at = None if pairs is None else (column.take(pa.array(pairs)), column.take(pa.array(pairs + 1)))
+        compared = compare_neighbours(column, key) if at is None else compare(*at, key)
         if compared is None:
             return None
         greater, equal = compared
@@ -430,6 +427,12 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
         if not len(pairs):
             return pairs
     return np.arange(table.num_rows - 1) if pairs is None else pairs
+
+
+def compare_neighbours(column: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns `compare` of each row but the last one with the next. Chunks of numbers are put together once."""
+    column = pa.chunked_array([column.combine_chunks()]) if _whole(column.type) else column
+    return compare(column.slice(0, len(column) - 1), column.slice(1), key)
 
 
 def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:

@@ -14,7 +14,7 @@ from hybrid.rows.inputs import (
     BATCH_ROWS,
     Key,
     OrderedInput,
-    compare,
+    compare_neighbours,
     keys_of,
     one_batch,
     some_columns,
@@ -84,19 +84,24 @@ class ByKey:
         if not has_many_keys(first, plan):
             return None
         from matching.kernels.radix import by_number  # loads numba, as the matcher has
-        from matching.keys import Keys
+        from matching.keys import numbered
 
         kept, order = _kept(ordered, matcher), ordered.order
-        at = order if kept is None else kept if order is None else order[kept]
+        # what the end decides comes out by the first row of its key, kept or not
+        dropped = kept if at_end(matcher) else None
+        at = order if kept is None or dropped is not None else kept if order is None else order[kept]
         table = ordered.table.select(names) if at is None else taken(ordered.table.select(names), at)
         keys = [column.combine_chunks() for column in table.columns]
-        ids = Keys([key.type for key in keys]).encode(keys, table.num_rows)
+        ids = numbered(keys, table.num_rows)
+        del keys, table, at
+        ids = ids if dropped is None else ids[dropped]
         counts = np.bincount(ids)
-        begins = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        begins = np.cumsum(counts) - counts
         seq = by_number(ids, begins)
         if kept is not None:
             seq = kept[seq]
-        del ids, keys, counts
+        begins = begins[counts > 0]
+        del ids, counts, kept, dropped
         offset = seq if ordered.order is None else ordered.order[seq]
         table = taken(some_columns(ordered.table, plan.columns), offset)
         ts_us = ordered.ts_us[seq]
@@ -186,6 +191,13 @@ def dates(matcher: Matcher) -> bool:
     return isinstance(matcher, KernelMatcher) and matcher.dates
 
 
+def at_end(matcher: Matcher) -> bool:
+    """True if the end of the input may decide matches of keys of which no row meets a condition any more."""
+    from matching.matcher import KernelMatcher
+
+    return isinstance(matcher, KernelMatcher) and bool(matcher.program.absence.behind)
+
+
 def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) -> list[Matches] | None:
     """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
     the total order: by the row that decided them, then those that the end decided. None if a condition could not be
@@ -238,14 +250,14 @@ def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     begins[0] = True
     for name in names:
         column = table.column(name)
-        compared = compare(column.slice(0, len(column) - 1), column.slice(1), Key(name))
+        compared = compare_neighbours(column, Key(name))
         if compared is None:
             return None
         begins[1:] |= ~compared[1]
     undecided = ~begins[1:]
     for key in keys_of(plan.order_by):
         column = table.column(key.column)
-        compared = compare(column.slice(0, len(column) - 1), column.slice(1), key)
+        compared = compare_neighbours(column, key)
         if compared is None or (undecided & compared[0]).any():
             return None
         undecided &= compared[1]

@@ -16,10 +16,11 @@ from matching.engines.run_panes import RunPanes
 from matching.engines.run_starts import RunStarts
 from matching.engines.run_table import RunTable
 from matching.engines.run_trends import RunTrends
-from matching.program.carried import Carried, Chain, carry, chain_of
+from matching.kernels.starts import COUNT_OF, FIRST_OF, LAST_OF
+from matching.program.carried import Carried, Chain, Picked, carry, chain_of, pick
 from matching.program.determinise import ListTable, determinise
 from matching.program.live import merges, merges_rows
-from matching.program.program import Mode, NoKernel, Program, Skip, assemble
+from matching.program.program import Ignore, Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
 from matching.program.trends import conjoined_program
 from matching.purpose import Purpose
@@ -65,7 +66,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
 
     def by(
         engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
-        chain: Chain | None = None,
+        chain: Chain | None = None, picked: Picked | None = None,
     ) -> EnginePlan:  # fmt: skip
         divided = looked_up.plan if isinstance(looked_up, Tied) else plan
         resident = why_resident(divided, program if carried is None else carried.program, engine)
@@ -73,7 +74,7 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         if columns and program.absence.behind:
             resident = "matches of several values wait, to be put in order"
         return EnginePlan(
-            engine, why, purpose, program, table, carried, chain, rows_wanted(program), resident, RUNS_MAX,
+            engine, why, purpose, program, table, carried, picked, chain, rows_wanted(program), resident, RUNS_MAX,
             looked_up=columns, not_looked_up=looked_up if isinstance(looked_up, str) else "",
         )  # fmt: skip
 
@@ -85,7 +86,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         where = "at the last row of" if program.skip.row is Skip.TO_LAST else "after"
         return by(RunTable, f"conditions read single rows, and a match begins {where} the one before", table)
     if gives_matches and (starts := start_table(program)):
-        return by(RunStarts, "conditions read single rows, and each start is decided separately", starts)
+        picked = pick(plan, program, (LAST_OF, FIRST_OF, COUNT_OF)) if purpose is Purpose.ROWS else None
+        return by(RunStarts, "conditions read single rows, and each start is decided separately", starts, picked=picked)
     if shares_paths(program):
         as_chain = chain_of(plan, program) if purpose.carries else None
         return by(RunGraph, "all matches are wanted, and runs in the same state have the same future", chain=as_chain)
@@ -155,17 +157,22 @@ def after_failure(chosen: EnginePlan) -> EnginePlan:
     """Returns the engine to use after a condition could not be computed for a row: run lists know whether it is
     read."""
     why = "a condition could not be computed for a row, which is an error only if it is read"
-    return replace(chosen, engine=AFTER_FAILURE, why=why, table=None)
+    return replace(chosen, engine=AFTER_FAILURE, why=why, table=None, picked=None)
 
 
 def rows_wanted(program: Program) -> WantedRows:
     """Returns the rows that may change the runs: all if rows of a partition are counted, or if each has an outcome;
-    otherwise a row that meets no condition can only end runs."""
+    otherwise a row that meets no condition can only end runs, and changes nothing if they pass over it."""
     first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
     counted = program.strict or program.within_rows is not None
-    every = program.accept[0] or program.extras.unmatched or program.absent or counted
     tests = any(first.intersection(same) for same in program.tests)
-    return WantedRows.RUNS if first <= set(program.tested) and tests and not every else WantedRows.ALL
+    if program.accept[0] or program.extras.unmatched or counted or not tests or not first <= set(program.tested):
+        return WantedRows.ALL
+    if not program.absent:
+        return WantedRows.RUNS
+    # a row before a match may be negated where no run is
+    passes = len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
+    return WantedRows.MEETING if passes else WantedRows.ALL
 
 
 def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | None:

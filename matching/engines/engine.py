@@ -13,7 +13,7 @@ import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.program.carried import Carried, Chain
+from matching.program.carried import Carried, Chain, Picked
 from matching.program.determinise import ListTable
 from matching.program.equalities import equalities_behind
 from matching.program.program import Mode, Program
@@ -81,6 +81,7 @@ class WantedRows(Enum):
 
     ALL = "all rows"
     RUNS = "rows that may begin a match, and rows of keys with partial matches"
+    MEETING = "rows that meet a condition"
 
 
 class Engine(Protocol):
@@ -319,7 +320,8 @@ class EnginePlan:
 
     engine: None if there is none; then `why` names the unsupported feature, and `instead` what may be written. purpose:
     LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried:
-    registers that runs carry for measures, besides those of the program; chain: the variables of each match, if its
+    registers that runs carry for measures, besides those of the program; picked: what is noted of each match for them;
+    chain: the variables of each match, if its
     rows alone determine the match. wanted: the rows it receives. resident: reason that its partial matches cannot leave
     memory, or None. runs_max: maximum number of partial matches of one partition at a time. trends: of ONE ROW PER
     WINDOW. workload: of many such queries. looked_up: columns whose value all rows of a match have in common
@@ -332,6 +334,7 @@ class EnginePlan:
     program: Program | None
     table: ListTable | StartTable | None = None
     carried: Carried | None = None
+    picked: Picked | None = None
     chain: Chain | None = None
     wanted: WantedRows = WantedRows.ALL
     resident: str | None = None
@@ -356,7 +359,7 @@ class EnginePlan:
     @property
     def keeps_rows(self) -> bool:
         """True if the engine has all rows of a decided match."""
-        return self.carried is None and self.chain is None
+        return self.carried is None and self.chain is None and self.picked is None
 
     @cached_property
     def stamp(self) -> str:

@@ -38,14 +38,16 @@ class RunStarts:
     def __init__(self, chosen: EnginePlan) -> None:
         table = chosen.table
         assert isinstance(table, StartTable)
-        self._arrays = kernels.table_arrays(table, chosen.runs)
+        picks = () if chosen.picked is None else chosen.picked.picks
+        self._picks = chosen.picked is not None
+        self._arrays = kernels.table_arrays(table, chosen.runs, picks)
         self._within_us = chosen.runs.within_us
         self._rows = np.zeros((ROOM, kernels.ROW_COLUMNS), np.int64)
         self._partitions = _new_partitions(ROOM)
         self._heap = Heap(np.zeros(ROOM, np.int64), np.zeros(ROOM, np.int64))
-        self._decided = np.zeros((ROOM, kernels.DECIDED_COLUMNS), np.int64)
+        self._decided = np.zeros((ROOM, kernels.DECIDED_COLUMNS + len(picks)), np.int64)
         self._scratch = kernels.StartScratch(
-            np.zeros((len(table.configs), 3), np.int64), np.zeros(ROOM, np.int64), np.zeros(1, np.int64)
+            np.zeros((len(table.configs), 3), np.int64), np.zeros((ROOM, 2), np.int64), np.zeros(1, np.int64)
         )
         self._counters = np.zeros(len(Counters), np.int64)
         self._counters[Counters.LAST_PARTITION] = -1
@@ -111,7 +113,7 @@ class RunStarts:
         if count > len(self._rows):
             capacity = max(count, 2 * len(self._rows))
             self._rows = grown(self._rows, capacity)
-            self._scratch = self._scratch._replace(path=np.zeros(capacity, np.int64))
+            self._scratch = self._scratch._replace(path=np.zeros((capacity, 2), np.int64))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Settles the starts that began before watermark - WITHIN. held: per partition the time of its first untaken
@@ -142,17 +144,24 @@ class RunStarts:
             self._decided = grown(self._decided, max(room, 2 * len(self._decided)))
 
     def decode(self, store: RowStore, out: Decode) -> None:
-        """Writes the decided entries into `out` and forgets them. Linear in the rows of all matches."""
+        """Writes the decided entries into `out` and forgets them. Linear in the rows of all matches, unless what
+        measures read has been picked."""
         count = self.decided
         self._counters[Counters.DECIDED] = 0
         decided = self._decided
         out.begin(count)
-        out.bounds[1:] = np.cumsum(decided[:count, kernels.D_LENGTH])
-        out.room(int(out.bounds[-1]))
-        kernels.read_forward(
-            decided, count, self._arrays, self._rows, self._scratch.path, out.bounds, out.rows, out.variables,
-            store.ts, store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,
-        )  # fmt: skip
+        if self._picks:
+            out.bounds = np.arange(count + 1)
+            out.rows = decided[:count, kernels.D_END].copy()
+            out.variables = np.zeros(count, np.int16)
+            out.carried = decided[:count, kernels.D_LENGTH :].T.copy().T  # each column together
+        else:
+            out.bounds[1:] = np.cumsum(decided[:count, kernels.D_LENGTH])
+            out.room(int(out.bounds[-1]))
+            kernels.read_forward(
+                decided, count, self._arrays, self._rows, self._scratch.path, out.bounds, out.rows, out.variables,
+                store.ts, store.source, store.offset, store.seq, out.ts, out.source, out.offset, out.seq,
+            )  # fmt: skip
         out.start[:] = decided[:count, kernels.D_START]
         out.partition[:] = decided[:count, kernels.D_PARTITION]
         out.number[:] = decided[:count, kernels.D_NUMBER]
@@ -193,7 +202,7 @@ class RunStarts:
         self._counters, self._rows, self._partitions = arrays["counters"], arrays["rows"], arrays["partitions"]
         self._heap = Heap(arrays["deadline"], arrays["partition"])
         self._filled = len(self._rows)
-        self._scratch = self._scratch._replace(path=np.zeros(max(1, self._filled), np.int64))
+        self._scratch = self._scratch._replace(path=np.zeros((max(1, self._filled), 2), np.int64))
 
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
 

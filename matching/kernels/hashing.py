@@ -160,6 +160,20 @@ def encode_numbers(at, values, valid, slots, numbers, free, counters, codes):
 
 
 @kernel
+def number_near(values, low, known, ids):
+    """Writes to ids the numbers 0, 1, 2, ... of values, in order of first appearance; returns how many there are. low:
+    the least value; known: int32, 0, one for each from there to the largest."""
+    count = 0
+    for i in range(len(values)):
+        at = values[i] - low
+        if known[at] == 0:
+            count += 1
+            known[at] = count
+        ids[i] = known[at] - 1
+    return count
+
+
+@kernel
 def put_numbers(live, numbers, slots):
     """Fills an empty table; live: the codes in use, without that of null."""
     last = len(slots) - 1

@@ -7,11 +7,13 @@ ends at this row, the root notes it for all its starts; a start asks its root, a
 were joined does not count for it. An attempt is settled when it is first in the queue and its group has failed or is
 decided, or WITHIN has passed it; so answers come out in the order of starts, at the earliest moment.
 A match is read forward from its start through the table again and then back to its labels: nothing is kept per row but
-its mask and the row after it.
+its mask and the row after it. What measures read of it, if that is little, is noted when it is settled, while its rows
+are in the cache; else all its rows are written down once a batch has been taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -70,13 +72,14 @@ ENDED = 2
 class StartTableArrays(NamedTuple):
     """StartTable as arrays. goes: (transitions + 1, 3) next configuration, 1 if a match ends at this row, first item;
     items: (n, 2) parent, variable; configs: (configurations, 2) 1 if a match waits in it, state of its first item (-1:
-    none); skip_to: bool, per variable."""
+    none); skip_to: bool, per variable. picks: (n, 2) of what is noted of a match, bits of variables and the kind."""
 
     settings: np.ndarray
     goes: np.ndarray
     items: np.ndarray
     configs: np.ndarray
     skip_to: np.ndarray
+    picks: np.ndarray
 
 
 # Rows, partitions and what is decided are int64 arrays with a line for each: what is used together lies together, and a
@@ -106,25 +109,30 @@ NEW_PARTITION = (-1, -1, -1, 0, 0, -1, 0)
 # Columns of what came of an attempt.
 D_START = 0  # row
 D_END = 1  # last row
-D_LENGTH = 2  # rows
+D_AT = 2  # the row that decided it, if one did
 D_PARTITION = 3
 D_NUMBER = 4  # MATCH_NUMBER, 0 if it is no match
 D_OUTCOME = 5
 D_STATE = 6  # that a TIMEOUT waited in, else -1
-D_AT = 7  # the row that decided it, if one did
+D_LENGTH = 7  # rows; behind it what is picked
 DECIDED_COLUMNS = 8
+
+# Kinds of what is picked of a match: the last or first row of some variables (-1: none), how many they have.
+LAST_OF = 0
+FIRST_OF = 1
+COUNT_OF = 2
 
 
 class StartScratch(NamedTuple):
     """met: (configurations, 3) the group that is in it now, the tick of that, and (a list) the configurations met by
-    this row. path: transitions of a match being read, as long as the rows of the store. tick: (1,)."""
+    this row. path: transitions and rows of a match being read, (n, 2), as long as the rows of the store. tick: (1,)."""
 
     met: np.ndarray
     path: np.ndarray
     tick: np.ndarray
 
 
-def table_arrays(table: StartTable, program: Program) -> StartTableArrays:
+def table_arrays(table: StartTable, program: Program, picks: Sequence[tuple[int, int]] = ()) -> StartTableArrays:
     goes = np.zeros((len(table.transitions) + 1, 3), np.int64)
     goes[:-1, 0] = [t.next for t in table.transitions]
     goes[:-1, 1] = [t.fresh for t in table.transitions]
@@ -138,7 +146,7 @@ def table_arrays(table: StartTable, program: Program) -> StartTableArrays:
         np.array([int(s) for s in settings], np.int64), goes,
         np.array([item for t in table.transitions for item in t.items], np.int64).reshape(-1, 2),
         np.array([(WAITING in c, c[0] if c else -1) for c in table.configs], np.int64),
-        np.array(program.skip.counts, np.bool_),
+        np.array(program.skip.counts, np.bool_), np.array(picks, np.int64).reshape(-1, 2),
     )  # fmt: skip
 
 
@@ -175,13 +183,14 @@ def end_of(s, root, rows):
 
 @called
 def replay(s, end, table, rows, path):
-    """Takes start s through the table up to row `end`; writes the transitions to `path` and returns their number."""
+    """Takes start s through the table up to row `end`; writes transitions and rows to `path`; returns their number."""
     masks = table.settings[S_MASKS]
     config = np.int64(START)
     n = 0
     while True:
         transition = config * masks + rows[s, MASK]
-        path[n] = transition
+        path[n, 0] = transition
+        path[n, 1] = s
         n += 1
         if s == end:
             return n
@@ -196,21 +205,36 @@ def last_item(transition, outcome, table):
 
 
 @called
-def skip_target(s, end, table, rows, path):
-    """Returns the row at which the scan goes on after a match under SKIP TO FIRST / LAST; s if there is no other."""
+def look_back(s, end, at, table, rows, path, decided):
+    """Notes what is picked of the match in line `at` of `decided`. Returns the row at which the scan goes on after it
+    under SKIP TO FIRST / LAST; s if there is no other."""
+    picks = table.picks
+    to_last = table.settings[S_SKIP] == SKIP_TO_LAST
     n = replay(s, end, table, rows, path)
-    item = last_item(path[n - 1], MATCH, table)
-    wanted = -1
+    item = last_item(path[n - 1, 0], MATCH, table)
+    for c in range(len(picks)):
+        decided[at, DECIDED_COLUMNS + c] = 0 if picks[c, 1] == COUNT_OF else -1
+    found = s
+    any_found = False
     for k in range(n - 1, -1, -1):
-        if table.skip_to[table.items[item, 1]]:
-            wanted = k
-            if table.settings[S_SKIP] == SKIP_TO_LAST:
-                break
+        v = table.items[item, 1]
+        r = path[k, 1]
+        if table.skip_to[v] and not (to_last and any_found):
+            found = r
+            any_found = True
+        for c in range(len(picks)):
+            if (picks[c, 0] >> v) & 1 == 0:
+                continue
+            kind = picks[c, 1]
+            if kind == COUNT_OF:
+                decided[at, DECIDED_COLUMNS + c] += 1
+            elif kind == FIRST_OF or decided[at, DECIDED_COLUMNS + c] < 0:
+                decided[at, DECIDED_COLUMNS + c] = r
+        if any_found and to_last and len(picks) == 0:
+            break
         if k > 0:
-            item = table.goes[path[k - 1], 2] + table.items[item, 0]
-    for _ in range(wanted):
-        s = rows[s, NEXT]
-    return s
+            item = table.goes[path[k - 1, 0], 2] + table.items[item, 0]
+    return found
 
 
 @called
@@ -272,12 +296,15 @@ def settle(p, why, now, table, rows, partitions, decided, scratch, counters):
             until = s
             if end >= 0:
                 partitions[p, COVERED] = max(partitions[p, COVERED], rows[end, ORDINAL])
+                to_variable = skip != SKIP_NEXT_ROW and skip != SKIP_PAST_LAST_ROW
+                if to_variable or len(table.picks) > 0:
+                    until = look_back(s, end, counters[C_DECIDED] - 1, table, rows, scratch.path, decided)
+                    if to_variable and until == s:
+                        counters[C_STUCK] += 1
                 if skip == SKIP_PAST_LAST_ROW:
                     until = end + 1
-                elif skip != SKIP_NEXT_ROW:
-                    until = skip_target(s, end, table, rows, scratch.path)
-                    if until == s:
-                        counters[C_STUCK] += 1
+                elif skip == SKIP_NEXT_ROW:
+                    until = s
             leave(p, rows, partitions)
             pass_over(p, until, rows, partitions)
         else:
@@ -471,7 +498,7 @@ def read_forward(
         if decided[k, D_LENGTH] == 0:
             continue
         n = replay(decided[k, D_START], decided[k, D_END], table, rows, path)
-        item = last_item(path[n - 1], decided[k, D_OUTCOME], table)
+        item = last_item(path[n - 1, 0], decided[k, D_OUTCOME], table)
         begin = bounds[k]
         r = decided[k, D_START]
         for j in range(n):
@@ -485,7 +512,7 @@ def read_forward(
         for j in range(n - 1, -1, -1):
             out_variables[begin + j] = table.items[item, 1]
             if j > 0:
-                item = table.goes[path[j - 1], 2] + table.items[item, 0]
+                item = table.goes[path[j - 1, 0], 2] + table.items[item, 0]
 
 
 @kernel

@@ -26,6 +26,8 @@ from query.plan.plan import Plan
 #: In the place of a register: the first row of the match, and its last one.
 FIRST_ROW = -1
 LAST_ROW = -2
+#: Labels that have a bit each.
+LABELS_MAX = 62
 #: The feature that is no expression over the row: its position in the row store.
 POSITION = Column("position of the row", "BIGINT")
 
@@ -38,6 +40,46 @@ class Carried:
 
     program: Program
     places: tuple[tuple[object, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What is noted of a match of the engine of starts. picks: bits of labels, and the kind, as of
+    matching.kernels.starts. places: for each thing that measures read its index among these, counted from 1 (0: the
+    number of rows), FIRST_ROW or LAST_ROW."""
+
+    picks: tuple[tuple[int, int], ...]
+    places: tuple[tuple[object, int], ...]
+
+
+def pick(plan: Plan, program: Program, kinds: tuple[int, int, int]) -> Picked | None:
+    """Returns what is noted of each match for measures. None if they need its rows: see `carry`. kinds: of the last
+    and the first row of some labels, and of their number."""
+    last_of, first_of, count_of = kinds
+    expressions = [e for m in plan.measures for e in walk(m.expression)]
+    if plan.rows is not RowsPerMatch.ONE or program.extras.timeouts or program.accept[0]:
+        return None
+    if not all(map(_is_carried, expressions)) or len(program.variables) > LABELS_MAX:
+        return None
+    picks: list[tuple[int, int]] = []
+    places: dict[object, int] = {}
+    for e in expressions:
+        match e:
+            case Navigation() if e.logical_offset:
+                return None
+            case Navigation():
+                key, kind = row_meant(e), first_of if e.logical is Logical.FIRST else last_of
+                at = FIRST_ROW if kind == first_of else LAST_ROW
+            case Aggregate():
+                key, kind, at = e, count_of, 0
+            case _:
+                continue
+        if e.variables:
+            entry = sum(1 << v for v, name in enumerate(program.variables) if name in e.variables), kind
+            picks += [entry] if entry not in picks else []
+            at = 1 + picks.index(entry)
+        places[key] = at
+    return Picked(tuple(picks), tuple(places.items()))
 
 
 def row_meant(e: Navigation) -> object:

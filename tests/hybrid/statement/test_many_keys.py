@@ -14,7 +14,9 @@ import hybrid
 from hybrid.rows import inputs
 from hybrid.statement import by_key
 from hybrid.statement.by_key import ByKey
+from hybrid.statement.statement import compare_with_reference
 from matching.kernels.radix import by_number
+from matching.keys import numbered
 from tests.properties.comparing import is_nightly
 
 PATTERNS = {
@@ -159,11 +161,12 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["skip till next", "absence"])
 @pytest.mark.parametrize("order", ["time", "shuffled"])
 def test_rows_that_no_condition_takes_are_not_brought_together(
-    order: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
+    order: str, pattern: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before: all rows were, of which a funnel takes three in ten."""
+    """Before: all rows were, of which a funnel takes three in ten, and an absence two."""
     events = table(3, order).drop_columns(["unread"])
     words = ["a" if x == 1 else "12" if x == 5 else "6" for x in events.column("x").to_pylist()]
     events = events.append_column("t", pa.array(words))
@@ -177,7 +180,7 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
 
     monkeypatch.setattr(ByKey, "gathered", staticmethod(noted))
     monkeypatch.setattr(ByKey, "of", lambda *arguments: None)
-    query = text("skip till next", AFTER[1], ROWS[0], "k")
+    query = text(pattern, AFTER[1], ROWS[0], "k")
     assert hybrid.sql(query, t=events).arrow().num_rows
     taken = sum(word != "6" for word in words)
     assert kept == [taken]
@@ -185,6 +188,35 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
     # a row whose condition cannot be computed is one that may be taken
     with pytest.raises(hybrid.DataError, match="'a' to INT"):
         hybrid.sql(query.replace("A AS x = 1", "A AS t::INTEGER = 7"), t=events)
+
+
+@pytest.mark.parametrize("after", ["TO NEXT ROW", "TO FIRST B", "TO LAST C"])
+def test_what_measures_read_of_a_match_is_that_of_its_rows(after: str) -> None:
+    """Before: matches whose starts are decided separately were written down row by row, a third of the time of a V."""
+    picked = "A.x AS a, FIRST(B.x) AS b, LAST(B.x) AS c, LAST(C.ts) AS d, count(B.*) AS e, count(*) AS f, LAST(x) AS g"
+    define = "DEFINE B AS x < PREV(x), C AS x > PREV(x)"
+    for measures in (picked, "MATCH_NUMBER() AS n", f"{picked}, FIRST(B.x, 1) AS second"):
+        for pattern in ("A B+ C+", "A B* C", "(A | B) B* C{2,}"):
+            if after == "TO FIRST B" and pattern != "A B+ C+":
+                continue  # it would not move on
+            query = (
+                f"SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES {measures} "
+                f"AFTER MATCH SKIP {after} PATTERN ({pattern}) {define})"
+            )
+            rows, same = compare_with_reference(query, {"t": table(6, "time", 400, 7)})
+            assert rows > 10
+            assert same, (measures, pattern)
+
+
+@pytest.mark.parametrize("kind", ["near", "far", "null", "text"])
+def test_keys_are_numbered_by_first_appearance(kind: str) -> None:
+    random = np.random.default_rng(7)
+    values = random.integers(-40, 40, 500) * (1 << 40 if kind == "far" else 1)
+    column = pa.array(values, mask=random.random(500) < (0.1 if kind == "null" else 0))
+    column = column.cast(pa.string()) if kind == "text" else column
+    known: dict[object, int] = {}
+    expected = [known.setdefault(value, len(known)) for value in column.to_pylist()]
+    assert numbered([column], 500).tolist() == expected
 
 
 def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
