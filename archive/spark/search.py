@@ -75,8 +75,6 @@ class Archived:
 def why_not(plan: Plan) -> str:
     """Returns the part of a plan that Spark cannot do, or an empty string: matchers get rows in the total order, so
     ORDER BY must be a prefix of it."""
-    if plan.boxes and set(common_keys(plan)) != {c.name for c in plan.partition_by}:
-        return "a pattern whose boxes are partitioned by other columns"
     schema = plan.schema
     total = [schema.field(schema.time or ""), *(schema.field(name) for name in schema.order)]
     for i, order in enumerate(plan.order_by):
@@ -271,10 +269,14 @@ def narrowed(plan: Plan) -> Plan:
 def cut_by(plan: Plan) -> tuple[str, ...]:
     """Returns the partition columns by which Spark partitions rows: those that it hashes and compares as we do. Rows
     equal in these stay together; the matcher separates them by the others. Empty under STRICT, which reads the whole
-    stream. Of windows without an engine, the columns of GROUP BY: their rows are not put together."""
+    stream. Of layers those by which all of them are partitioned: without any, one task gets all rows. Of windows without
+    an engine, the columns of GROUP BY: their rows are not put together."""
     columns = plan.partition_by
     if plan.trends is not None:
         columns = columns if choose_engine(plan, Purpose.PARTS).trends is not None else plan.trends.group_by
+    elif plan.boxes:
+        common = common_keys(plan)
+        columns = tuple(c for c in columns if c.name in common)
     elif plan.selection is Selection.STRICT:
         return ()
     stored = stored_schema(plan.schema)

@@ -206,6 +206,30 @@ def test_evidence_is_that_of_one_process(spark: Any, database: Database) -> None
         assert rows[line["row"]]["f"] <= line["ts"] <= rows[line["row"]]["l"]
 
 
+RISE = """SELECT * FROM t MATCH_RECOGNIZE ({by} ORDER BY ts MEASURES FIRST(ts) AS t0, LAST(ts) AS t1, count(*) AS n,
+    LAST(B.v) - FIRST(A.v) AS up PATTERN (A B) WITHIN INTERVAL '300' SECOND {selection} DEFINE B AS v > A.v)"""
+BOXES = """WITH rise AS ({rise}) SELECT * FROM t MATCH_RECOGNIZE ({by} ORDER BY ts
+    MEASURES FIRST(t0) AS a, LAST(t1) AS z, C.s AS s, X.up + Y.up AS ups
+    PATTERN (X C Y) WITHIN INTERVAL '7200' SECOND {selection} DEFINE X AS PATTERN rise, C AS s = 'c', Y AS PATTERN rise)"""
+KEY, NEXT = "PARTITION BY k", "SELECTION SKIP TILL NEXT MATCH"
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("inner", "outer"), [
+    ((KEY, NEXT), (KEY, NEXT)), ((KEY, NEXT), ("", NEXT)), (("", NEXT), ("", NEXT)),
+    ((KEY, NEXT), ("", "SELECTION STRICT")),
+    (("PARTITION BY k, s", NEXT), (KEY, NEXT)), (("PARTITION BY k, s", NEXT), ("", "SELECTION SKIP TILL ANY MATCH")),
+])  # fmt: skip
+def test_boxes_by_spark(spark: Any, database: Database, inner: tuple[str, str], outer: tuple[str, str]) -> None:
+    # Before: layers that are partitioned by different columns were refused.
+    rise = RISE.format(by=inner[0], selection=inner[1])
+    text = BOXES.format(rise=rise, by=outer[0], selection=outer[1])
+    on_spark, embedded = database.sql(text, engine="spark", spark=spark), database.sql(text)
+    assert rows_of(on_spark) == rows_of(embedded)
+    assert on_spark.evidence().num_rows == embedded.evidence().num_rows
+    assert len(embedded) > 5
+
+
 def test_joined_history_stays_here(spark: Any, database: Database) -> None:
     text = (
         "SELECT pl.k, pl.f, pa.x FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.ts AS f, B.v AS v "
