@@ -269,8 +269,8 @@ def narrowed(plan: Plan) -> Plan:
 def cut_by(plan: Plan) -> tuple[str, ...]:
     """Returns the partition columns by which Spark partitions rows: those that it hashes and compares as we do. Rows
     equal in these stay together; the matcher separates them by the others. Empty under STRICT, which reads the whole
-    stream. Of layers those by which all of them are partitioned: without any, one task gets all rows. Of windows without
-    an engine, the columns of GROUP BY: their rows are not put together."""
+    stream. Of layers those by which all of them are partitioned: without any, one task gets all rows. Of windows
+    without an engine, the columns of GROUP BY: their rows are not put together."""
     columns = plan.partition_by
     if plan.trends is not None:
         columns = columns if choose_engine(plan, Purpose.PARTS).trends is not None else plan.trends.group_by
