@@ -24,6 +24,7 @@ from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.boxes import merged_schema
 from query.plan.expression import TRUE, Column, Constant, Expression, quote
+from query.plan.operators_elsewhere import operators_elsewhere
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
 from query.plan.read_too_early import read_too_early
@@ -106,6 +107,7 @@ class MatchBinder:
             for span, earlier, later in never_true(plan)
         ]
         self.warnings += read_too_early(pattern, defines)
+        self.warnings += operators_elsewhere(match.pattern, {d.variable.name for d in match.defines})
         return plan
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:

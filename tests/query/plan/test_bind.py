@@ -460,6 +460,19 @@ the condition of A reads B, of which no row comes before A
 hint: write the comparison into the condition of B, which can read A"""]
 
 
+def test_an_operator_of_other_languages_warns() -> None:
+    # Before: A, any two rows, and B.
+    assert warnings_of("SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (A FOLLOWED BY B) DEFINE B AS price > 1)") == ["""\
+FOLLOWED is a variable here, and takes any row
+  --> query:1:49
+   1 | SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN (A FOLLOWED BY B) DEFINE B AS price > 1)
+     |                                                 ^^^^^^^^ no operator
+hint: A B are rows side by side; SELECTION SKIP TILL NEXT MATCH allows others between them"""]
+    for pattern in ("A BY", "A \"THEN\" B", "THEN"):
+        define = "DEFINE BY AS price > 1" if pattern == "A BY" else ""
+        assert warnings_of(f"SELECT * FROM ticks MATCH_RECOGNIZE (PATTERN ({pattern}) {define})") == []
+
+
 @pytest.mark.parametrize(("pattern", "clauses", "later"), [
     ("A B", "DEFINE A AS price > B.price", "B"),
     ("A+ B", "DEFINE A AS price > max(B.price)", "B"),
