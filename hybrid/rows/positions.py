@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -44,19 +44,21 @@ def of_relation(relation: duckdb.DuckDBPyRelation) -> bool:
 
 def of_select(
     sql: str, run: Callable[[str], list[tuple[Any, ...]]], named: Callable[[str], bool | None] = lambda name: None,
-    in_max: float = IN_MAX,
+    in_max: float = IN_MAX, table_macros: Callable[[], Collection[str]] | None = None,
 ) -> bool:  # fmt: skip
     """True if the rows of a SELECT have positions.
 
     run: queries the connection of the SELECT. named: for a lower-case name that we provide instead of the connection,
-    True if its rows have positions; None for other names. in_max: longest IN list that keeps positions."""
+    True if its rows have positions; None for other names. in_max: longest IN list that keeps positions.
+    table_macros: returns those of the connection (None: asks it, which takes 10 ms)."""
     if not run(_KEEPS_ORDER)[0][0]:
         return False
     views = {(str(schema), str(name)): str(text) for schema, name, text in run(_VIEWS)}
 
     @cache
-    def macros() -> set[str]:  # DuckDB takes 10 ms to list its functions
-        return {str(name) for (name,) in run(_MACROS)} | _DYNAMIC
+    def macros() -> set[str]:
+        known = [name for (name,) in run(_MACROS)] if table_macros is None else table_macros()
+        return {*known, *_DYNAMIC}
 
     def of_table(schema: str, name: str) -> bool:
         known = None if schema else named(name)

@@ -38,7 +38,17 @@ from hybrid.rows.inputs import (
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
-from hybrid.rows.session import collated, comparable, is_enum, register, session_of, settings_of, texts_of, unregister
+from hybrid.rows.session import (
+    Functions,
+    collated,
+    comparable,
+    is_enum,
+    register,
+    session_of,
+    settings_of,
+    texts_of,
+    unregister,
+)
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
@@ -125,6 +135,7 @@ class Relations:
         self._read: dict[str, pa.Table] = {}
         self._streams = dict(streams or {})
         self._positions: dict[str, bool] = {}
+        self._functions: Functions | None = None
         self._history_orders: dict[str, list[str]] = {}
         #: By name: columns that are ENUMs on the user's connection.
         self._registered: dict[str, Mapping[str, str]] = {}
@@ -345,7 +356,13 @@ class Relations:
         for name, value in refused:
             message = f"the connection has {name} = {value}, which patterns do not support"
             raise fault("HQ500", message, query.text, f"RESET {name} before, and SET it again after", query_head(query))
-        return session_of(self.connection, taken, self._words)
+        return session_of(self.connection, taken, self._known_functions(), self._words)
+
+    def _known_functions(self) -> Functions:
+        """Returns the functions of the connection, listed once for a statement."""
+        if self._functions is None:
+            self._functions = Functions.of(self.connection)
+        return self._functions
 
     def _collation(self, query: ast.QuerySyntax, plan: QueryPlan, default: str) -> str:
         """Returns the collation under which the statement's expressions compare text, and records those of columns.
@@ -519,7 +536,10 @@ class Relations:
         if known is not None:
             return known
         select = text if key is None else f"SELECT * FROM {text}"
-        return positions.of_select(select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max)
+        return positions.of_select(
+            select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max,
+            lambda: self._known_functions().table_macros,
+        )  # fmt: skip
 
     def factor(
         self, factor: FactorPlan, by_key: bool = False, again: bool = True
