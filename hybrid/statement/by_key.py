@@ -87,21 +87,17 @@ class ByKey:
         from matching.keys import numbered
 
         kept, order = _kept(ordered, matcher), ordered.order
-        # what the end decides comes out by the first row of its key, kept or not
-        dropped = kept if at_end(matcher) else None
-        at = order if kept is None or dropped is not None else kept if order is None else order[kept]
+        at = order if kept is None else kept if order is None else order[kept]
         table = ordered.table.select(names) if at is None else taken(ordered.table.select(names), at)
         keys = [column.combine_chunks() for column in table.columns]
         ids = numbered(keys, table.num_rows)
         del keys, table, at
-        ids = ids if dropped is None else ids[dropped]
         counts = np.bincount(ids)
         begins = np.cumsum(counts) - counts
         seq = by_number(ids, begins)
         if kept is not None:
             seq = kept[seq]
-        begins = begins[counts > 0]
-        del ids, counts, kept, dropped
+        del ids, counts, kept
         offset = seq if ordered.order is None else ordered.order[seq]
         table = taken(some_columns(ordered.table, plan.columns), offset)
         ts_us = ordered.ts_us[seq]
@@ -189,13 +185,6 @@ def dates(matcher: Matcher) -> bool:
     from matching.matcher import KernelMatcher
 
     return isinstance(matcher, KernelMatcher) and matcher.dates
-
-
-def at_end(matcher: Matcher) -> bool:
-    """True if the end of the input may decide matches of keys of which no row meets a condition any more."""
-    from matching.matcher import KernelMatcher
-
-    return isinstance(matcher, KernelMatcher) and bool(matcher.program.absence.behind)
 
 
 def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) -> list[Matches] | None:

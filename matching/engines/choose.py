@@ -170,8 +170,9 @@ def rows_wanted(program: Program) -> WantedRows:
         return WantedRows.ALL
     if not program.absent:
         return WantedRows.RUNS
-    # a row before a match may be negated where no run is
+    # a row before a match may be negated where no run is; any row may end the wait of a match for what is behind it
     passes = len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
+    passes = passes and not program.absence.behind
     return WantedRows.MEETING if passes else WantedRows.ALL
 
 
