@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -38,6 +40,10 @@ _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS_WITH_CLASSES)
+
+# A shell without job control starts what it runs in the background with Ctrl-C ignored, which children inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The quick suite keeps its files in memory where Linux has a place for that: half of the time of the tests of the
 # archive is waiting for fsync, and only the full suite waits.

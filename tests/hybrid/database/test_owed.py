@@ -105,6 +105,7 @@ def owes(db: Database) -> int:
     return 0 if owed is None else len(owed.batch)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_what_comes_next_comes_after_it(tmp_path: Path, ends: list[int], operation: str) -> None:
