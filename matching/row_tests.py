@@ -84,9 +84,8 @@ class RowTests:
     """The conditions of a program, tested on rows.
 
     by_test: the engine reads a bit for each kind of condition, not for each label. wants_all: it needs all rows.
-    wants_meeting: it needs the rows that meet a condition, and gets no others: which row decides what waits for an
-    absence does not depend on the batch. local: the row-local conditions, which are the first row values.
-    looks_at_runs: which rows are wanted depends on `hot`."""
+    wants_meeting: it gets the rows that meet a condition, and no others. local: the row-local conditions, which are the
+    first row values. looks_at_runs: which rows are wanted depends on `hot`."""
 
     def __init__(self, program: Program, by_test: bool, wants_all: bool, wants_meeting: bool = False) -> None:
         self.program = program

@@ -25,6 +25,7 @@ WORDS = (
     "STRICT", "PREV", "CLASSIFIER()", "MATCH_NUMBER()", "JOIN", "HISTORY", "OF", "OVER", "ON", "CREATE", "DROP",
     "REPLACE", "MERGE", "EXPLAIN",
 )  # fmt: skip
+#: Commands that completion and hints offer; HELP explains them.
 COMMANDS = (".tables", ".help", ".quit")
 HELP = """A statement ends with a semicolon. EXPLAIN before one shows its plan.
 .tables        tables and streams, with their columns

@@ -320,10 +320,10 @@ class EnginePlan:
 
     engine: None if there is none; then `why` names the unsupported feature, and `instead` what may be written. purpose:
     LIVE if evidence should be found again but cannot be. program: of the plan. table: of a table engine. carried:
-    registers that runs carry for measures, besides those of the program; picked: what is noted of each match for them;
-    chain: the variables of each match, if its
-    rows alone determine the match. wanted: the rows it receives. resident: reason that its partial matches cannot leave
-    memory, or None. runs_max: maximum number of partial matches of one partition at a time. trends: of ONE ROW PER
+    registers that runs carry for measures, besides those of the program; picked: rows of each match that are noted for
+    them; chain: the variables of each match, if its rows alone determine the match. wanted: the rows it receives.
+    resident: reason that its partial matches cannot leave memory, or None. runs_max: maximum number of partial
+    matches of one partition at a time. trends: of ONE ROW PER
     WINDOW. workload: of many such queries. looked_up: columns whose value all rows of a match have in common
     (matching.tied), which divide the rows as PARTITION BY does; not_looked_up: why there are none though
     conditions compare rows of a match for equality."""

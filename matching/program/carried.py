@@ -44,8 +44,8 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What is noted of a match of the engine of starts. picks: bits of labels, and the kind, as of
-    matching.kernels.starts. places: for each thing that measures read its index among these, counted from 1 (0: the
+    """The rows of a match that matching.engines.run_starts notes for measures. picks: bits of labels, and the kind, as
+    of matching.kernels.starts. places: for each thing that measures read its index among these, counted from 1 (0: the
     number of rows), FIRST_ROW or LAST_ROW."""
 
     picks: tuple[tuple[int, int], ...]

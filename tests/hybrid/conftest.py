@@ -1,4 +1,4 @@
-"""What tests of the package have in common."""
+"""A fixture of all tests of hybrid: no process outlives its test."""
 
 from __future__ import annotations
 

@@ -15,9 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import hybrid
 from hybrid.database.database import Database
 from hybrid.watch.alerts import Alerts
+from hybrid.watch.stream import Stream
+from live.stream import Arrival
 
 ROOT = str(Path(hybrid.__file__).parents[1])
 OURS = tuple(f"{ROOT}/{name}/" for name in ("hybrid", "live", "archive", "matching", "query"))
@@ -195,6 +199,22 @@ class Disturbance:
 def interrupt() -> None:
     """A Ctrl-C."""
     signal.raise_signal(signal.SIGINT)
+
+
+def interrupted_between_parts(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
+    """Lets a push reach the queries in parts of so many rows. Returns one number: before which part a Ctrl-C comes."""
+    monkeypatch.setattr("hybrid.watch.flow.PART_ROWS", rows)
+    monkeypatch.setattr("hybrid.watch.flow.PART_LEAST", rows)
+    pay, left = Stream.pay, [0]
+
+    def paid(stream: Stream, rows: int) -> Arrival:
+        left[0] -= 1
+        if left[0] == 0:
+            interrupt()
+        return pay(stream, rows)
+
+    monkeypatch.setattr(Stream, "pay", paid)
+    return left
 
 
 def raising(error: type[BaseException]) -> Callable[[], None]:

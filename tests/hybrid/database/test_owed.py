@@ -1,9 +1,8 @@
-"""What a push still owes to the queries that a Ctrl-C has ended: whatever comes next comes after it."""
+"""A push that a Ctrl-C has ended owes its queries events: they come before anything else that happens."""
 
 from __future__ import annotations
 
 import datetime as dt
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 
 import hybrid
 from hybrid.database.database import Database
-from hybrid.watch.stream import Stream
-from live.stream import Arrival
 from tests.hybrid.ends import opened_again
+from tests.hybrid.interrupted import interrupted_between_parts
 
 START = dt.datetime(2024, 1, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -85,19 +83,8 @@ OPERATIONS: dict[str, Callable[[Session], Any]] = {
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A push reaches the queries four rows at a time; the parts until a Ctrl-C comes."""
-    monkeypatch.setattr("hybrid.watch.flow.PART_ROWS", 4)
-    monkeypatch.setattr("hybrid.watch.flow.PART_LEAST", 4)
     monkeypatch.setattr("hybrid.watch.flow.PART_SECONDS", 0)
-    pay, left = Stream.pay, [0]
-
-    def interrupted(stream: Stream, rows: int) -> Arrival:
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGINT)
-        return pay(stream, rows)
-
-    monkeypatch.setattr(Stream, "pay", interrupted)
-    return left
+    return interrupted_between_parts(monkeypatch, 4)
 
 
 def owes(db: Database) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +18,13 @@ import pytest
 
 from hybrid.database.database import Database
 from hybrid.rows.evidence import of_matches
-from hybrid.watch.stream import Stream
-from live.stream import Arrival
 from matching.batch import EventBatch
 from matching.by_reference import ReferenceMatcher
 from matching.ordering import sort_events
 from matching.types import arrow_schema
 from query.plan.fingerprint import fingerprint
 from tests.hybrid.ends import opened_again
+from tests.hybrid.interrupted import interrupted_between_parts
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(12))
 START = dt.datetime(2024, 1, 1)
@@ -93,17 +91,7 @@ def test_bad_weather(
     rng = np.random.default_rng(seed)
     now = [1000.0]
     monkeypatch.setattr("hybrid.database.database.clock.monotonic", lambda: now[0])
-    monkeypatch.setattr("hybrid.watch.flow.PART_ROWS", 3)
-    monkeypatch.setattr("hybrid.watch.flow.PART_LEAST", 3)
-    pay, impatient = Stream.pay, [0]
-
-    def interrupted(stream: Stream, rows: int) -> Arrival:
-        impatient[0] -= 1
-        if impatient[0] == 0:
-            signal.raise_signal(signal.SIGINT)
-        return pay(stream, rows)
-
-    monkeypatch.setattr(Stream, "pay", interrupted)
+    impatient = interrupted_between_parts(monkeypatch, 3)
     weather, seen = Weather(), Counter[str]()
     sent: dict[str, list[tuple[int, str, int]]] = {name: [] for name in "xyz"[: rng.integers(1, 4)]}
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in QUERIES}
