@@ -1,4 +1,4 @@
-"""Pattern search by Spark in the files of a stream: partitions rows by key, sorts them, and runs our matchers in tasks.
+"""Pattern search by Spark in the files of streams: partitions rows by key, sorts them, and runs our matchers in tasks.
 
 Spark reads the pruned files (the required columns and the range), shuffles rows of one key into one task, sorts them by
 (key, total order), spilling to disk, and passes them on in Arrow batches. `archive.spark.task` matches them in bounded
@@ -11,29 +11,31 @@ The order of the result across partitions is undefined: use ORDER BY in the oute
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from archive.layout import LATE, OFFSET, SOURCE, stored_schema, time_name
-from archive.place import Place
-from archive.reader import RangeRequest
-from archive.scan import checked
+from archive.layout import OFFSET, SOURCE, stored_schema, time_name
 from archive.search.partitions import ROWS_TOGETHER
 from archive.search.slices import SLICE, Slices, reach, slices
-from archive.spark.session import functions, ignore_pandas, in_words
+from archive.spark.read import (
+    Archived,
+    Archives,
+    MergedArchives,
+    SelectedFiles,
+    in_words_of,
+    read_files,
+    selected_files,
+    sources_of,
+)
+from archive.spark.session import functions
 from archive.spark.ship import task
-from archive.spark.task import COUNT, Search
+from archive.spark.task import COUNT, Search, UnevenKey
 from archive.spark.told import hear, hear_matches
-from archive.spark.types import quoted, spark_type
-from archive.sums import FOOTERS
-from archive.table_snapshot import TableSnapshot
-from matching.batch import Int64Array, Matches
+from archive.spark.types import quoted
+from matching.batch import Matches
 from matching.emitted import matches_of_rows
 from matching.engines.choose import choose_engine
 from matching.ipc import from_ipc
@@ -42,12 +44,12 @@ from matching.purpose import Purpose
 from matching.trend_rows import grouped
 from matching.types import arrow_schema, arrow_type
 from matching.window_parts import put_together
-from query.errors import DataError, QueryError, first_line
+from query.errors import DataError, QueryError
 from query.language.ast import Selection
 from query.plan.boxes import common_keys
 from query.plan.output import output_columns
 from query.plan.plan import Plan
-from query.schema import Schema
+from query.schema import STREAM, Field, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -58,18 +60,12 @@ TASK_ROWS = 250_000
 #: A key with more rows than this many tasks is cut by time, if allowed.
 GIANT_TASKS = 4
 FAR_US = 1 << 62
+#: Prefix of columns that hold the values of a key with uneven types.
+UNEVEN = "__hybrid_key"
+_SIGNED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+INTEGERS = {*_SIGNED, *(f"U{name}" for name in _SIGNED), "HUGEINT"}
 
-__all__ = ["COUNT", "Archived", "counts", "matches", "rows", "why_not"]
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """The events to search: those of a table snapshot in a range. request: the range, and late."""
-
-    place: Place
-    table: TableSnapshot
-    schema: Schema
-    request: RangeRequest
+__all__ = ["COUNT", "Archived", "MergedArchives", "counts", "matches", "rows", "why_not"]
 
 
 def why_not(plan: Plan) -> str:
@@ -86,7 +82,7 @@ def why_not(plan: Plan) -> str:
 
 
 def rows(
-    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
+    session: SparkSession, archives: Archives, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None
 ) -> pa.Table:
     """Returns the output rows of a plan, with the columns of query.plan.output; order across partitions is undefined.
 
@@ -94,46 +90,46 @@ def rows(
     too, if allowed (None: if it pays). Raises DataError and QueryError as the search in one process does, and DataError
     if Spark fails."""
     if plan.trends is not None:
-        return _windows(session, archived, plan, tasks, sliced)
+        return _windows(session, archives, plan, tasks, sliced)
     out = arrow_schema(Schema("", output_columns(plan)))
-    return _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced), out)
+    return _stacked(_search(session, archives, plan, Purpose.ROWS, tasks, sliced), out)
 
 
 def _windows(
-    session: SparkSession, archived: Archived, plan: Plan, tasks: int | None, sliced: bool | None, told: bool = False
+    session: SparkSession, archives: Archives, plan: Plan, tasks: int | None, sliced: bool | None, told: bool = False
 ) -> pa.Table:
     """Returns the rows of windows, by window, then group. Each task counts its partitions, which are put together here;
     without an engine a task has all partitions of a group."""
     chosen = choose_engine(plan, Purpose.PARTS)
     if chosen.trends is not None:
-        parts = _search(session, archived, plan, Purpose.PARTS, tasks, sliced, told)
+        parts = _search(session, archives, plan, Purpose.PARTS, tasks, sliced, told)
         return put_together(plan, chosen.trends, [from_ipc(part) for part in parts])
     assert plan.trends is not None
     out = arrow_schema(Schema("", output_columns(plan)))
-    found = _stacked(_search(session, archived, plan, Purpose.ROWS, tasks, sliced, told), out).combine_chunks()
+    found = _stacked(_search(session, archives, plan, Purpose.ROWS, tasks, sliced, told), out).combine_chunks()
     start, *groups = (found.column(i).combine_chunks() for i in (0, *range(2, 2 + len(plan.trends.group_by))))
     return found.take(pa.array(grouped(start.cast(pa.int64()).to_numpy(), groups)[0]))
 
 
 def matches(
-    session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None,
+    session: SparkSession, archives: Archives, plan: Plan, *, tasks: int | None = None, sliced: bool | None = None,
     told: bool = False,
 ) -> list[Matches]:  # fmt: skip
     """Returns matches with their rows and events; parameters as in `rows`. told: the caller has already issued the
     warnings about the kernel's limits."""
     if plan.trends is not None:
-        found = _windows(session, archived, plan, tasks, sliced, told)
-        nothing = make_matcher(plan, archived.table.sources).advance(None)
+        found = _windows(session, archives, plan, tasks, sliced, told)
+        nothing = make_matcher(plan, sources_of(archives)).advance(None)
         return [matches_of_rows(plan, found, None, nothing)]
-    return [hear_matches(part) for part in _search(session, archived, plan, Purpose.MATCHES, tasks, sliced, told)]
+    return [hear_matches(part) for part in _search(session, archives, plan, Purpose.MATCHES, tasks, sliced, told)]
 
 
-def counts(session: SparkSession, archived: Archived, plan: Plan, *, tasks: int | None = None) -> pa.Table:
+def counts(session: SparkSession, archives: Archives, plan: Plan, *, tasks: int | None = None) -> pa.Table:
     """Returns the partition columns and COUNT, one row per partition with a match. For plans whose matches can be
     counted without being built (matching.engines.choose.choose_engine)."""
     fields = [(c.name, arrow_type(c.type)) for c in plan.partition_by]
     out = pa.schema([*fields, (COUNT, pa.int64())])
-    return _stacked(_search(session, archived, replace(plan, measures=()), Purpose.COUNTS, tasks, False), out)
+    return _stacked(_search(session, archives, replace(plan, measures=()), Purpose.COUNTS, tasks, False), out)
 
 
 def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
@@ -145,7 +141,7 @@ def _stacked(parts: Sequence[bytes], out: pa.Schema) -> pa.Table:
 
 
 def _search(
-    session: SparkSession, archived: Archived, plan: Plan, purpose: Purpose, tasks: int | None, by_time: bool | None,
+    session: SparkSession, archives: Archives, plan: Plan, purpose: Purpose, tasks: int | None, by_time: bool | None,
     told: bool = False,
 ) -> list[bytes]:  # fmt: skip
     """Returns the payloads of the answer."""
@@ -153,40 +149,55 @@ def _search(
     assert not refused, refused
     if not told:
         make_matcher(plan, lenient=True)  # issues the warnings about the kernel's limits
-    table = archived.table
-    index = table.select(archived.request.low_us, archived.request.end_us, {})
-    if not len(index):
+    files = selected_files(archives)
+    if not files:
         return []
-    plan = narrowed(plan)
-    keys = cut_by(plan)
-    wanted = Search(plan, table.sources, table.only_source(index), keys, purpose, None, ROWS_TOGETHER)
-    frame = _read(session, archived, wanted, [table.paths[i] for i in index])
+    wanted = asked(archives, files, plan, purpose)
+    frame = read_files(session, archives, files, wanted)
     if tasks is None:
         tasks_max = int(session.conf.get("spark.sql.shuffle.partitions") or 200)
-        tasks = max(1, min(tasks_max, -(-int(table.rows[index].sum()) // TASK_ROWS)))
-    cut = _slices(archived, frame, plan, keys, index, tasks, by_time)
+        count = sum(int(one.archived.table.rows[one.files].sum()) for one in files)
+        tasks = max(1, min(tasks_max, -(-count // TASK_ROWS)))
+    cut = _slices(archives, files, frame, wanted, tasks, by_time)
     if cut is not None:
-        parts, error = _ask(session, archived, frame, replace(wanted, slices=cut), tasks)
+        parts, error = _ask(session, archives, frame, replace(wanted, slices=cut), tasks)
         if error is None:
             return parts
         # The error may be an artifact of a slice's edge: search again without slices.
-    parts, error = _ask(session, archived, frame, wanted, tasks)
+    parts, error = _ask(session, archives, frame, wanted, tasks)
     if error is not None:
         raise error
     return parts
 
 
+def asked(archives: Archives, files: Sequence[SelectedFiles], plan: Plan, purpose: Purpose) -> Search:
+    """Returns what tasks are asked for, not cut by time."""
+    sources = sources_of(archives)
+    if plan.reads is not None:
+        assert isinstance(archives, MergedArchives)
+        keys, uneven = keys_of_layers(plan, archives.schema)
+        unread = unread_by_layers(plan, archives.schema)
+        return Search(plan, sources, None, keys, purpose, None, ROWS_TOGETHER, archives.schema, unread, uneven)
+    source = files[0].archived.table.only_source(files[0].files) if isinstance(archives, Archived) else None
+    plan = narrowed(plan)
+    return Search(plan, sources, source, cut_by(plan), purpose, None, ROWS_TOGETHER)
+
+
 def _slices(
-    archived: Archived, frame: DataFrame, plan: Plan, keys: Sequence[str], index: Int64Array, tasks: int,
+    archives: Archives, files: Sequence[SelectedFiles], frame: DataFrame, wanted: Search, tasks: int,
     by_time: bool | None,
-) -> Slices | None:
-    """Returns the time slices for the rows of the files at `index`, or None."""
-    distance = reach(plan)
+) -> Slices | None:  # fmt: skip
+    """Returns the time slices for the rows of the files, or None."""
+    plan, keys, distance = wanted.plan, wanted.keys, reach(wanted.plan)
     if distance is None or by_time is False or (tasks < 2 and not by_time):
         return None
-    low, high = int(archived.table.min_us[index].min()), int(archived.table.max_us[index].max())
-    low = low if archived.request.low_us is None else max(low, archived.request.low_us)
-    high = high if archived.request.end_us is None else min(high, archived.request.end_us - 1)
+    spans = []
+    for archived, index, _ in files:
+        low, high = int(archived.table.min_us[index].min()), int(archived.table.max_us[index].max())
+        request = archived.request
+        low = low if request.low_us is None else max(low, request.low_us)
+        spans.append((low, high if request.end_us is None else min(high, request.end_us - 1)))
+    low, high = min(low for low, _ in spans), max(high for _, high in spans)
     if plan.trends is not None:
         low -= plan.trends.within_us  # the start of no window is before it
     if not -FAR_US < low <= high < FAR_US:  # a file without statistics
@@ -194,16 +205,16 @@ def _slices(
     found = slices(distance, low, high, tasks)
     if by_time or found is None or not keys:
         return found
-    with _spark(archived):
+    with in_words_of(archives):
         largest = frame.groupBy(*map(quoted, keys)).count().agg({"count": "max"}).collect()[0][0] or 0
     return found if largest > GIANT_TASKS * TASK_ROWS else None
 
 
 def _ask(
-    session: SparkSession, archived: Archived, frame: DataFrame, wanted: Search, tasks: int
+    session: SparkSession, archives: Archives, frame: DataFrame, wanted: Search, tasks: int
 ) -> tuple[list[bytes], DataError | QueryError | None]:
     """Runs the search in tasks; returns the payloads of the answer, or the error of the first failed task."""
-    F, schema = functions(session), wanted.plan.schema
+    F, schema = functions(session), wanted.over
     keys = [_comparable(F, name, schema) for name in wanted.keys]
     if wanted.slices is not None:
         frame = _with_slices(F, frame, schema, wanted)
@@ -212,8 +223,9 @@ def _ask(
     order += [F.col(name) for name in (SOURCE, OFFSET) if name in wanted.columns.names]
     cut = frame.repartition(tasks, *keys) if keys else frame.repartition(1)
     in_order = cut.sortWithinPartitions(*(column.asc_nulls_first() for column in (*keys, *order)))
+    in_order = in_order.toDF(*(f"c{i}" for i in range(len(in_order.columns))))  # mapInArrow takes no name with a dot
     run = task("archive.spark.task:search", pickle.dumps(wanted))
-    with _spark(archived):
+    with in_words_of(archives):
         answer = in_order.mapInArrow(run, "failed boolean, payload binary").toArrow()
     failed, payloads = answer.column("failed").to_pylist(), answer.column("payload")
     for fails, payload in zip(failed, payloads):
@@ -222,27 +234,6 @@ def _ask(
             assert isinstance(error, (DataError, QueryError))
             return [], error
     return [payload.as_buffer() for payload in payloads], None
-
-
-def _read(session: SparkSession, archived: Archived, wanted: Search, paths: Sequence[str]) -> DataFrame:
-    """Returns the stored rows of the range, with the columns for the tasks."""
-    F, schema = functions(session), wanted.plan.schema
-    stored = stored_schema(schema)
-    ddl = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in stored)
-    # Only footers are checked here: executors verify the page checksums of what they read.
-    index = np.flatnonzero(np.isin(np.array(archived.table.paths, object), np.array(paths, object)))
-    checked(archived.place, archived.table, index, schema, FOOTERS)
-    with _spark(archived):
-        reader = session.read.option("parquet.page.verify-checksum.enabled", "true").schema(ddl)
-        frame = reader.parquet(*(spark_path(archived.place / path) for path in paths))
-    time = F.col(quoted(time_name(schema)))
-    if archived.request.low_us is not None:
-        frame = frame.where(time >= F.timestamp_micros(F.lit(archived.request.low_us)))
-    if archived.request.end_us is not None:
-        frame = frame.where(time < F.timestamp_micros(F.lit(archived.request.end_us)))
-    if not archived.request.late:
-        frame = frame.where(~F.col(LATE))
-    return frame.select(*map(quoted, wanted.columns.names))
 
 
 def _with_slices(F: Any, frame: DataFrame, schema: Schema, wanted: Search) -> DataFrame:
@@ -283,10 +274,46 @@ def cut_by(plan: Plan) -> tuple[str, ...]:
     return tuple(c.name for c in columns if not pa.types.is_nested(stored.field(c.name).type))
 
 
-def spark_path(place: Place) -> str:
-    """Returns a file's path for Spark: with Hadoop's s3a scheme for a store, and with glob characters escaped."""
-    root = place.root if place.on_disk else place.root.replace("s3://", "s3a://", 1)
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", root)
+def keys_of_layers(plan: Plan, merged: Schema) -> tuple[tuple[str, ...], tuple[UnevenKey, ...]]:
+    """Returns `cut_by` where the layers of a hierarchy read several streams: merged columns, and columns that are made
+    of several: a column of PARTITION BY may have one type of whole numbers in one stream and another one in the next.
+    One of other uneven types does not partition rows."""
+    stored, keys, uneven = stored_schema(merged), list[str](), list[UnevenKey]()
+    for key in common_keys(plan):
+        at: dict[str, set[str | None]] = {}
+        for layer in layers_of(plan):
+            assert layer.reads is not None
+            index = layer.schema.names.index(layer.schema.column(key).name)
+            for stream, name in zip(layer.reads.streams, layer.reads.columns[index], strict=True):
+                at.setdefault(stream, set()).add(name)
+        names = list(dict.fromkeys(name for of in at.values() for name in of if name is not None))
+        if any(len(of) > 1 for of in at.values()) or pa.types.is_nested(stored.field(names[0]).type):
+            continue
+        if len(names) == 1:
+            keys.append(names[0])
+        elif all(merged.column(name).type in INTEGERS for name in names):
+            wide = any(not pa.types.is_integer(stored.field(name).type) for name in names)
+            field = Field(f"{UNEVEN}{len(uneven)}", "HUGEINT" if wide else "BIGINT")
+            uneven.append((field, tuple(names)))
+            keys.append(field.name)
+    return tuple(keys), tuple(uneven)
+
+
+def unread_by_layers(plan: Plan, merged: Schema) -> tuple[str, ...]:
+    """Returns the merged columns that no layer reads."""
+    read = {STREAM, merged.time, *merged.order}
+    for layer in layers_of(plan):
+        assert layer.reads is not None
+        columns = zip(layer.schema.names, layer.reads.columns, strict=True)
+        read |= {name for column, at in columns if column in layer.columns for name in at}
+    return tuple(name for name in merged.names if name not in read)
+
+
+def layers_of(plan: Plan) -> Iterator[Plan]:
+    """Yields the patterns of a hierarchy; one that several boxes have, several times."""
+    yield plan
+    for box in plan.boxes:
+        yield from layers_of(box.plan)
 
 
 def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
@@ -295,21 +322,3 @@ def _comparable(F: Any, name: str, schema: Schema) -> SparkColumn:
     field = stored_schema(schema).field(schema.column(name).name)
     column = F.col(quoted(field.name))
     return column + F.lit(0.0) if pa.types.is_floating(field.type) else column
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _spark(archived: Archived) -> Iterator[None]:
-    """Context manager that turns errors of Spark into DataError."""
-    where = f"the archive of {archived.schema.name} in {archived.place}"
-    ignore_pandas()
-    with in_words(f"Spark could not search {where}"):
-        try:
-            yield
-        except Exception as error:
-            if not re.search(r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException", str(error)):
-                raise
-            why = f"{where} cannot be read: {first_line(error)}"
-            raise DataError(why, "a file was removed, or executors cannot see it") from None

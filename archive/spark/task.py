@@ -11,6 +11,8 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +30,7 @@ from matching.types import arrow_schema
 from matching.window_parts import WINDOW
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
+from query.schema import Field, Schema
 
 #: Columns of the result of a task.
 ANSWER = pa.schema([("failed", pa.bool_()), ("payload", pa.binary())])
@@ -39,11 +42,17 @@ PART_BYTES = 8 << 20
 COUNT = "__hybrid_count"
 
 
+#: A partition column made of several, of which each row has at most one, and these.
+UnevenKey: TypeAlias = tuple[Field, tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """Argument of a task. plan: over the columns that are read. sources: all sources of the rows. source: the source of
     all rows, if known. keys: the columns that partition the rows. slices: time slices, which partition them too; the
-    rows then have the column SLICE. rows_together: see archive.search.partitions."""
+    rows then have the column SLICE. rows_together: see archive.search.partitions. merged: the columns of the matcher's
+    events if they are more than those of the plan; unread: those of them that nothing reads, null there. uneven: keys
+    that are columns of the rows beside these."""
 
     plan: Plan
     sources: tuple[str, ...]
@@ -52,13 +61,27 @@ class Search:
     purpose: Purpose
     slices: Slices | None
     rows_together: int
+    merged: Schema | None = None
+    unread: tuple[str, ...] = ()
+    uneven: tuple[UnevenKey, ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the matcher's events."""
+        return self.plan.schema if self.merged is None else self.merged
+
+    @property
+    def over(self) -> Schema:
+        """These columns behind the uneven keys."""
+        return replace(self.schema, fields=(*(field for field, _ in self.uneven), *self.schema.fields))
 
     @property
     def columns(self) -> pa.Schema:
         """The stored columns of the task's rows, without SLICE: the declared ones, and the hidden ones required by the
         order or the answer."""
         left_out = {LATE, *([SOURCE] if self.source is not None else []), *([] if self.with_events else [SEQ])}
-        return pa.schema([field for field in stored_schema(self.plan.schema) if field.name not in left_out])
+        left_out.update(self.unread)
+        return pa.schema([field for field in stored_schema(self.over) if field.name not in left_out])
 
     @property
     def with_events(self) -> bool:
@@ -66,7 +89,8 @@ class Search:
 
 
 def search(argument: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs a pickled Search over rows sorted by (slice, keys, total order). An error of the query or the data is the
+    """Runs a pickled Search over rows sorted by (slice, keys, total order), whose columns are those of
+    Search.columns, then SLICE if they have it, whatever their names. An error of the query or the data is the
     last part of the answer: if it were raised, Spark would retry the task and wrap the error."""
     wanted: Search = pickle.loads(argument)
     with warnings.catch_warnings():
@@ -135,14 +159,20 @@ def _counts(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Ta
 
 def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[EventBatch]]:
     """Yields the rows as inputs of matchers."""
-    schema = wanted.plan.schema
+    schema = wanted.over
     stored, declared, time = wanted.columns, arrow_schema(schema), time_name(schema)
+    nulls = [field for field in stored_schema(schema) if field.name in wanted.unread]
+
+    names = [*stored.names, *([] if wanted.slices is None else [SLICE])]
 
     def events(batch: pa.RecordBatch) -> EventBatch:
+        batch = batch.rename_columns(names)
         # The types may differ in the session's time zone and in the names of list items.
         rows = pa.Table.from_batches([batch.select(stored.names)]).cast(stored)
         if not wanted.with_events:
             rows = rows.append_column(SEQ, rows.column(OFFSET))  # a placeholder: not part of the answer
+        for field in nulls:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         found = from_stored_rows(rows, declared, time, wanted.sources, wanted.source)
         if wanted.slices is None:
             return found
@@ -151,7 +181,13 @@ def _inputs(wanted: Search, batches: Iterator[pa.RecordBatch]) -> Iterator[Itera
 
     by = wanted.keys if wanted.slices is None else (SLICE, *wanted.keys)
     over = schema if wanted.slices is None else sliced(wanted.plan).schema
-    return inputs((events(batch) for batch in batches if batch.num_rows), over, by, wanted.rows_together)
+    found = inputs((events(batch) for batch in batches if batch.num_rows), over, by, wanted.rows_together)
+    return found if not wanted.uneven else (map(partial(_without, len(wanted.uneven)), rows) for rows in found)
+
+
+def _without(n: int, batch: EventBatch) -> EventBatch:
+    """Returns events without their first n columns."""
+    return replace(batch, columns=batch.columns.select(batch.columns.schema.names[n:]))
 
 
 def _cut(rows: pa.Table) -> Iterator[pa.Table]:

@@ -145,7 +145,7 @@ class PatternReader:
         merged = self.history.merged
         if merged is None:
             return self.sources[0].read(replace(request, columns=self.box.plan.columns))
-        readers = [(reader, request.late) for reader in self.sources]
+        readers = [(reader, RangeRequest(late=request.late)) for reader in self.sources]
         return MergedReader(Merged(merged, self.box.inputs), readers).read(replace(request, keys=None))
 
     def _keys(self, request: RangeRequest) -> dict[str, Values] | None:

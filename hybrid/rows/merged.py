@@ -46,18 +46,19 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class MergedReader:
-    """Reads the merged inputs by time. readers: one per input, with True if its late events are read."""
+    """Reads the merged inputs by time. readers: one per input, with what is read of it in batches: its range, and late
+    events or not."""
 
     merged: Merged
-    readers: Sequence[tuple[HistoryReader, bool]]
+    readers: Sequence[tuple[HistoryReader, RangeRequest]]
 
     def read(self, request: RangeRequest) -> EventBatch:
         """Returns the events of a range, in the total order. The request has no keys, as merged inputs are not a
         history; `late` comes from `readers`."""
         assert not request.keys
         parts = [
-            self.merged.events(k, reader.read(replace(request, late=seen, columns=None)))
-            for k, (reader, seen) in enumerate(self.readers)
+            self.merged.events(k, reader.read(replace(request, late=own.late, columns=None)))
+            for k, (reader, own) in enumerate(self.readers)
         ]
         return self._together(parts, _names(parts))
 
@@ -78,11 +79,11 @@ class MergedReader:
 
     def _member(self, k: int) -> Iterator[EventBatch]:
         """Yields the events of one input, in non-empty batches."""
-        reader, late = self.readers[k]
+        reader, request = self.readers[k]
         if isinstance(reader, HistorySnapshot):
-            parts: Iterator[EventBatch] = reader.batches(RangeRequest(late=late))
+            parts: Iterator[EventBatch] = reader.batches(request)
         else:
-            parts = iter([reader.read(RangeRequest(late=late))])
+            parts = iter([reader.read(request)])
         yield from (self.merged.events(k, part) for part in parts if len(part))
 
     def _together(self, parts: Sequence[EventBatch], sources: tuple[str, ...]) -> EventBatch:

@@ -440,7 +440,7 @@ def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> p
     """Returns the partition columns and the aggregates, a row for each partition with a match."""
     from matching.engines.run_counts import TooManyMatches
 
-    on_spark = relations.searched_by_spark(factor) is not None
+    on_spark = bool(relations.searched_by_spark(factor))
     if counted.paths:
         try:
             return _counted_by_state(factor, relations)
@@ -459,9 +459,9 @@ def _counted_by_state(factor: FactorPlan, relations: Relations) -> pa.Table:
 
     plan = replace(factor.plan, measures=())
     names = [*(c.name for c in plan.partition_by), f"{COLUMN}0"]
-    stream = relations.searched_by_spark(factor)
-    if stream is not None and relations.spark is not None:
-        return relations.spark.counts(plan, stream).rename_columns(names)
+    streams = relations.searched_by_spark(factor)
+    if streams and relations.spark is not None:
+        return relations.spark.counts(replace(factor, plan=plan), streams).rename_columns(names)
 
     def counted(batches: Iterable[EventBatch]) -> pa.Table:
         matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from archive.reader import HistoryReader, RangeRequest
+from archive.reader import WHOLE, HistoryReader, RangeRequest
 from archive.search.search import SearchReport
 from hybrid.join.pattern_history import PatternHistory
 from hybrid.join.spark_ranges import LargeRanges
@@ -289,9 +289,12 @@ class Relations:
         key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
 
-    def searched_by_spark(self, factor: FactorPlan) -> StreamInput | None:
-        """Returns the stream that Spark searches for a factor, or None if this process does."""
-        return None if self.spark is None or factor.members else self.stream(factor.input_sql)
+    def searched_by_spark(self, factor: FactorPlan) -> tuple[StreamInput, ...]:
+        """Returns the streams that Spark searches for a factor, one for each of its inputs; none if this process does.
+        """
+        streams = [] if self.spark is None else [self.stream(sql) for sql in factor.inputs]
+        found = tuple(stream for stream in streams if stream is not None)
+        return found if len(found) == len(streams) else ()
 
     def streams_in(self, text: str) -> list[str]:
         """Returns the names of streams in an input text."""
@@ -620,15 +623,15 @@ class Relations:
 
     def merged(self, factor: FactorPlan) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
         """Returns what `factor` does for the inputs of a MERGE."""
-        readers: list[tuple[HistoryReader, bool]] = []
+        readers: list[tuple[HistoryReader, RangeRequest]] = []
         for member in factor.members:
             stream = self.stream(member.input_sql)
             if stream is not None:
-                readers.append((stream.snapshot, stream.late))
+                readers.append((stream.snapshot, stream.request))
             else:
                 time = member.schema.column(member.schema.time or "")
                 order_by = (Order(Column(time.name, time.type)),)
-                readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), False))
+                readers.append((self.ordered(member.input_sql, member.name, order_by, time.name), WHOLE))
         reader = MergedReader(Merged(factor.schema, factor.members), readers)
         return resorted(reader.batches(), factor.plan.order_by), reader, False
 

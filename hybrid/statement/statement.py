@@ -223,10 +223,10 @@ def answer_factor(
     batches, reader, late = relations.factor(factor, by_key=alone, again=again)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
-    if by_spark is not None and relations.spark is not None:
+    if by_spark and relations.spark is not None:
         if make is rows_matcher:
-            return rows_alone(relations.spark.rows(factor.plan, by_spark)), lookups
-        found = relations.spark.matches(factor.plan, by_spark)
+            return rows_alone(relations.spark.rows(factor, by_spark)), lookups
+        found = relations.spark.matches(factor, by_spark)
     elif stream is None or beside_boxes:
         try:
             found = _found(factor.plan, reader, batches, make, alone)

@@ -19,7 +19,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from archive.reader import HistoryReader, RangeRequest, positions_in
+from archive.reader import WHOLE, HistoryReader, RangeRequest, positions_in
 from hybrid.join.driver import Driver, HistoryStream
 from hybrid.join.pattern_history import views
 from hybrid.join.requests import Asking
@@ -330,7 +330,7 @@ class _Pattern:
 
     def reader(self, readers: Mapping[str, HistoryReader]) -> HistoryReader:
         own = [i.reader(readers) for i in self.inputs]
-        return own[0] if self.merged is None else MergedReader(self.merged, [(r, False) for r in own])
+        return own[0] if self.merged is None else MergedReader(self.merged, [(r, WHOLE) for r in own])
 
 
 class _Stream:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from archive.reader import HistoryReader, RangeRequest
+from archive.reader import WHOLE, HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.times import show_us
@@ -234,7 +234,7 @@ class InMerged(AsMember):
 
     def reader(self) -> HistoryReader:
         merged = in_fixed_order(self._factor)
-        readers = [(self.streams[name].reader(), False) for name in streams_of(merged)]
+        readers = [(self.streams[name].reader(), WHOLE) for name in streams_of(merged)]
         return MergedReader(merged, readers) if merged.members else readers[0][0]
 
     def stats(self) -> dict[str, Any]:

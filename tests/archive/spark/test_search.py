@@ -493,3 +493,16 @@ def test_several_patterns_and_sase(spark: Any, database: Database) -> None:
         on_spark, embedded = database.sql(text, engine="spark", spark=spark), database.sql(text)
         assert rows_of(on_spark) == rows_of(embedded)
         assert len(on_spark) > 5
+
+
+def test_columns_with_dots(spark: Any, tmp_path: Path) -> None:
+    # Before: Spark took `a.b` for the field b of a column a.
+    text = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY "k.`l" ORDER BY ts MEASURES LAST("a.b") AS b
+        AFTER MATCH SKIP TO NEXT ROW PATTERN (A B) WITHIN INTERVAL 1 DAY DEFINE B AS "a.b" > A."a.b") AS m"""
+    with hybrid.connect(tmp_path) as db:
+        db.create_stream("t", {"ts": "TIMESTAMP", "a.b": "BIGINT", "k.`l": "VARCHAR"}, time="ts")
+        start = dt.datetime(2024, 1, 1)
+        db.push("t", [{"ts": start + dt.timedelta(hours=i), "a.b": i % 5, "k.`l": "xy"[i % 3 > 0]} for i in range(40)])
+        on_spark, embedded = db.sql(text, engine="spark", spark=spark), db.sql(text)
+        assert rows_of(on_spark) == rows_of(embedded)
+        assert len(embedded) > 10
