@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
@@ -34,7 +35,9 @@ from hybrid.rows.inputs import (
     some_columns,
     table_of,
     tables_of,
+    taken,
     time_of,
+    times_us,
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
@@ -53,6 +56,7 @@ from hybrid.statement.by_key import ByKey
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.resorted import Resorted, resorted
+from hybrid.statement.rows_met import only
 from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -542,12 +546,13 @@ class Relations:
         )  # fmt: skip
 
     def factor(
-        self, factor: FactorPlan, by_key: bool = False, again: bool = True
+        self, factor: FactorPlan, by_key: bool = False, again: bool = True,
+        met: Callable[[pa.Table], np.ndarray | None] | None = None,
     ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:  # fmt: skip
         """Returns batches of a pattern factor's events in the total order, the reader to read them again, and True if
         late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey. again:
         events are read again for evidence, with all columns; otherwise a table is read with those that the plan reads.
-        """
+        met: returns the rows of a table that may change matches, and those alone are brought into order."""
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
@@ -565,9 +570,15 @@ class Relations:
                 by_text = self.ordered(factor.input_sql, name, order_by, time, rows=rows)
                 return by_text.batches(plan.columns), by_text, False
             if by_key and self.has_positions(factor.input_sql):
-                standing = ByKey.of(name, rows, plan, time)
+                standing = ByKey.of(name, rows, plan, time)  # of all rows: it decides the order of matches
                 if standing is not None:
+                    standing = standing if met is None or (kept := met(rows)) is None else only(standing, kept)
                     return standing.batches(plan.columns), standing, False
+                if met is not None and (kept := met(rows)) is not None:
+                    if time is not None:
+                        times_us(rows, time, name)
+                    some = OrderedInput.of(name, taken(rows, kept), plan.order_by, time)
+                    return some.batches(plan.columns), some, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time, columns)
             return ordered.batches(plan.columns), ordered, False
         batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))

@@ -163,17 +163,29 @@ def after_failure(chosen: EnginePlan) -> EnginePlan:
 def rows_wanted(program: Program) -> WantedRows:
     """Returns the rows that may change the runs: all if rows of a partition are counted, or if each has an outcome;
     otherwise a row that meets no condition can only end runs, and changes nothing if they pass over it."""
-    first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
-    counted = program.strict or program.within_rows is not None
-    tests = any(first.intersection(same) for same in program.tests)
-    if program.accept[0] or program.extras.unmatched or counted or not tests or not first <= set(program.tested):
+    if _all_count(program):
         return WantedRows.ALL
     if not program.absent:
         return WantedRows.RUNS
     # a row before a match may be negated where no run is; any row may end the wait of a match for what is behind it
-    passes = len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
-    passes = passes and not program.absence.behind
-    return WantedRows.MEETING if passes else WantedRows.ALL
+    return WantedRows.MEETING if _passes_over(program) and not program.absence.behind else WantedRows.ALL
+
+
+def only_met_decide(program: Program) -> bool:
+    """True if rows that meet no condition change no match of an input that is matched as a whole: at most when a match
+    comes out."""
+    return _passes_over(program) and not _all_count(program)
+
+
+def _all_count(program: Program) -> bool:
+    first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
+    counted = program.strict or program.within_rows is not None
+    tests = any(first.intersection(same) for same in program.tests)
+    return program.accept[0] or program.extras.unmatched or counted or not tests or not first <= set(program.tested)
+
+
+def _passes_over(program: Program) -> bool:
+    return len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
 
 
 def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | None:
