@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,9 @@ ROWS_MIN = 1 << 17
 #: What counts are the different keys of the first rows.
 KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
 
+#: Returns the rows of a table that may change matches, ascending; None: all may.
+Met = Callable[[pa.Table], np.ndarray | None]
+
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
@@ -52,9 +55,9 @@ class ByKey:
     seq: np.ndarray | None = None
 
     @staticmethod
-    def of(name: str, table: pa.Table, plan: Plan, time: str | None) -> ByKey | None:
+    def of(name: str, table: pa.Table, plan: Plan, time: str | None, met: Met | None = None) -> ByKey | None:
         """Returns the table as ByKey if it is large, stored by partition, and not in the order of ORDER BY; else None.
-        """
+        met: returns the rows that it is to have."""
         strict = plan.selection is Selection.STRICT  # compares neighbours across partitions
         if table.num_rows < ROWS_MIN or strict or not plan.partition_by or stands_in_order(table, plan.order_by):
             return None
@@ -62,6 +65,10 @@ class ByKey:
         if begins is None:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
+        if met is not None and (kept := met(table)) is not None:
+            places = np.searchsorted(kept, begins)
+            begins = places[np.diff(places, append=len(kept)) > 0]
+            table, ts_us = taken(table, kept), ts_us[kept]
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
         if interval_us is not None:  # only WITHIN reads times

@@ -13,7 +13,6 @@ from math import inf
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
@@ -52,11 +51,10 @@ from hybrid.rows.session import (
     texts_of,
     unregister,
 )
-from hybrid.statement.by_key import ByKey
+from hybrid.statement.by_key import ByKey, Met
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.resorted import Resorted, resorted
-from hybrid.statement.rows_met import only
 from hybrid.statement.stream_input import StreamInput
 from matching.batch import EventBatch
 from matching.types import arrow_schema
@@ -547,7 +545,7 @@ class Relations:
 
     def factor(
         self, factor: FactorPlan, by_key: bool = False, again: bool = True,
-        met: Callable[[pa.Table], np.ndarray | None] | None = None,
+        met: Met | None = None,
     ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:  # fmt: skip
         """Returns batches of a pattern factor's events in the total order, the reader to read them again, and True if
         late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey. again:
@@ -570,9 +568,8 @@ class Relations:
                 by_text = self.ordered(factor.input_sql, name, order_by, time, rows=rows)
                 return by_text.batches(plan.columns), by_text, False
             if by_key and self.has_positions(factor.input_sql):
-                standing = ByKey.of(name, rows, plan, time)  # of all rows: it decides the order of matches
+                standing = ByKey.of(name, rows, plan, time, met)
                 if standing is not None:
-                    standing = standing if met is None or (kept := met(rows)) is None else only(standing, kept)
                     return standing.batches(plan.columns), standing, False
                 if met is not None and (kept := met(rows)) is not None:
                     if time is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from hybrid.rows.inputs import BATCH_ROWS, OrderedInput, some_columns, taken
+from hybrid.rows.inputs import BATCH_ROWS, OrderedInput, some_columns
 from hybrid.statement.by_key import ByKey
 from matching.batch import Matcher, Matches
 from matching.ordering import sorting_order
@@ -28,7 +28,7 @@ def rows_met(matcher: Matcher, table: pa.Table) -> np.ndarray | None:
     """Returns the rows of a table that may change the matches of its matcher, ascending; None: too many may."""
     from matching.matcher import KernelMatcher  # loads numba, as the matcher has
 
-    if not isinstance(matcher, KernelMatcher) or table.num_rows < ROWS_MIN:
+    if not isinstance(matcher, KernelMatcher) or table.num_rows < max(1, ROWS_MIN):
         return None
     at = np.zeros(table.num_rows, np.int64)
     columns = some_columns(table, matcher.needs.schema.names)
@@ -42,13 +42,6 @@ def rows_met(matcher: Matcher, table: pa.Table) -> np.ndarray | None:
             return None
     kept = np.flatnonzero(np.concatenate(found))
     return None if 2 * len(kept) > table.num_rows else kept
-
-
-def only(standing: ByKey, kept: np.ndarray) -> ByKey:
-    """Returns these rows of a table by key."""
-    places = np.searchsorted(kept, standing.begins)
-    begins = places[np.diff(places, append=len(kept)) > 0]
-    return ByKey(taken(standing.table, kept), standing.ts_us[kept], standing.clock_us[kept], begins)
 
 
 def waits(plan: Plan) -> bool:
@@ -73,6 +66,8 @@ def order_of_rows(found: Sequence[Matches], standing: ByKey | None) -> np.ndarra
         order = np.lexsort((first, last, np.concatenate([m.first_us for m in found]), *of))
     if (order[:-1] < order[1:]).all():
         return None
+    if all(len(m) == m.rows.num_rows for m in found):  # a row for each
+        return order
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     shifts = np.cumsum([0, *(len(m) for m in found)])

@@ -100,7 +100,8 @@ def test_rows_that_others_read_or_a_random_condition_takes_are_all_kept(monkeypa
     query = text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0])
     for other in (
         query.replace("x = 1", "x = 1 AND random() < 0.5"), query.replace("x = 1", "PREV(x) = 1"),
-        query.replace("count(*) AS c", "PREV(FIRST(x)) AS c"), query.replace("INTERVAL 6 SECOND", "6 ROWS").replace("NOT B", "B"),
+        query.replace("count(*) AS c", "PREV(FIRST(x)) AS c"),
+        query.replace("INTERVAL 6 SECOND", "6 ROWS").replace("NOT B", "B"),
         query.replace("A AS x = 1", "A AS x >= 0"),
     ):  # fmt: skip
         with Relations(other, {"t": table(1, "time")}).open() as relations:
@@ -115,5 +116,14 @@ def test_a_row_without_a_time_is_an_error_met_or_not(order: str, monkeypatch: py
     times = events.column("ts").to_pylist()
     times[events.column("x").to_pylist().index(0)] = None
     events = events.set_column(0, "ts", pa.array(times, pa.timestamp("us")))
-    with pytest.raises(hybrid.DataError, match="t.ts orders the rows and has 1 null"):
+    with pytest.raises(hybrid.DataError, match="ts orders the rows and has 1 null"):
         hybrid.sql(text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]), t=events)
+
+
+@pytest.mark.parametrize("order", ["time", "key", "shuffled"])
+def test_no_row_meets_a_condition(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
+    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
+    query = text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]).replace("x = ", "x = 100 + ")
+    for events in (table(1, order), table(1, order).slice(0, 0)):
+        assert hybrid.sql(query, t=events).arrow().num_rows == 0
