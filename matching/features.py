@@ -406,9 +406,13 @@ def _word_read(expression: Expression) -> Column | None:
     leaves = set(leaves_of(expression))
     match list(leaves):
         case [Column(type="VARCHAR") as column]:
-            words = set(re.findall(r"\w+", to_sql(expression).lower()))
-            return None if words & volatile_names() else column
+            return None if is_volatile(expression) else column
     return None
+
+
+def is_volatile(expression: Expression) -> bool:
+    """True if an expression may have another value each time it is computed."""
+    return bool(set(re.findall(r"\w+", to_sql(expression).lower())) & volatile_names())
 
 
 def _wide(array: pa.Array) -> np.ndarray | None:

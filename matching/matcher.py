@@ -19,7 +19,7 @@ from matching.decode import Decode
 from matching.drive import UnfitMatch, first_unfit
 from matching.emitted import ends_of, found_by, found_of, groups_of, matches_of_rows, matches_of_windows
 from matching.engines.buffered_runs import group
-from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine
+from matching.engines.choose import AFTER_FAILURE, after_failure, choose_engine, only_met_decide
 from matching.engines.engine import (
     NONE_BAD,
     Arrays,
@@ -39,7 +39,7 @@ from matching.engines.engine import (
     spillable,
     windowed,
 )
-from matching.features import Codes, RowValues, columns_read, storable
+from matching.features import Codes, RowValues, columns_read, is_volatile, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
 from matching.match_numbers import MatchNumbers, Overlaps, deadlines, in_order
@@ -253,6 +253,8 @@ class KernelMatcher:
         self._sorts = self._numbers is not None and bool(program.absence.behind)
         past = self._sorts and plan.after.kind is AfterMatchKind.PAST_LAST_ROW
         self._overlaps = Overlaps() if past else None
+        #: bare matches that wait for the end of WITHIN come with what orders them
+        self._waiting = chosen.purpose is Purpose.ROWS and bool(program.absence.behind) and not program.accept[0]
         self._told_us: int | None = None  # the time before which WITHIN is over, as the engine was told
         self._empty = self.measures.schema.empty_table()
         if plan.trends is not None:
@@ -273,9 +275,9 @@ class KernelMatcher:
 
     def met(self, batches: Iterable[EventBatch]) -> Iterator[np.ndarray] | None:
         """Returns, for each batch, which rows meet a condition, or have one that cannot be computed, bool (n,); the
-        others change nothing. None if they might."""
-        free = not self.needs.linked and not self.program.reach.after and self._planned.wanted is not WantedRows.ALL
-        if not free or not self._tests.passes_over:
+        others change no match of the whole. None if they might."""
+        reads = self.needs.linked or self.program.reach.after
+        if reads or not only_met_decide(self.program) or any(map(is_volatile, self._tests.local)):
             return None
         needs, values = self.needs, RowValues(self._tests.local, self.codes, self.plan.settings)
         store = RowStore(needs.numeric, needs.other, needs.schema, False)
@@ -973,10 +975,11 @@ class KernelMatcher:
             again = self.purpose.again
             searched = self.program.ignore or not again
             n = _NO_NUMBERS
+            first_us = self.store.ts[out.start] if self._waiting else n
             return Matches(
-                table, row_match, out.number, n, n, np.zeros(out.count + 1, np.int64) if searched else bounds,
+                table, row_match, out.number, first_us, n, np.zeros(out.count + 1, np.int64) if searched else bounds,
                 _NO_VARIABLES if searched else out.variables, n, _NO_SOURCES, n, n, self.measures.variables,
-                self.sources, out.outcome, self._ends(out) if again else None,
+                self.sources, out.outcome, self._ends(out) if again or self._waiting else None,
                 self._ids(out) if self.purpose is Purpose.IDENTIFIED else None,
                 self.store.seq[out.at] if self._by_runs and out.at is not None else None,
             )  # fmt: skip

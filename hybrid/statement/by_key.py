@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,9 @@ ROWS_MIN = 1 << 17
 #: What counts are the different keys of the first rows.
 KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
 
+#: Returns the rows of a table that may change matches, ascending; None: all may.
+Met = Callable[[pa.Table], np.ndarray | None]
+
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
@@ -52,9 +55,9 @@ class ByKey:
     seq: np.ndarray | None = None
 
     @staticmethod
-    def of(name: str, table: pa.Table, plan: Plan, time: str | None) -> ByKey | None:
+    def of(name: str, table: pa.Table, plan: Plan, time: str | None, met: Met | None = None) -> ByKey | None:
         """Returns the table as ByKey if it is large, stored by partition, and not in the order of ORDER BY; else None.
-        """
+        met: returns the rows that it is to have."""
         strict = plan.selection is Selection.STRICT  # compares neighbours across partitions
         if table.num_rows < ROWS_MIN or strict or not plan.partition_by or stands_in_order(table, plan.order_by):
             return None
@@ -62,6 +65,10 @@ class ByKey:
         if begins is None:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
+        if met is not None and (kept := met(table)) is not None:
+            places = np.searchsorted(kept, begins)
+            begins = places[np.diff(places, append=len(kept)) > 0]
+            table, ts_us = taken(table, kept), ts_us[kept]
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
         if interval_us is not None:  # only WITHIN reads times
@@ -71,9 +78,9 @@ class ByKey:
         return ByKey(table, ts_us, clock_us, begins)
 
     @staticmethod
-    def gathered(ordered: OrderedInput, plan: Plan, matcher: Matcher) -> ByKey | None:
-        """Returns the rows of an input partition by partition, in the order in which partitions appear, without those
-        that change nothing for its matcher; None unless there are many partitions."""
+    def gathered(ordered: OrderedInput, plan: Plan) -> ByKey | None:
+        """Returns the rows of an input partition by partition, in the order in which partitions appear; None unless
+        there are many partitions."""
         names = list(dict.fromkeys(c.name for c in plan.partition_by))
         rows = ordered.table.num_rows
         if rows < ROWS_MIN or not names or plan.selection is Selection.STRICT:
@@ -86,19 +93,16 @@ class ByKey:
         from matching.kernels.radix import by_number  # loads numba, as the matcher has
         from matching.keys import numbered
 
-        kept, order = _kept(ordered, matcher), ordered.order
-        at = order if kept is None else kept if order is None else order[kept]
-        table = ordered.table.select(names) if at is None else taken(ordered.table.select(names), at)
+        order = ordered.order
+        table = ordered.table.select(names) if order is None else taken(ordered.table.select(names), order)
         keys = [column.combine_chunks() for column in table.columns]
         ids = numbered(keys, table.num_rows)
-        del keys, table, at
+        del keys, table
         counts = np.bincount(ids)
         begins = np.cumsum(counts) - counts
         seq = by_number(ids, begins)
-        if kept is not None:
-            seq = kept[seq]
-        del ids, counts, kept
-        offset = seq if ordered.order is None else ordered.order[seq]
+        del ids, counts
+        offset = seq if order is None else order[seq]
         table = taken(some_columns(ordered.table, plan.columns), offset)
         ts_us = ordered.ts_us[seq]
         return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
@@ -187,10 +191,10 @@ def dates(matcher: Matcher) -> bool:
     return isinstance(matcher, KernelMatcher) and matcher.dates
 
 
-def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) -> list[Matches] | None:
+def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], waits: bool) -> list[Matches] | None:
     """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
-    the total order: by the row that decided them, then those that the end decided. None if a condition could not be
-    computed: which one comes first, the total order says."""
+    the total order: by the row that decided them, then those that the end decided; in no order if each `waits`. None if
+    a condition could not be computed: which one comes first, the total order says."""
     from matching.matcher import KernelMatcher
 
     found: list[Matches] = []
@@ -206,27 +210,13 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str]) ->
     except (DataError, QueryError):
         return None
     found = [m for m in found if len(m)]
-    if not found:
-        return at_end
+    if waits or not found:
+        return [*found, *at_end]
     if any(m.decided_seq is None for m in found):
         return None
     by = np.concatenate([m.decided_seq[m.row_match] for m in found if m.decided_seq is not None])
     rows = pa.concat_tables([m.rows for m in found]).combine_chunks().take(pa.array(sorting_order(by)))
     return [replace(found[0], rows=rows), *at_end]
-
-
-def _kept(ordered: OrderedInput, matcher: Matcher) -> np.ndarray | None:
-    """Returns the places, in the total order, of the rows that may change something for a matcher; None: most may."""
-    from matching.matcher import KernelMatcher
-
-    assert isinstance(matcher, KernelMatcher)
-    stored = replace(ordered, order=None)  # as they are stored: conditions of one row read no order
-    if (met := matcher.met(stored.batches(matcher.needs.schema.names))) is None:
-        return None
-    kept = np.concatenate(list(met))
-    if 2 * np.count_nonzero(kept) > len(kept):
-        return None
-    return np.flatnonzero(kept if ordered.order is None else kept[ordered.order])
 
 
 def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:

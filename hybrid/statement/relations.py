@@ -34,7 +34,9 @@ from hybrid.rows.inputs import (
     some_columns,
     table_of,
     tables_of,
+    taken,
     time_of,
+    times_us,
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
@@ -49,7 +51,7 @@ from hybrid.rows.session import (
     texts_of,
     unregister,
 )
-from hybrid.statement.by_key import ByKey
+from hybrid.statement.by_key import ByKey, Met
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.resorted import Resorted, resorted
@@ -545,12 +547,13 @@ class Relations:
         )  # fmt: skip
 
     def factor(
-        self, factor: FactorPlan, by_key: bool = False, again: bool = True
+        self, factor: FactorPlan, by_key: bool = False, again: bool = True,
+        met: Met | None = None,
     ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:  # fmt: skip
         """Returns batches of a pattern factor's events in the total order, the reader to read them again, and True if
         late rows are included. by_key: a table may be read partition by partition; the reader is then a ByKey. again:
         events are read again for evidence, with all columns; otherwise a table is read with those that the plan reads.
-        """
+        met: returns the rows of a table that may change matches, and those alone are brought into order."""
         if factor.members:
             return self.merged(factor)
         stream = self.stream(factor.input_sql)
@@ -568,9 +571,14 @@ class Relations:
                 by_text = self.ordered(factor.input_sql, name, order_by, time, rows=rows)
                 return by_text.batches(plan.columns), by_text, False
             if by_key and self.has_positions(factor.input_sql):
-                standing = ByKey.of(name, rows, plan, time)
+                standing = ByKey.of(name, rows, plan, time, met)
                 if standing is not None:
                     return standing.batches(plan.columns), standing, False
+                if met is not None and (kept := met(rows)) is not None:
+                    if time is not None:
+                        times_us(rows, time, name)
+                    some = OrderedInput.of(name, taken(rows, kept), plan.order_by, time)
+                    return some.batches(plan.columns), some, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time, columns)
             return ordered.batches(plan.columns), ordered, False
         batches = stream.snapshot.batches(replace(stream.request, columns=factor.plan.columns))

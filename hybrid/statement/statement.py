@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.faults import placed, placed_data
-from hybrid.rows.inputs import OrderedInput, alike
+from hybrid.rows.inputs import OrderedInput, alike, taken
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
@@ -32,6 +32,7 @@ from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
+from hybrid.statement.rows_met import order_of_rows, rows_met, waits
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
@@ -219,8 +220,12 @@ def answer_factor(
             with closing(flowing.batches()) as rows:
                 matches = list(run(make(factor.plan), rows))
             nothing = OrderedInput.of(flowing.name, flowing.first.slice(0, 0), (), None)
-            return rows_of(factor.plan, matches), (lookup_in(nothing, False), ())
-    batches, reader, late = relations.factor(factor, by_key=alone, again=again)
+            return _in_order(factor.plan, matches, nothing, False), (lookup_in(nothing, False), ())
+    matcher, met = None, None
+    if alone and not again and relations.stream(factor.input_sql) is None:
+        matcher = make(factor.plan)
+        met = partial(rows_met, matcher)
+    batches, reader, late = relations.factor(factor, by_key=alone, again=again, met=met)
     lookups: Lookups = (lookup_in(reader, late), beside)
     stream, by_spark = relations.searched(factor), relations.searched_by_spark(factor)
     if by_spark and relations.spark is not None:
@@ -229,7 +234,7 @@ def answer_factor(
         found = relations.spark.matches(factor, by_spark)
     elif stream is None or beside_boxes:
         try:
-            found = _found(factor.plan, reader, batches, make, alone)
+            found = _found(factor.plan, reader, batches, make, alone, matcher)
         except Overflows as overflow:
             if not alone or not may_be_wide(factor.plan):
                 raise
@@ -244,10 +249,8 @@ def answer_factor(
         found = list(
             search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report)
         )
-    if make is rows_matcher:
-        return rows_of(factor.plan, found), lookups
-    if not factor.histories:
-        return answer_of(factor.plan, found), lookups
+    if make is rows_matcher or not factor.histories:
+        return _in_order(factor.plan, found, reader, make is not rows_matcher), lookups
     driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)
     driver.take(found)
     by_name = {h.schema.name.lower(): view for h, (view, _) in zip(factor.histories, histories)}
@@ -256,11 +259,12 @@ def answer_factor(
 
 
 def _found(
-    plan: Plan, reader: HistoryReader, batches: Iterable[EventBatch], make: Callable[[Plan], Matcher], alone: bool
-) -> list[Matches]:
+    plan: Plan, reader: HistoryReader, batches: Iterable[EventBatch], make: Callable[[Plan], Matcher], alone: bool,
+    matcher: Matcher | None,
+) -> list[Matches]:  # fmt: skip
     """Returns the matches of an input. reader, batches: as of Relations.factor. alone: without histories, trends and
-    boxes."""
-    matcher, again = make(plan), make is not rows_matcher
+    boxes. matcher: a new one of the plan, if there is one."""
+    matcher, again = make(plan) if matcher is None else matcher, make is not rows_matcher
     if isinstance(reader, ByKey | OrderedInput):
         expect(len(reader.ts_us))
     if isinstance(reader, ByKey):
@@ -271,14 +275,26 @@ def _found(
     return list(run(matcher, batches))
 
 
+def _in_order(plan: Plan, found: Sequence[Matches], reader: HistoryReader, again: bool) -> Answer:
+    """Returns the answer of matches of a table, those that wait in an order that does not depend on the way in which
+    they were found. reader: as of Relations.factor. again: with their evidence."""
+    answer = answer_of(plan, found) if again else rows_of(plan, found)
+    if not waits(plan) or not isinstance(reader, ByKey | OrderedInput):
+        return answer
+    order = order_of_rows(found, reader if isinstance(reader, ByKey) else None)
+    if order is None:
+        return answer
+    return answer.take(order) if again else rows_alone(taken(answer.live, order))
+
+
 def found_in(
     matcher: Matcher, rows: OrderedInput, batches: Iterable[EventBatch], plan: Plan, make: Callable[[Plan], Matcher]
 ) -> list[Matches]:
     """Returns the bare matches of an input, whose rows come as batches, in the order in which they come out of these.
     make: makes another matcher of the plan."""
-    gathered = ByKey.gathered(rows, plan, matcher) if dates(matcher) else None
+    gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
     if gathered is not None:
-        found = run_gathered(matcher, gathered, plan.columns)
+        found = run_gathered(matcher, gathered, plan.columns, waits(plan))
         if found is not None:
             return found
         matcher = make(plan)

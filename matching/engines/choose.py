@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matching.engines.engine import Engine, EnginePlan, WantedRows, spills
+from matching.engines.run_awaited import RunAwaited, waits_alone
 from matching.engines.run_blocks import RunBlocks
 from matching.engines.run_conjoined import RunConjoined
 from matching.engines.run_counts import RunCounts
@@ -27,7 +28,8 @@ from matching.purpose import Purpose
 from matching.tied import Tied, tied
 from query.language.ast import Selection
 from query.plan.boxes import KIND
-from query.plan.expression import MatchNumber, walk
+from query.plan.expression import Column, MatchNumber, walk
+from query.plan.never_fails import never_fails
 from query.plan.plan import Plan
 
 #: Maximum number of states for which each partition has a list for every state.
@@ -39,6 +41,8 @@ COUNT_STATES_MAX = 16
 RUNS_MAX = 200_000
 #: The engine that knows whether a condition that cannot be computed is read, and so continues after another one.
 AFTER_FAILURE = RunLists
+#: Types whose values all fit into a lane, or have a code.
+_NARROW = ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "VARCHAR", "DATE", "TIMESTAMP")
 
 
 def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) -> EnginePlan:
@@ -82,6 +86,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         return by(RunCounts, "matches are counted by state without being found")
     if purpose is Purpose.COUNTS:
         return EnginePlan(None, "a count of these matches", purpose, program)
+    if purpose is Purpose.ROWS and not isinstance(looked_up, Tied) and waits_alone(program) and _none_fails(plan):
+        return by(RunAwaited, "each match is a single row that waits, and conditions read single rows")
     if gives_matches and (table := determinise(program)):
         where = "at the last row of" if program.skip.row is Skip.TO_LAST else "after"
         return by(RunTable, f"conditions read single rows, and a match begins {where} the one before", table)
@@ -102,6 +108,14 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         carried = carry(plan, program) if purpose.carries else None
         return by(RunBlocks, "rows may be skipped, and each run has its own future", carried=carried)
     return by(RunLists, "each run has its own future")
+
+
+def _none_fails(plan: Plan) -> bool:
+    """True if each condition can be computed for every row."""
+    conditions = [d.condition for d in plan.defines]
+    columns = (e for condition in conditions for e in walk(condition) if isinstance(e, Column))
+    narrow = all(column.type in _NARROW for column in columns)
+    return narrow and all(never_fails(condition, plan.order_by[0].column) for condition in conditions)
 
 
 def _among_rows_of_one_value(looked_up: Tied) -> Program | None:
@@ -163,17 +177,29 @@ def after_failure(chosen: EnginePlan) -> EnginePlan:
 def rows_wanted(program: Program) -> WantedRows:
     """Returns the rows that may change the runs: all if rows of a partition are counted, or if each has an outcome;
     otherwise a row that meets no condition can only end runs, and changes nothing if they pass over it."""
-    first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
-    counted = program.strict or program.within_rows is not None
-    tests = any(first.intersection(same) for same in program.tests)
-    if program.accept[0] or program.extras.unmatched or counted or not tests or not first <= set(program.tested):
+    if _all_count(program):
         return WantedRows.ALL
     if not program.absent:
         return WantedRows.RUNS
     # a row before a match may be negated where no run is; any row may end the wait of a match for what is behind it
-    passes = len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
-    passes = passes and not program.absence.behind
-    return WantedRows.MEETING if passes else WantedRows.ALL
+    return WantedRows.MEETING if _passes_over(program) and not program.absence.behind else WantedRows.ALL
+
+
+def only_met_decide(program: Program) -> bool:
+    """True if rows that meet no condition change no match of an input that is matched as a whole: at most when a match
+    comes out."""
+    return _passes_over(program) and not _all_count(program)
+
+
+def _all_count(program: Program) -> bool:
+    first = set(program.edge_variable[program.edge_start[0] : program.edge_start[1]])
+    counted = program.strict or program.within_rows is not None
+    tests = any(first.intersection(same) for same in program.tests)
+    return program.accept[0] or program.extras.unmatched or counted or not tests or not first <= set(program.tested)
+
+
+def _passes_over(program: Program) -> bool:
+    return len(program.tested) == len(program.labels) and program.ignore is not Ignore.NONE
 
 
 def why_resident(plan: Plan, program: Program, engine: type[Engine]) -> str | None:

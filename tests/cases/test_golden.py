@@ -24,6 +24,7 @@ import hybrid.statement.statement
 import matching.matcher
 from archive.reader import HistoryReader
 from hybrid.rows.inputs import OrderedInput
+from hybrid.statement.by_key import Met
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from hybrid.watch.alerts import Alerts
@@ -135,9 +136,9 @@ class Pieces(Relations):
     size = 1
 
     def factor(
-        self, factor: FactorPlan, by_key: bool = False, again: bool = True
+        self, factor: FactorPlan, by_key: bool = False, again: bool = True, met: Met | None = None
     ) -> tuple[Iterator[EventBatch], HistoryReader, bool]:
-        batches, reader, late = super().factor(factor, by_key, again)
+        batches, reader, late = super().factor(factor, by_key, again, met)
         return self.pieces(batches), reader, late
 
     def pieces(self, batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

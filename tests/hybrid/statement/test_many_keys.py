@@ -12,7 +12,7 @@ import pytest
 
 import hybrid
 from hybrid.rows import inputs
-from hybrid.statement import by_key
+from hybrid.statement import by_key, rows_met
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.statement import compare_with_reference
 from matching.kernels.radix import by_number
@@ -80,6 +80,7 @@ def shortcut(way: str) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_key, "ROWS_MIN", 0)
+        patch.setattr(rows_met, "ROWS_MIN", 0)
         patch.setattr(by_key, "KEYS_MANY", 2)
         patch.setattr(by_key, "BATCH_ROWS", 300)
         patch.setattr(ByKey, "gathered", noted("gathered", gathered))
@@ -161,11 +162,12 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["skip till next", "absence"])
 @pytest.mark.parametrize("order", ["time", "shuffled"])
 def test_rows_that_no_condition_takes_are_not_brought_together(
-    order: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
+    order: str, pattern: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before: all rows were, of which a funnel takes three in ten."""
+    """Before: all rows were, of which a funnel takes three in ten, and an absence two."""
     events = table(3, order).drop_columns(["unread"])
     words = ["a" if x == 1 else "12" if x == 5 else "6" for x in events.column("x").to_pylist()]
     events = events.append_column("t", pa.array(words))
@@ -179,7 +181,7 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
 
     monkeypatch.setattr(ByKey, "gathered", staticmethod(noted))
     monkeypatch.setattr(ByKey, "of", lambda *arguments: None)
-    query = text("skip till next", AFTER[1], ROWS[0], "k")
+    query = text(pattern, AFTER[1], ROWS[0], "k")
     assert hybrid.sql(query, t=events).arrow().num_rows
     taken = sum(word != "6" for word in words)
     assert kept == [taken]
