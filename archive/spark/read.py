@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-
 @dataclass(frozen=True, slots=True)
 class Archived:
     """The events to search: those of a table snapshot in a range. request: the range, and late."""

@@ -83,7 +83,6 @@ def test_a_failure_takes_no_match_away_that_was_decided_before(record_property: 
         seen["examples"] += 1
         seen[f"{place} fails behind a match"] += each[1] and bool(each[0])
 
-
     def met() -> bool:
         return any(seen[f"{what} of the box fails behind a match"] for what in ("condition", "measure"))
 
