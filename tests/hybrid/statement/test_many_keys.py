@@ -30,6 +30,8 @@ PATTERNS = {
     "skip till next": "(A B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS x = 1, B AS x = 5",
     "skip till any": "(A B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL ANY MATCH DEFINE A AS x = 1, B AS x = 5",
     "absence": "(A NOT B) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL NEXT MATCH DEFINE A AS x = 1, B AS x = 5",
+    "late absence": "(A B NOT C) WITHIN INTERVAL 9 SECOND SELECTION SKIP TILL NEXT MATCH "
+    "DEFINE A AS x = 1, B AS x = 5, C AS x = 1",
     "so far": "(A B+) DEFINE B AS x > avg(x)",
 }
 AFTER = ("AFTER MATCH SKIP PAST LAST ROW", "AFTER MATCH SKIP TO NEXT ROW", "AFTER MATCH SKIP TO LAST B")
@@ -162,7 +164,7 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["skip till next", "absence"])
+@pytest.mark.parametrize("pattern", ["skip till next", "late absence"])
 @pytest.mark.parametrize("order", ["time", "shuffled"])
 def test_rows_that_no_condition_takes_are_not_brought_together(
     order: str, pattern: str, ways: list[str], monkeypatch: pytest.MonkeyPatch
