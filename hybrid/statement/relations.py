@@ -576,7 +576,7 @@ class Relations:
                     return standing.batches(plan.columns), standing, False
                 if met is not None and (kept := met(rows)) is not None:
                     if time is not None:
-                        times_us(rows, time, name)
+                        times_us(rows, time, name)  # a row without a time is an error, also one that is left out
                     some = OrderedInput.of(name, taken(rows, kept), plan.order_by, time)
                     return some.batches(plan.columns), some, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time, columns)

@@ -12,6 +12,9 @@ import hybrid
 from hybrid.rows import inputs
 from hybrid.statement import by_key, rows_met, statement
 from hybrid.statement.relations import Relations
+from matching.engines.choose import choose_engine
+from matching.engines.run_awaited import RunAwaited
+from matching.purpose import Purpose
 from tests.properties.comparing import is_nightly
 
 PATTERNS = (
@@ -127,3 +130,25 @@ def test_no_row_meets_a_condition(order: str, monkeypatch: pytest.MonkeyPatch) -
     query = text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]).replace("x = ", "x = 100 + ")
     for events in (table(1, order), table(1, order).slice(0, 0)):
         assert hybrid.sql(query, t=events).arrow().num_rows == 0
+
+
+def test_the_queue_of_starts_goes_on_from_its_state() -> None:
+    query, events = text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]), table(3, "time")
+    with Relations(query, {"t": events}).open() as relations:
+        factor = relations.bind(statement.parse(query, relations.names(), relations.patterns)).factors[0]
+        (batch,) = relations.factor(factor)[0]
+
+    def found(restarts: bool) -> list[dict[str, object]]:
+        matcher, parts = statement.rows_matcher(factor.plan), []
+        for at in range(0, len(batch), 40):
+            parts.append(matcher.push(batch.slice(at, at + 40)).rows)
+            if restarts:
+                state = matcher.snapshot()
+                matcher = statement.rows_matcher(factor.plan)
+                assert matcher.fits(state)
+                matcher.restore(state)
+        return pa.concat_tables([*parts, matcher.advance(None).rows]).to_pylist()
+
+    assert choose_engine(factor.plan, Purpose.ROWS).engine is RunAwaited
+    assert found(True) == found(False)
+    assert len(found(True)) > 20
