@@ -396,6 +396,9 @@ class KernelMatcher:
         """Forgets all keys; to be called after `advance(None)`, when nothing of them is in progress."""
         self.rows.restart()
         self.stuck = 0
+        self._run_as_planned()
+
+    def _run_as_planned(self) -> None:
         self._run_by(self._planned)
         engine = specialisable(self.engine)
         if engine is not None and self._special is not None:
@@ -1089,7 +1092,10 @@ class KernelMatcher:
         mine = (STATE_VERSION, self._fingerprint, self._stamp)
         same = (head.get("version"), head.get("plan"), head.get("program")) == mine
         # after conditions have failed it continues with lists
-        return same and head["engine"] in (self.engine.tag, AFTER_FAILURE.tag)
+        return same and (self._is_planned(head["engine"]) or head["engine"] == AFTER_FAILURE.tag)
+
+    def _is_planned(self, tag: str) -> bool:
+        return self._planned.engine is not None and tag == self._planned.engine.tag
 
     def restore(self, state: bytes) -> None:
         """Restores a snapshot of the same plan. Raises DataError for another plan or version."""
@@ -1120,7 +1126,10 @@ class KernelMatcher:
             self._answers.forget()
         self._kept_of_all = False
         if head["engine"] != self.engine.tag:
-            self._run_by(after_failure(self.chosen))
+            if self._is_planned(head["engine"]):
+                self._run_as_planned()
+            else:
+                self._run_by(after_failure(self.chosen))
         self.engine.restore(group("engine", arrays))
         self.engine.reserve(len(self.keys))
         self.stuck = self.engine.stuck

@@ -249,9 +249,10 @@ class Driver:
     def begin(
         self, histories: Mapping[str, HistoryStream], late: bool, watermark_us: int | None, ended: bool,
         events: int | None,
-        sample: bool = True,
+        sample: bool = True, most: int | None = None,
     ) -> Callable[[], Answer] | None:  # fmt: skip
-        """Returns a call that answers the matches chosen by the strategy, or None if it chose none.
+        """Returns a call that answers the matches chosen by the strategy, or None if it chose none. most: answers no
+        more than so many at once, in the order of PL.
 
         The call may run in another thread. Pass its result to `finish` before the next `begin`. histories: by the
         lower-case name of the stream; each is read through one current snapshot. watermark_us, ended: progress of PL's
@@ -276,6 +277,9 @@ class Driver:
         frontier = replace(frontier, costs=self.costs)
         requests, ahead = self._decided(frontier)
         rows = np.sort(np.concatenate(requests)) if requests else np.empty(0, np.int64)
+        if cut := most is not None and len(rows) > most:
+            rows = rows[:most]
+            requests = [some for request in requests if len(some := request[request <= rows[-1]])]
         large = self._in_large(rows, spans, whole, sources, readers)
         wait = np.setdiff1d(np.arange(len(answer)), rows, assume_unique=True)
         # Everything that may fail precedes this line, so that rows of a failed request stay pending.
@@ -284,7 +288,7 @@ class Driver:
         if len(wait):
             kept = tuple(span.take(wait) for span in spans)
             self._waiting = [(answer if not len(rows) else _compact(answer.take(wait)), kept)]
-            self._asked = (*reached[:-1], 1)
+            self._asked = None if cut else (*reached[:-1], 1)
         if not len(rows):
             return None
         requests = [np.searchsorted(rows, request) for request in requests]
@@ -353,6 +357,25 @@ class Driver:
         """Returns the answer; its rows are no longer pending."""
         self._running = None
         return answer
+
+    def take_back(self) -> None:
+        """Lets the rows of a request that has failed be pending again."""
+        self._waiting, self._running, self._asked = self._unanswered, None, None
+
+    def keep(self, chosen: Callable[[Answer], np.ndarray]) -> None:
+        """Keeps only chosen ones of the pending rows. chosen: returns indices of an answer's rows, ascending."""
+        kept = [(answer, ranges, chosen(answer)) for answer, ranges in self._waiting]
+        self._waiting = [
+            (_compact(answer.take(rows)), tuple(r.take(rows) for r in ranges))
+            for answer, ranges, rows in kept
+            if len(rows)
+        ]
+        self._asked = None
+
+    @property
+    def first_pending(self) -> pa.Table:
+        """Returns the output row of PL that is to be answered first, of those that are pending."""
+        return self._waiting[0][0].live.slice(0, 1)
 
     def _answered(
         self, answer: Answer, asked: Sequence[_Asked], requests: Sequence[np.ndarray], ahead: bool, late: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.join.driver import Driver, HistoryStream
-from hybrid.join.requests import Asking
 from hybrid.join.strategies import strategy_of
 from hybrid.rows.answer import Answer, answer_of, concat_answers, output_schema
 from matching.batch import EventBatch, Matcher, Matches
-from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, unfit_of
+from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, first_unfit, unfit_of
+from matching.emitted import only
 from matching.state import as_array, pack, unpack
+from query.errors import DataError, QueryError
+from query.plan.boxes import LAST, LAST_US
 from query.plan.joined_rows import pattern_of
 from query.plan.plan import Plan
 
@@ -32,7 +34,9 @@ class JoinedMatcher:
     """Matcher of a plan with `joined`. matcher: of its pattern alone. histories: by stream, in lower case. make:
     returns matchers of history patterns. late: late rows of histories count, too. save, load: of its state.
 
-    Matches come out when their ranges are complete, in the order of the pattern. stuck: see matching.batch.Matcher."""
+    Matches come out when their ranges are complete, in the order of the pattern. stuck: see matching.batch.Matcher.
+    A live one (with `save`) that notes unfit matches goes on behind one that cannot be joined, see
+    matching.drive.NotesUnfit; that of a statement raises at once, which gives no rows anyway."""
 
     def __init__(
         self, plan: Plan, matcher: Matcher, histories: Mapping[str, HistoryStream], make: Callable[[Plan], Matcher],
@@ -44,15 +48,20 @@ class JoinedMatcher:
         self._schema = output_schema(plan)
         self._plan = pattern_of(plan)
         self._matcher = matcher
-        factor = replace(plan.joined.factor, plan=self._plan)
-        # in this thread: what is merged waits for it
-        self._driver = Driver(factor, strategy_of("auto"), make, in_order=True)
-        self._asking = Asking(self._driver, None, lambda: None, late)
+        self._factor, self._make = replace(plan.joined.factor, plan=self._plan), make
+        self._driver = self._new_driver(cached=True)
+        self._late = late
         self._histories = histories
         self._sources: tuple[str, ...] = ("default",)
         self._save, self._load = save, load
         self._before_failure: list[Matches] = []
+        self._live = save is not _no_state
+        self._notes_unfit = False
+        self._unfit: UnfitMatch | None = None  # the first that cannot be joined
         self.stuck = 0
+
+    def _new_driver(self, cached: bool) -> Driver:
+        return Driver(self._factor, strategy_of("auto"), self._make, in_order=True, cached=cached)
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
@@ -77,16 +86,17 @@ class JoinedMatcher:
     @property
     def notes_unfit(self) -> bool:
         """See matching.drive.NotesUnfit."""
-        return isinstance(self._matcher, NotesUnfit) and self._matcher.notes_unfit
+        return self._notes_unfit
 
     @notes_unfit.setter
     def notes_unfit(self, notes: bool) -> None:
+        self._notes_unfit = notes and self._live
         if isinstance(self._matcher, NotesUnfit):
             self._matcher.notes_unfit = notes
 
     @property
     def unfit(self) -> UnfitMatch | None:
-        return unfit_of(self._matcher)
+        return first_unfit(self._unfit, unfit_of(self._matcher))
 
     @property
     def failed_us(self) -> int | None:
@@ -112,11 +122,74 @@ class JoinedMatcher:
     def _found(self, found: Sequence[Matches], watermark_us: int | None, ended: bool) -> Matches:
         for one in found:
             self._sources = one.sources
-        if some := [one for one in found if len(one)]:
-            self._driver.take(some)
-        answers = list(self._asking.settle(self._histories, watermark_us, ended, None))
+        if some := [one for one in map(_with_events, found) if len(one)]:
+            self._take(some)
+        answers: list[Answer] = []
+        try:
+            answers += self._answers(watermark_us, ended)
+        except (QueryError, DataError):
+            if not self._notes_unfit:
+                raise
+            answers += self._until_unfit(watermark_us, ended)
         self.stuck = self._matcher.stuck + self._driver.stuck_count
         return self._matches(concat_answers(answers) if answers else answer_of(self._plan, []))
+
+    def _take(self, found: Sequence[Matches]) -> None:
+        """Gives matches to the driver. If a range cannot be computed, only those that end before its match."""
+        try:
+            self._driver.take(found)
+        except (QueryError, DataError):
+            if not self._notes_unfit:
+                raise
+            for matches in found:
+                for i in range(len(matches)):
+                    one = only(matches, np.array([i]))
+                    try:
+                        self._driver.take([one])
+                    except (QueryError, DataError) as error:
+                        self._leave_out(one.rows, error)
+        if self._unfit is not None:
+            self._driver.keep(self._before_unfit)
+
+    def _answers(self, watermark_us: int | None, ended: bool, most: int | None = None) -> Iterator[Answer]:
+        """Yields the answers of the matches whose ranges are complete, of at most so many at once."""
+        begin, sampled = self._driver.begin, most is None
+        while (
+            request := begin(self._histories, self._late, watermark_us, ended, None, sampled, most)
+        ) is not None:  # in this thread: what is merged waits for it
+            yield self._driver.finish(request())
+
+    def _until_unfit(self, watermark_us: int | None, ended: bool) -> list[Answer]:
+        """Returns the answers after one has failed, without those of matches that cannot be joined."""
+        saved = self._driver.save()
+        # PA that is found ahead may fail in events of no range
+        self._driver = self._new_driver(cached=False)
+        self._driver.restore(saved)
+        answers: list[Answer] = []
+        most = self._driver.waiting_count
+        while True:
+            try:
+                answers += self._answers(watermark_us, ended, most)
+                return answers
+            except (QueryError, DataError) as error:
+                self._driver.take_back()
+                if most > 1:
+                    most //= 2
+                else:
+                    self._leave_out(self._driver.first_pending, error)
+                    self._driver.keep(self._before_unfit)
+                    most = max(1, self._driver.waiting_count)
+
+    def _leave_out(self, row: pa.Table, error: Exception) -> None:
+        """Notes that a match cannot be joined. row: its output."""
+        last, last_us = (row.column(field.name)[0].as_py() for field in (LAST, LAST_US))
+        self._unfit = first_unfit(self._unfit, UnfitMatch(last, last_us, error))
+
+    def _before_unfit(self, answer: Answer) -> np.ndarray:
+        """Returns the indices of rows that end before the first match that cannot be joined; the others would not come
+        out."""
+        assert self._unfit is not None
+        return np.flatnonzero(np.asarray(answer.live.column(LAST.name)) < self._unfit.last)
 
     def _matches(self, answer: Answer) -> Matches:
         """Returns the rows of an answer as matches, each with one row."""
@@ -144,7 +217,9 @@ class JoinedMatcher:
     def snapshot(self) -> bytes:
         """See matching.batch.Matcher. The driver has the matches that wait."""
         parts = {"pattern": self._matcher.snapshot(), "driver": self._save(self._driver.save())}
-        return pack({"sources": list(self._sources)}, {name: as_array(part) for name, part in parts.items()})
+        unfit = None if self._unfit is None else self._unfit.saved()
+        head = {"sources": list(self._sources), "unfit": unfit}
+        return pack(head, {name: as_array(part) for name, part in parts.items()})
 
     def fits(self, state: bytes) -> bool:
         """See matching.batch.Matcher."""
@@ -155,5 +230,12 @@ class JoinedMatcher:
         """See matching.batch.Matcher."""
         head, arrays = unpack(state)
         self._sources = tuple(head["sources"])
+        self._unfit = UnfitMatch.restored(head.get("unfit"))
         self._matcher.restore(arrays["pattern"].tobytes())
         self._driver.restore(self._load(arrays["driver"].tobytes()))
+
+
+def _with_events(matches: Matches) -> Matches:
+    """Returns the matches without the empty ones, which are no events of the pattern around."""
+    last = matches.rows.column(LAST.name)
+    return only(matches, np.unique(matches.row_match[np.asarray(last.is_valid())])) if last.null_count else matches

@@ -228,6 +228,19 @@ def test_a_condition_that_fails_counts_only_where_it_is_read() -> None:
         all_of(matcher_by(plan), rows_of([0, large]), 2)
 
 
+def test_a_state_from_before_a_failure_can_be_restored_behind_it() -> None:
+    # Before: KeyError: 'counters', as the matcher that has failed goes on by another engine.
+    fails = compare("=", Call("*", (V, V), "BIGINT"), number(0))
+    matcher = matcher_by(plan_of(Sequence((A, B)), {"A": compare("=", V, number(0)), "B": fails}))
+    before, engine = matcher.snapshot(), matcher.engine.tag
+    with pytest.raises(DataError):
+        matcher.push(rows_of([0, 2**40]))
+    assert matcher.engine.tag != engine and matcher.fits(before)
+    matcher.restore(before)
+    assert matcher.engine.tag == engine
+    assert [m[2] for m in all_of(matcher, rows_of([0, 0]), 2)] == [(("A", 0), ("B", 1))]
+
+
 def test_skip_that_would_not_move_on_warns_once_and_goes_on_where_it_is_let() -> None:
     last_a = AfterMatch(AfterMatchKind.TO_LAST, ("A",))
     plan = plan_of(Sequence((A, plus(B))), {"B": compare(">", V, previous())}, after=last_a)
