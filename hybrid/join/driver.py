@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from archive.reader import HistoryReader, RangeRequest
 from archive.snapshot import HistorySnapshot
+from hybrid.join.bounds import ranges_of
 from hybrid.join.candidates import Ranges, numbered, window_bounds_us
 from hybrid.join.correlate import correlate
 from hybrid.join.history_cache import FAR_US, HistoryCache
 from hybrid.join.spark_ranges import LargeRanges, why_here
 from hybrid.join.strategies.base import Costs, Detect, Frontier, Strategy
-from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, concat_answers, fitted_answer, output_schema
 from hybrid.rows.evidence import of_windows
 from matching.batch import Matcher, Matches
@@ -31,7 +30,6 @@ from matching.sharing import widened
 from query.errors import DataError, QueryError
 from query.plan.fingerprint import fingerprint
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
-from query.plan.typed import ZONED
 
 #: Initial guesses in seconds: for a request for history, and for each of its matches in addition.
 REQUEST_S, PER_MATCH_S = 0.005, 0.0005
@@ -61,58 +59,6 @@ class HistoryStream(Protocol):
     def reader(self, in_files: bool = False) -> HistoryReader:
         """Returns a snapshot. in_files: writes buffered events to files first, where possible. Raises DataError if that
         fails."""
-
-
-def ranges(history: HistoryPlan, live_alias: str, live: pa.Table) -> Ranges:
-    """Evaluates the bounds of a history join over PL's output rows, as DuckDB does. A null bound gives an empty range.
-
-    live_alias: SQL of the alias of these rows."""
-    shifted = _shifted(history, live)
-    if shifted is not None:
-        return shifted
-    connection = duck.cursor(settings=history.settings)
-    connection.register("__hybrid_live", live)
-
-    time = history.schema.column(history.schema.time or "").type
-    type = time if time == ZONED else "TIMESTAMP"  # as in a comparison with the time column, in the session's time zone
-    low_sql, high_sql = (f"CAST(({sql}) AS {type})" for sql in (history.low_sql, history.high_sql))
-    try:
-        bounds = connection.sql(f"SELECT {low_sql} AS low, {high_sql} AS high FROM __hybrid_live AS {live_alias}")
-        table = bounds.to_arrow_table()
-    except duckdb.Error as error:
-        raise duck.query_error(error, f"{history.low_sql} {history.high_sql}", code="HQ301") from None
-    known = _known(table, "low") & _known(table, "high")
-    # DuckDB's infinities are the ends of int64
-    low, high = (
-        np.clip(np.asarray(table.column(c).cast(pa.int64()).fill_null(0).to_numpy(), np.int64), -FAR_US, FAR_US)
-        for c in ("low", "high")
-    )
-    last = high if history.closed else high - 1
-    return Ranges(np.where(known, low, 0), np.where(known, last, -1))
-
-
-def _shifted(history: HistoryPlan, live: pa.Table) -> Ranges | None:
-    """Evaluates the bounds without DuckDB, in microseconds, if both are a time of the match plus a constant duration;
-    else returns None."""
-    low, high = history.low_shift, history.high_shift
-    if low is None or high is None or history.settings:
-        return None
-    known, bounds = np.ones(live.num_rows, bool), []
-    for shift in (low, high):
-        column = live.column(shift.column)
-        if column.type != pa.timestamp("us"):
-            return None
-        us = np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(), np.int64)
-        if len(us) and (us.min() < -FAR_US or us.max() > FAR_US):
-            return None  # an infinity stays one
-        bounds.append(np.clip(us + shift.us, -FAR_US, FAR_US))
-        known &= np.asarray(column.is_valid().to_numpy(), bool)
-    last = bounds[1] if history.closed else bounds[1] - 1
-    return Ranges(np.where(known, bounds[0], 0), np.where(known, last, -1))
-
-
-def _known(table: pa.Table, column: str) -> np.ndarray:
-    return np.asarray(table.column(column).is_valid().to_numpy(), bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +174,32 @@ class Driver:
         }
 
     def take(self, found: Sequence[Matches]) -> None:
-        """Accepts new matches of PL. Raises QueryError if a bound cannot be computed."""
+        """Accepts new matches of PL. If a bound cannot be computed, raises QueryError, and accepts those before it."""
         plan = self._factor.plan
         answer = answer_of(plan, found)
         if plan.trends is not None:  # a match for each row
             answer = replace(answer, events=of_windows(ids_of_windows(plan, answer.live, fingerprint(plan))))
+        try:
+            self._accept(answer)
+        except QueryError:
+            fit, failing = 0, len(answer)
+            while failing - fit > 1:  # so many can be computed, and so many cannot
+                middle = (fit + failing) // 2
+                try:
+                    self._bounds(answer.take(np.arange(middle)))
+                    fit = middle
+                except QueryError:
+                    failing = middle
+            self._accept(_compact(answer.take(np.arange(fit))))
+            raise
+
+    def _accept(self, answer: Answer) -> None:
         if len(answer):
+            self._waiting.append((answer, self._bounds(answer)))
             self._taken += len(answer)
-            bounds = tuple(ranges(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
-            self._waiting.append((answer, bounds))
+
+    def _bounds(self, answer: Answer) -> tuple[Ranges, ...]:
+        return tuple(ranges_of(h, self._factor.alias_sql, answer.live) for h in self._factor.histories)
 
     def settle(
         self, histories: Mapping[str, HistoryStream], late: bool = False, events: int | None = None
@@ -359,23 +322,32 @@ class Driver:
         return answer
 
     def take_back(self) -> None:
-        """Lets the rows of a request that has failed be pending again."""
+        """Lets the rows of a request that has failed be pending again, and forgets PA that was found ahead: this may
+        have failed in events of no range."""
         self._waiting, self._running, self._asked = self._unanswered, None, None
+        self._caches = [None for _ in self._caches]
 
-    def keep(self, chosen: Callable[[Answer], np.ndarray]) -> None:
-        """Keeps only chosen ones of the pending rows. chosen: returns indices of an answer's rows, ascending."""
-        kept = [(answer, ranges, chosen(answer)) for answer, ranges in self._waiting]
-        self._waiting = [
-            (_compact(answer.take(rows)), tuple(r.take(rows) for r in ranges))
-            for answer, ranges, rows in kept
-            if len(rows)
-        ]
+    def pending(self) -> tuple[Answer, tuple[Ranges, ...]]:
+        """Returns the pending rows, at least one, in the order of PL, and their ranges."""
+        if len(self._waiting) > 1:
+            spans = zip(*(ranges for _, ranges in self._waiting), strict=True)
+            whole = concat_answers([answer for answer, _ in self._waiting])
+            self._waiting = [(whole, tuple(Ranges.concat(list(of)) for of in spans))]
+        return self._waiting[0]
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Keeps only some of the rows of `pending`, by their indices, ascending."""
+        answer, spans = self.pending()
+        self._waiting = [(_compact(answer.take(rows)), tuple(span.take(rows) for span in spans))] if len(rows) else []
         self._asked = None
 
-    @property
-    def first_pending(self) -> pa.Table:
-        """Returns the output row of PL that is to be answered first, of those that are pending."""
-        return self._waiting[0][0].live.slice(0, 1)
+    def leave_out_first(self) -> None:
+        """Forgets the first pending row, which cannot be joined, and those that are answered behind it if events come
+        one by one."""
+        answer, spans = self.pending()
+        frontier = self._frontier(answer, spans, [np.ones(len(answer), bool)] * len(spans), None, False)
+        answered_us = np.maximum(frontier.last_us, frontier.high_us)
+        self.keep(np.flatnonzero(answered_us < (-FAR_US if self._in_order else answered_us[0])))
 
     def _answered(
         self, answer: Answer, asked: Sequence[_Asked], requests: Sequence[np.ndarray], ahead: bool, late: bool

@@ -9,14 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from hybrid.join.apart import UNCOMPUTED, answers_apart
 from hybrid.join.driver import Driver, HistoryStream
 from hybrid.join.strategies import strategy_of
 from hybrid.rows.answer import Answer, answer_of, concat_answers, output_schema
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import NotesUnfit, UnfitMatch, before_failure, failed_at, first_unfit, unfit_of
 from matching.emitted import only
+from matching.hierarchy.merging import BEHIND_ALL
 from matching.state import as_array, pack, unpack
-from query.errors import DataError, QueryError
+from query.errors import QueryError
 from query.plan.boxes import LAST, LAST_US
 from query.plan.joined_rows import pattern_of
 from query.plan.plan import Plan
@@ -48,8 +50,8 @@ class JoinedMatcher:
         self._schema = output_schema(plan)
         self._plan = pattern_of(plan)
         self._matcher = matcher
-        self._factor, self._make = replace(plan.joined.factor, plan=self._plan), make
-        self._driver = self._new_driver(cached=True)
+        factor = replace(plan.joined.factor, plan=self._plan)
+        self._driver = Driver(factor, strategy_of("auto"), make, in_order=True)
         self._late = late
         self._histories = histories
         self._sources: tuple[str, ...] = ("default",)
@@ -59,9 +61,6 @@ class JoinedMatcher:
         self._notes_unfit = False
         self._unfit: UnfitMatch | None = None  # the first that cannot be joined
         self.stuck = 0
-
-    def _new_driver(self, cached: bool) -> Driver:
-        return Driver(self._factor, strategy_of("auto"), self._make, in_order=True, cached=cached)
 
     def push(self, batch: EventBatch) -> Matches:
         """See matching.batch.Matcher."""
@@ -122,74 +121,59 @@ class JoinedMatcher:
     def _found(self, found: Sequence[Matches], watermark_us: int | None, ended: bool) -> Matches:
         for one in found:
             self._sources = one.sources
-        if some := [one for one in map(_with_events, found) if len(one)]:
-            self._take(some)
-        answers: list[Answer] = []
-        try:
-            answers += self._answers(watermark_us, ended)
-        except (QueryError, DataError):
-            if not self._notes_unfit:
-                raise
-            answers += self._until_unfit(watermark_us, ended)
+        self._take(found)
+        answers = list(self._answers(watermark_us, ended))
         self.stuck = self._matcher.stuck + self._driver.stuck_count
         return self._matches(concat_answers(answers) if answers else answer_of(self._plan, []))
 
     def _take(self, found: Sequence[Matches]) -> None:
-        """Gives matches to the driver. If a range cannot be computed, only those that end before its match."""
+        """Gives matches to the driver, but for those whose ranges cannot be computed."""
+        while found := [one for one in map(self._awaited, found) if len(one)]:
+            before = self._driver.waiting_count
+            try:
+                return self._driver.take(found)
+            except QueryError as error:
+                if not self._notes_unfit:
+                    raise
+                failing = self._driver.waiting_count - before
+                self._note(pa.concat_tables([one.rows for one in found]).slice(failing), error)
+                found = _behind(found, failing)
+
+    def _awaited(self, matches: Matches) -> Matches:
+        """Returns the matches that may come out: that are no empty ones, and end before those that cannot be joined."""
+        last, until = matches.rows.column(LAST.name), BEHIND_ALL if self._unfit is None else self._unfit.last
+        if until == BEHIND_ALL and not last.null_count:
+            return matches
+        return only(matches, np.unique(matches.row_match[np.asarray(last.fill_null(BEHIND_ALL)) < until]))
+
+    def _answers(self, watermark_us: int | None, ended: bool) -> Iterator[Answer]:
+        """Yields the answers of the matches whose ranges are complete."""
+
+        def begin(most: int | None, sample: bool) -> Callable[[], Answer] | None:
+            return self._driver.begin(self._histories, self._late, watermark_us, ended, None, sample, most)
+
+        def leave_out(error: Exception) -> None:
+            self._note(self._driver.pending()[0].live, error)
+
         try:
-            self._driver.take(found)
-        except (QueryError, DataError):
+            while (request := begin(None, True)) is not None:  # in this thread: what is merged waits for it
+                yield self._driver.finish(request())
+        except UNCOMPUTED:
             if not self._notes_unfit:
                 raise
-            for matches in found:
-                for i in range(len(matches)):
-                    one = only(matches, np.array([i]))
-                    try:
-                        self._driver.take([one])
-                    except (QueryError, DataError) as error:
-                        self._leave_out(one.rows, error)
-        if self._unfit is not None:
-            self._driver.keep(self._before_unfit)
+            yield from answers_apart(self._driver, lambda most: begin(most, False), leave_out)
 
-    def _answers(self, watermark_us: int | None, ended: bool, most: int | None = None) -> Iterator[Answer]:
-        """Yields the answers of the matches whose ranges are complete, of at most so many at once."""
-        begin, sampled = self._driver.begin, most is None
-        while (
-            request := begin(self._histories, self._late, watermark_us, ended, None, sampled, most)
-        ) is not None:  # in this thread: what is merged waits for it
-            yield self._driver.finish(request())
-
-    def _until_unfit(self, watermark_us: int | None, ended: bool) -> list[Answer]:
-        """Returns the answers after one has failed, without those of matches that cannot be joined."""
-        saved = self._driver.save()
-        # PA that is found ahead may fail in events of no range
-        self._driver = self._new_driver(cached=False)
-        self._driver.restore(saved)
-        answers: list[Answer] = []
-        most = self._driver.waiting_count
-        while True:
-            try:
-                answers += self._answers(watermark_us, ended, most)
-                return answers
-            except (QueryError, DataError) as error:
-                self._driver.take_back()
-                if most > 1:
-                    most //= 2
-                else:
-                    self._leave_out(self._driver.first_pending, error)
-                    self._driver.keep(self._before_unfit)
-                    most = max(1, self._driver.waiting_count)
-
-    def _leave_out(self, row: pa.Table, error: Exception) -> None:
-        """Notes that a match cannot be joined. row: its output."""
-        last, last_us = (row.column(field.name)[0].as_py() for field in (LAST, LAST_US))
+    def _note(self, rows: pa.Table, error: Exception) -> None:
+        """Notes that a match cannot be joined. rows: its output is the first. Forgets matches that would not come out
+        any more: those that end with it, or later."""
+        last, last_us = (rows.column(field.name)[0].as_py() for field in (LAST, LAST_US))
         self._unfit = first_unfit(self._unfit, UnfitMatch(last, last_us, error))
+        self._forget()
 
-    def _before_unfit(self, answer: Answer) -> np.ndarray:
-        """Returns the indices of rows that end before the first match that cannot be joined; the others would not come
-        out."""
-        assert self._unfit is not None
-        return np.flatnonzero(np.asarray(answer.live.column(LAST.name)) < self._unfit.last)
+    def _forget(self) -> None:
+        if self._unfit is not None and self._driver.waiting_count:
+            ends = np.asarray(self._driver.pending()[0].live.column(LAST.name))
+            self._driver.keep(np.flatnonzero(ends < self._unfit.last))
 
     def _matches(self, answer: Answer) -> Matches:
         """Returns the rows of an answer as matches, each with one row."""
@@ -235,7 +219,11 @@ class JoinedMatcher:
         self._driver.restore(self._load(arrays["driver"].tobytes()))
 
 
-def _with_events(matches: Matches) -> Matches:
-    """Returns the matches without the empty ones, which are no events of the pattern around."""
-    last = matches.rows.column(LAST.name)
-    return only(matches, np.unique(matches.row_match[np.asarray(last.is_valid())])) if last.null_count else matches
+def _behind(found: Sequence[Matches], row: int) -> list[Matches]:
+    """Returns the matches behind the one with a row."""
+    behind = []
+    for matches in found:
+        n = matches.rows.num_rows
+        behind.append(only(matches, np.arange(0 if row < 0 else matches.row_match[row] + 1 if row < n else n, n)))
+        row -= n
+    return behind

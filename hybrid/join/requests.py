@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from hybrid.join.apart import UNCOMPUTED, answers_apart
 from hybrid.join.daemons import Daemons
 from hybrid.join.driver import Driver, HistoryStream
 from hybrid.rows.answer import Answer
@@ -75,8 +76,28 @@ class Asking:
     def settle(
         self, histories: Mapping[str, HistoryStream], watermark_us: int | None, ended: bool, events: int | None
     ) -> Iterator[Answer]:
-        """Yields the completed answers in order, and begins a request if none runs. See Driver.begin. Raises the error
-        of a failed request after the answers before it."""
+        """Yields the completed answers in order, and begins a request if none runs. See Driver.begin. If one fails,
+        yields the answers of matches before those that cannot be joined, and raises the error of the first one."""
+        failed: Exception | None = None
+
+        def begin(most: int | None, sample: bool) -> Callable[[], Answer] | None:
+            return self.driver.begin(histories, self._late, watermark_us, ended, events, sample, most)
+
+        def leave_out(error: Exception) -> None:
+            nonlocal failed
+            failed = failed or error
+            self.driver.leave_out_first()
+
+        while True:
+            try:
+                yield from self._settled(lambda: begin(None, self._pool is None))
+                return
+            except UNCOMPUTED:
+                yield from answers_apart(self.driver, lambda most: begin(most, False), leave_out)
+                if failed is not None:
+                    raise failed from None
+
+    def _settled(self, begin: Callable[[], Callable[[], Answer] | None]) -> Iterator[Answer]:
         while True:
             if self._running is not None:
                 if self._running is not self._given_up and self.driver.waiting_count:
@@ -87,7 +108,7 @@ class Asking:
                 answer = running.result()
                 if answer is not None:
                     yield self.driver.finish(answer)
-            request = self.driver.begin(histories, self._late, watermark_us, ended, events, self._pool is None)
+            request = begin()
             if request is None:
                 return
             if self._pool is None:

@@ -39,12 +39,29 @@ def placed_data(error: NotComputed, query: ast.QuerySyntax) -> DataError:
     return error.placed(query.text) if inside and not query.modules else error
 
 
+def placed_history(error: QueryError, query: ast.QuerySyntax) -> QueryError:
+    """Returns the error of ON or of a range, about its text alone, with its place in the statement. Those of boxes have
+    texts of their own."""
+    for join in query.histories:
+        spans = {join.on.text: join.on.span, f"{join.low.text} {join.high.text}": join.low.span.to(join.high.span)}
+        if (span := spans.get(error.text)) is not None:
+            exact, start = query.text[span.start : span.end] == error.text, span.start
+            faults = [
+                replace(d, span=Span(start + d.span.start, start + d.span.end) if exact else span)
+                for d in error.diagnostics
+            ]
+            return QueryError(faults, query.text)
+    return error
+
+
 def placed_live(error: Exception, query: ast.QuerySyntax, plan: QueryPlan) -> Exception:
     """Returns an error of one of the matchers of a live query, with its place in the text."""
     if isinstance(error, NotComputed):
         return placed_data(error, query)
-    if not isinstance(error, QueryError) or error.text:
+    if not isinstance(error, QueryError):
         return error
+    if error.text:
+        return placed_history(error, query)
     said = error.diagnostics[0].message
     at = [i for i, f in enumerate(plan.factors) if len(plan.factors) == 1 or f"PATTERN ({f.plan.pattern})" in said]
     return placed(error, query.factors[at[-1]].match, query.text) if at else error

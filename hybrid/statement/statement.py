@@ -18,7 +18,7 @@ from hybrid.join.joined_matcher import JoinedMatcher
 from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
-from hybrid.rows.faults import placed, placed_data
+from hybrid.rows.faults import placed, placed_data, placed_history
 from hybrid.rows.inputs import OrderedInput, alike, taken
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
@@ -156,7 +156,9 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             try:
                 found.append(answer_factor(factor, relations, make))
             except QueryError as error:
-                raise error if factor.histories else placed(error, query.factors[i].match, query.text) from None
+                if factor.histories:
+                    raise placed_history(error, query) from None
+                raise placed(error, query.factors[i].match, query.text) from None
             except NotComputed as error:
                 raise placed_data(error, query) from None
             if i + 1 < len(plan.factors):  # a later input may read it

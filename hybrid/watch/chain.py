@@ -43,7 +43,7 @@ from matching.members import bytes_taken, rows_searched, share_out, spills_of
 from matching.ordering import Ordering
 from matching.spill import SpillStats
 from matching.types import arrow_schema
-from query.errors import DataError
+from query.errors import DataError, QueryError
 from query.plan.expression import Column
 from query.plan.plan import FactorPlan, Order, Plan, QueryPlan, RowsOf
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE
@@ -224,11 +224,16 @@ class _Joined:
     def tables(self, found: Sequence[Matches], watermark_us: int | None) -> Iterator[dict[str, pa.Table]]:
         """Yields the rows that new matches and the progress of the streams complete, as tables of the SQL above. The
         watermark is that of the pattern's input."""
-        if found:
+        failed: QueryError | None = None
+        try:
             self.driver.take(found)
+        except QueryError as error:
+            failed = error
         for answer in self._asking.settle(self._histories, watermark_us, watermark_us == END_US, None):
             if len(answer):
                 yield self._outer.tables(self._i, answer)
+        if failed is not None:
+            raise failed
 
 
 class _Pattern:

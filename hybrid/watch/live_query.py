@@ -30,6 +30,7 @@ from hybrid.watch.waits import endless_of
 from matching.batch import EventBatch, Matches
 from matching.feed import Member, Unread
 from matching.spill import SpillStats
+from query.errors import QueryError
 from query.language import ast
 from query.plan.plan import FactorPlan, QueryPlan
 from query.schema import Schema
@@ -235,8 +236,12 @@ class LiveQuery:
         if self.driver is None:
             self.alerts.add(found)
         else:
-            self.driver.take(found)
             self.alerts.count(count_matches(found))
+            try:
+                self.driver.take(found)
+            except QueryError:
+                self._answer_all()
+                raise
 
     def _answer(self) -> None:
         """Answers matches whose history is complete."""

@@ -235,7 +235,8 @@ def test_a_state_from_before_a_failure_can_be_restored_behind_it() -> None:
     before, engine = matcher.snapshot(), matcher.engine.tag
     with pytest.raises(DataError):
         matcher.push(rows_of([0, 2**40]))
-    assert matcher.engine.tag != engine and matcher.fits(before)
+    assert matcher.engine.tag != engine
+    assert matcher.fits(before)
     matcher.restore(before)
     assert matcher.engine.tag == engine
     assert [m[2] for m in all_of(matcher, rows_of([0, 0]), 2)] == [(("A", 0), ("B", 1))]

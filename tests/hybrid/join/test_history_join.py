@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hybrid
 from archive.reader import RangeRequest
 from archive.snapshot import HistorySnapshot
-from hybrid.join.driver import ranges
+from hybrid.join.bounds import ranges_of
 from hybrid.join.strategies import NAMES
 from query.language.parse import parse
 from query.plan.bind import bind
@@ -377,11 +377,11 @@ def test_bounds_are_what_duckdb_makes_of_them(bound: str, short: bool) -> None:
     })  # fmt: skip
     if "DATE" in bound or "- INTERVAL 1 DAY *" in bound or "pl.u" in bound or "MONTH" in bound:
         live = live.slice(0, 3)  # no infinity, of which DuckDB makes an error there
-    found = ranges(history, factor.alias_sql, live)
-    slow = ranges(replace(history, low_shift=None, high_shift=None), factor.alias_sql, live)
+    found = ranges_of(history, factor.alias_sql, live)
+    slow = ranges_of(replace(history, low_shift=None, high_shift=None), factor.alias_sql, live)
     assert found.low_us.tolist() == slow.low_us.tolist()
     assert found.last_us.tolist() == slow.last_us.tolist()
-    fast = ranges(history, factor.alias_sql, live.slice(0, 3))
+    fast = ranges_of(history, factor.alias_sql, live.slice(0, 3))
     assert fast.low_us.tolist() == slow.low_us.tolist()[:3]
     assert fast.last_us.tolist() == slow.last_us.tolist()[:3]
 

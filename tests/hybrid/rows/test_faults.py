@@ -95,3 +95,30 @@ error[HQ100]: Could not convert string 'a' to INT32
    2 | WHERE s = 7
      |       ^
 hint: s is text: compare it with a text, or write TRY_CAST(s AS ...)"""
+
+
+@pytest.mark.parametrize(("low", "on", "code", "shown"), [
+    ("pl.a", "CAST('x' || pl.v AS INTEGER) = h.v", "HQ300", "CAST('x' || pl.v AS INTEGER) = h.v"),
+    ("pl.a - CAST('x' || pl.v AS INTEGER) * INTERVAL 1 DAY", "true", "HQ301",
+     "pl.a - CAST('x' || pl.v AS INTEGER) * INTERVAL 1 DAY TO pl.a + INTERVAL 1 DAY"),
+])  # fmt: skip
+def test_a_join_that_cannot_be_computed_shows_its_place(low: str, on: str, code: str, shown: str) -> None:
+    # Before: the text of ON or of the two bounds alone, as if it were line 1 of the query.
+    text = f"""
+SELECT pl.v FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS a, A.v AS v PATTERN (A) DEFINE A AS v = 1) AS pl
+JOIN HISTORY OF h FROM {low} TO pl.a + INTERVAL 1 DAY AS h ON {on}"""
+    with pytest.raises(hybrid.QueryError) as raised:
+        hybrid.sql(text, t=T, h=T)
+    live = hybrid.connect()
+    for name in "th":
+        live.create_stream(name, {"ts": "TIMESTAMP", "s": "VARCHAR", "n": "VARCHAR", "v": "BIGINT"}, time="ts")
+    alerts = live.watch(text)
+    for name in "ht":
+        live.push(name, T)
+        live.advance(name, None)
+    with pytest.raises(hybrid.QueryError) as fetched:
+        alerts.fetch()
+    live.close()
+    for error in (raised.value, fetched.value):
+        (fault,) = error.diagnostics
+        assert (fault.code, error.text[fault.span.start : fault.span.end]) == (code, shown)
