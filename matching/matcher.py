@@ -5,7 +5,7 @@ Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,8 @@ from matching.measures import Measures
 from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
-from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, first_failure, length
-from matching.rows import KEYS_MIN, Rows
+from matching.row_tests import NO_ROWS, NOTHING, Looked, Met, RowTests, first_failure, length
+from matching.rows import KEYS_MIN, Attempt, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.store import RowStore
@@ -227,6 +227,7 @@ class KernelMatcher:
         self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach, keeps)
         self.floor = self.serial = 0
         self._looked: Looked | None = None  # between `wants` and `take`
+        self.known: Sequence[np.ndarray] | None = None  # see `know`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
         #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
         self._untaken: Int64Array = NO_ROWS
@@ -273,15 +274,34 @@ class KernelMatcher:
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
-    def met(self, batches: Iterable[EventBatch]) -> Iterator[np.ndarray] | None:
-        """Returns, for each batch, which rows meet a condition, or have one that cannot be computed, bool (n,); the
-        others change no match of the whole. None if they might."""
+    def met(self, batches: Iterable[EventBatch]) -> Iterator[Met] | None:
+        """Returns, for each batch, which rows meet a condition, or have one that cannot be computed; the others change
+        no match of the whole. None if they might."""
         reads = self.needs.linked or self.program.reach.after
         if reads or not only_met_decide(self.program) or any(map(is_volatile, self._tests.local)):
             return None
         needs, values = self.needs, RowValues(self._tests.local, self.codes, self.plan.settings)
         store = RowStore(needs.numeric, needs.other, needs.schema, False)
         return (self._tests.met(store, values, batch) for batch in batches)
+
+    def know(self, local: Sequence[np.ndarray] | None) -> None:
+        """Takes which of the conditions on single rows all rows meet, by their offsets, as `met` has found: no batch
+        need have the columns that only these read. To be called before the first row. None: does nothing."""
+        if local is None or len(self.values.expressions) > len(local):  # the engine reads values of rows, too
+            return
+        self.known, needs = local, self.needs
+        read = columns_read(self.measures.needs())
+        schema = pa.schema([field for field in needs.schema if field.name in read])
+        numeric = {name: floating for name, floating in needs.numeric.items() if name in read}
+        other = tuple(name for name in needs.other if name in read)
+        self.needs = replace(needs, numeric=numeric, other=other, schema=schema)
+        self.rows.remove(self)
+        self.rows.add(self)
+
+    @property
+    def reads(self) -> set[str]:
+        """Returns the columns of rows that it reads."""
+        return {*self.needs.schema.names, *(c.name for c in self.rows.partition_by)}
 
     def go_on_by(self, chosen: EnginePlan) -> Engine:
         """Switches to a new engine for the same program, without state. Returns the engine before."""
@@ -416,8 +436,14 @@ class KernelMatcher:
         block = self.rows.block
         self._looked = None
         if length(block):
-            self._looked = self._tests.look(self.store, block, self.rows.attempt(self), len(self.keys))
+            attempt = self.rows.attempt(self) if self.known is None else self._of_known(self.known)
+            self._looked = self._tests.look(self.store, block, attempt, len(self.keys))
         return NO_ROWS if self._looked is None else self._looked.wanted
+
+    def _of_known(self, local: Sequence[np.ndarray]) -> Attempt:
+        """Returns the values of the conditions for the block, which have been computed before."""
+        offset = self.store.offset[self.rows.block]
+        return [(met[offset], None) for met in local], [None] * len(local)
 
     def take(self, retained: Int64Array | None) -> None:
         """Takes the needed rows of the block; raises the errors of `push`. retained: the indices of the rows that are

@@ -45,6 +45,14 @@ class Looked(NamedTuple):
         return Looked([met[:count] for met in self.tests], features, None, None)
 
 
+class Met(NamedTuple):
+    """Rows that conditions were tested on. some: which meet one, or have one that cannot be computed; local: which meet
+    each of RowTests.local, None if one cannot be computed."""
+
+    some: np.ndarray
+    local: list[np.ndarray] | None
+
+
 #: No row of a block is wanted.
 NOTHING = Looked([], [], None, NO_ROWS)
 
@@ -145,13 +153,15 @@ class RowTests:
         of_wanted = [None if failed is None else failed[wanted] for failed in failing] if fails else None
         return Looked([met[wanted] for met in tests], features, of_wanted, wanted)
 
-    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> np.ndarray:
-        """Returns which rows meet a condition, or have one that cannot be computed, bool (n,). store: empty, of rows
-        that do not know their neighbours; values: of `local`."""
+    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> Met:
+        """Looks which rows meet a condition, or have one that cannot be computed. store: empty, of rows that do not
+        know their neighbours; values: of `local`."""
         store.show(batch, np.zeros(len(batch), np.int64))
         found, failing = values.attempt(store, slice(0, len(batch)))
-        met = [truth(found[at]) if at >= 0 else np.ones(len(batch), np.bool_) for at, *_ in self._tests]
-        return _any([*met, *(failed for failed in failing if failed is not None)])
+        local = [truth(value) for value in found]
+        met = [local[at] if at >= 0 else np.ones(len(batch), np.bool_) for at, *_ in self._tests]
+        bad = [failed for failed in failing if failed is not None]
+        return Met(_any([*met, *bad]), None if bad else local)
 
     def _wanted(
         self, store: RowStore, positions: Int64Array | slice, tests: list[np.ndarray], partitions: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from hybrid.rows.inputs import (
     keys_of,
     one_batch,
     some_columns,
+    some_rows,
     stands_in_order,
     taken,
     times_us,
@@ -35,8 +37,16 @@ ROWS_MIN = 1 << 17
 #: What counts are the different keys of the first rows.
 KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
 
-#: Returns the rows of a table that may change matches, ascending; None: all may.
-Met = Callable[[pa.Table], np.ndarray | None]
+
+class Kept(NamedTuple):
+    """The rows of a table that may change matches, ascending, and the columns that a matcher reads of them."""
+
+    rows: np.ndarray
+    columns: Collection[str]
+
+
+#: Returns those rows of a table; None: all may change matches.
+Met = Callable[[pa.Table], Kept | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +76,9 @@ class ByKey:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
         if met is not None and (kept := met(table)) is not None:
-            places = np.searchsorted(kept, begins)
-            begins = places[np.diff(places, append=len(kept)) > 0]
-            table, ts_us = taken(table, kept), ts_us[kept]
+            first = _firsts(begins, kept.rows, table.num_rows)
+            begins = np.flatnonzero(first)
+            table, ts_us = some_rows(some_columns(table, kept.columns), kept.rows), ts_us[kept.rows]
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
         if interval_us is not None:  # only WITHIN reads times
@@ -82,7 +92,7 @@ class ByKey:
         """Returns the rows of an input partition by partition, in the order in which partitions appear; None unless
         there are many partitions."""
         names = list(dict.fromkeys(c.name for c in plan.partition_by))
-        rows = ordered.table.num_rows
+        rows = len(ordered.ts_us)
         if rows < ROWS_MIN or not names or plan.selection is Selection.STRICT:
             return None
         first = ordered.table.select(names).slice(0, FIRST_ROWS)
@@ -191,6 +201,15 @@ def dates(matcher: Matcher) -> bool:
     return isinstance(matcher, KernelMatcher) and matcher.dates
 
 
+def knowing(new: Matcher, old: Matcher) -> Matcher:
+    """Returns a new matcher, which knows what conditions the rows meet if the old one of the same plan does."""
+    from matching.matcher import KernelMatcher
+
+    if isinstance(new, KernelMatcher) and isinstance(old, KernelMatcher):
+        new.know(old.known)
+    return new
+
+
 def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], waits: bool) -> list[Matches] | None:
     """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
     the total order: by the row that decided them, then those that the end decided; in no order if each `waits`. None if
@@ -247,6 +266,15 @@ def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     if 2 * len(first) > table.num_rows or keys.group_by(names).aggregate([]).num_rows < len(first):
         return None  # a partition continues after another one
     return first
+
+
+def _firsts(begins: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Returns which of some rows of a table, ascending, are the first ones of their partition among these, bool (n,).
+    begins: the first row of each partition; count: of the table's rows."""
+    marked = np.zeros(count, np.int32)
+    marked[begins] = 1
+    partition = np.cumsum(marked, out=marked)[rows]
+    return np.diff(partition, prepend=0) > 0
 
 
 def _plain(type: pa.DataType) -> bool:

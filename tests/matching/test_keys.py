@@ -122,10 +122,12 @@ def test_numbers_that_lie_near_each_other_or_do_not(data: st.DataObject) -> None
 def test_near_numbers_are_looked_up_by_value() -> None:
     numbers, values = Numbers(), np.arange(1 << 17, dtype=np.int64)
     numbers.encode(values)
-    assert len(numbers._known) and not len(numbers._slots)
+    assert len(numbers._known)
+    assert not len(numbers._slots)
     assert numbers.nbytes < 32 * len(values)
     numbers.encode(values << 40)
-    assert len(numbers._slots) and not len(numbers._known)
+    assert len(numbers._slots)
+    assert not len(numbers._known)
 
 
 FORGETFUL = [
