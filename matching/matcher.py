@@ -280,7 +280,8 @@ class KernelMatcher:
         reads = self.needs.linked or self.program.reach.after
         if reads or not only_met_decide(self.program) or any(map(is_volatile, self._tests.local)):
             return None
-        needs, values = self.needs, RowValues(self._tests.local, self.codes, self.plan.settings)
+        local = self._tests.local
+        needs, values = self.needs.of(columns_read(local)), RowValues(local, self.codes, self.plan.settings)
         store = RowStore(needs.numeric, needs.other, needs.schema, False)
         return (self._tests.met(store, values, batch) for batch in batches)
 
@@ -289,12 +290,7 @@ class KernelMatcher:
         need have the columns that only these read. To be called before the first row. None: does nothing."""
         if local is None or len(self.values.expressions) > len(local):  # the engine reads values of rows, too
             return
-        self.known, needs = local, self.needs
-        read = columns_read(self.measures.needs())
-        schema = pa.schema([field for field in needs.schema if field.name in read])
-        numeric = {name: floating for name, floating in needs.numeric.items() if name in read}
-        other = tuple(name for name in needs.other if name in read)
-        self.needs = replace(needs, numeric=numeric, other=other, schema=schema)
+        self.known, self.needs = local, self.needs.of(columns_read(self.measures.needs()))
         self.rows.remove(self)
         self.rows.add(self)
 

@@ -37,6 +37,8 @@ BATCH_ROWS = 65_536
 SORTED_MAX = 1 << 21
 #: Most rows that are brought into another order in one call of Arrow.
 TAKEN_ROWS = 1 << 19
+#: The first rows, which mostly show that a table is in no order.
+FIRST_ROWS = 1 << 16
 #: Returns what raises our error for one of DuckDB or Arrow.
 Faults = Callable[[], AbstractContextManager[None]]
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
@@ -413,6 +415,8 @@ def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
     """Returns the i, ascending, for which rows i and i + 1 are equal in all keys. None if some row precedes a smaller
     one, or if only a sort could decide it. among: compares only these pairs."""
+    if among is None and table.num_rows > 2 * FIRST_ROWS and _ties(table.slice(0, FIRST_ROWS), keys) is None:
+        return None
     pairs = among
     for key in keys:
         column = table.column(key.column)
@@ -570,7 +574,7 @@ def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def some_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Returns these rows of a table, ascending, chunk by chunk: nothing is put together."""
+    """Returns these rows of a table, ascending, chunk by chunk: what is put together are these rows only."""
     columns = []
     for column in table.columns:
         chunks = [chunk.slice(at, TAKEN_ROWS) for chunk in column.chunks for at in range(0, len(chunk), TAKEN_ROWS)]
@@ -578,7 +582,7 @@ def some_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
         cuts = np.searchsorted(rows, begins)
         of_chunks = zip(chunks, begins, cuts, cuts[1:])
         parts = [chunk.take(pa.array(rows[low:high] - begin)) for chunk, begin, low, high in of_chunks]
-        columns.append(pa.chunked_array(parts, column.type))
+        columns.append(pa.chunked_array(parts, column.type).combine_chunks() if parts else column)
     return pa.table(columns, schema=table.schema)
 
 

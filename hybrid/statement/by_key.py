@@ -13,6 +13,7 @@ from archive.reader import RangeRequest
 from hybrid.join.candidates import one_clock
 from hybrid.rows.inputs import (
     BATCH_ROWS,
+    FIRST_ROWS,
     Key,
     OrderedInput,
     compare_neighbours,
@@ -35,7 +36,7 @@ from query.plan.plan import Order, Plan
 ROWS_MIN = 1 << 17
 #: Of many keys, rows are brought together before they are matched: a matcher of so many misses the cache at each row.
 #: What counts are the different keys of the first rows.
-KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
+KEYS_MANY = 1 << 12
 
 
 class Kept(NamedTuple):
@@ -244,6 +245,14 @@ def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     names = list(dict.fromkeys(c.name for c in plan.partition_by))
     if not all(_plain(table.schema.field(name).type) for name in names):
         return None
+    if table.num_rows > 2 * FIRST_ROWS and _of_blocks(table.slice(0, FIRST_ROWS), plan, names, FIRST_ROWS) is None:
+        return None
+    return _of_blocks(table, plan, names, table.num_rows // 2)
+
+
+def _of_blocks(table: pa.Table, plan: Plan, names: list[str], most: int) -> np.ndarray | None:
+    """Does what `_begins` does. names: of the columns of PARTITION BY; most: of so many keys in no order it looks
+    whether one comes again."""
     begins = np.zeros(table.num_rows, np.bool_)
     begins[0] = True
     for name in names:
@@ -263,7 +272,7 @@ def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     keys = table.select(names).take(pa.array(first)) if len(first) < table.num_rows else table.select(names)
     if stands_in_order(keys, tuple(Order(c) for c in plan.partition_by)):
         return first  # neighbours differ, so no key comes again
-    if 2 * len(first) > table.num_rows or keys.group_by(names).aggregate([]).num_rows < len(first):
+    if len(first) > most or keys.group_by(names).aggregate([]).num_rows < len(first):
         return None  # a partition continues after another one
     return first
 
