@@ -39,6 +39,7 @@ from matching.engines.engine import (
     spillable,
     windowed,
 )
+from matching.engines.run_awaited import RunAwaited
 from matching.features import Codes, RowValues, columns_read, is_volatile, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
@@ -293,6 +294,18 @@ class KernelMatcher:
         self.known, self.needs = local, self.needs.of(columns_read(self.measures.needs()))
         self.rows.remove(self)
         self.rows.add(self)
+
+    def stay(self, partition: Int64Array, ts_us: Int64Array, offset: Int64Array | None) -> np.ndarray | None:
+        """Returns which rows of a whole input, in the total order, are matches of themselves, bool (n,): no other row
+        changes them, so they may be pushed in parts, each as an input of its own. None unless all matches are single
+        rows without numbers, and it knows what conditions the rows meet (see `know`). offset: of the rows; None: 0, 1,
+        2, ..."""
+        numbered = any(isinstance(e, MatchNumber) for m in self.plan.measures for e in walk(m.expression))
+        if self.known is None or numbered or not isinstance(self.engine, RunAwaited):
+            return None
+        count = len(partition)
+        met = self.known if offset is None else [test[offset] for test in self.known]
+        return self.engine.stay(partition, ts_us, self._tests.mask(count, self._tests.of_local(met, count)))
 
     @property
     def reads(self) -> set[str]:

@@ -3,6 +3,7 @@ computed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -159,9 +160,13 @@ class RowTests:
         store.show(batch, np.zeros(len(batch), np.int64))
         found, failing = values.attempt(store, slice(0, len(batch)))
         local = [truth(value) for value in found]
-        met = [local[at] if at >= 0 else np.ones(len(batch), np.bool_) for at, *_ in self._tests]
         bad = [failed for failed in failing if failed is not None]
-        return Met(_any([*met, *bad]), None if bad else local)
+        return Met(_any([*self.of_local(local, len(batch)), *bad]), None if bad else local)
+
+    def of_local(self, local: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+        """Returns, for each kind of condition, which of `count` rows meet it. local: which meet each of `local`; no
+        condition reads whether a row is the first or last one."""
+        return [local[at] if at >= 0 else np.ones(count, np.bool_) for at, *_ in self._tests]
 
     def _wanted(
         self, store: RowStore, positions: Int64Array | slice, tests: list[np.ndarray], partitions: int

@@ -239,6 +239,35 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], wa
     return [replace(found[0], rows=rows), *at_end]
 
 
+def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Matches] | None:
+    """Returns the bare matches of an input, in its order, if each is a row of itself: rows of a partition are not
+    brought together, and nothing is kept of them. None if rows may change the matches of others, or if the matcher does
+    not know what conditions they meet."""
+    from matching.keys import numbered  # loads numba, as the matcher has
+    from matching.matcher import KernelMatcher
+
+    columns = [ordered.table.column(name) for name in dict.fromkeys(c.name for c in plan.partition_by)]
+    if not isinstance(matcher, KernelMatcher) or matcher.known is None or not columns:
+        return None
+    if not all(_plain(column.type) for column in columns):
+        return None
+    order, ts_us, keys = ordered.order, ordered.ts_us, [column.combine_chunks() for column in columns]
+    partition = numbered(keys, len(ts_us)).astype(np.int64, copy=False)
+    stays = matcher.stay(partition if order is None else partition[order], ts_us, order)
+    if stays is None or not matcher.take_runs():
+        return None
+    seq = np.flatnonzero(stays)
+    table = some_columns(ordered.table, plan.columns)
+    table, offset = (some_rows(table, seq), seq) if order is None else (taken(table, order[seq]), order[seq])
+    alone = ByKey(table, ts_us[seq], ts_us[seq], np.arange(len(seq)), offset, seq)
+    found: list[Matches] = []
+    for batches in alone.blocks(plan.columns):
+        found += pushed(matcher, batches)
+        found += advanced(matcher, None)
+        matcher.restart()
+    return found
+
+
 def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     """Returns the first row of each partition. None unless the table is stored partition by partition, each in the
     order of ORDER BY, or if that cannot be checked cheaply."""

@@ -24,7 +24,7 @@ from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, Result, evidence_table, series
-from hybrid.statement.by_key import ByKey, dates, knowing, run_by_key, run_gathered
+from hybrid.statement.by_key import ByKey, dates, knowing, run_alone, run_by_key, run_gathered
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
@@ -298,6 +298,8 @@ def found_in(
         if found is not None:
             return found
         matcher = knowing(make(plan), matcher)
+    elif (found := run_alone(matcher, rows, plan)) is not None:
+        return found
     return list(run(matcher, batches))
 
 
