@@ -55,15 +55,15 @@ class ByKey:
     """A bounded input stored partition by partition, each in the total order.
 
     ts_us: times of its rows, zeros without a time column. clock_us: times for the matcher, shifted per partition so
-    that they never decrease. begins: the first row of each partition. offset, seq: of its rows; None if both are their
-    positions in the table."""
+    that they never decrease. begins: the first row of each partition. seq: of its rows, None if it is their position in
+    the table; order: their offsets by seq, None if both are the same."""
 
     table: pa.Table
     ts_us: np.ndarray
     clock_us: np.ndarray
     begins: np.ndarray
-    offset: np.ndarray | None = None
     seq: np.ndarray | None = None
+    order: np.ndarray | None = None
 
     @staticmethod
     def of(name: str, table: pa.Table, plan: Plan, time: str | None, met: Met | None = None) -> ByKey | None:
@@ -113,10 +113,9 @@ class ByKey:
         begins = np.cumsum(counts) - counts
         seq = by_number(ids, begins)
         del ids, counts
-        offset = seq if order is None else order[seq]
-        table = taken(some_columns(ordered.table, plan.columns), offset)
+        table = taken(some_columns(ordered.table, plan.columns), seq if order is None else order[seq])
         ts_us = ordered.ts_us[seq]
-        return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
+        return ByKey(table, ts_us, ts_us, begins, seq, order)  # a matcher that restarts compares no times of two keys
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
         """Yields batches of at most BATCH_ROWS rows, zero copy."""
@@ -138,9 +137,8 @@ class ByKey:
         """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy."""
         for batch in table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
             end = start + batch.num_rows
-            at = np.arange(start, end, dtype=np.int64)
-            offset = at if self.offset is None else self.offset[start:end]
-            seq = at if self.seq is None else self.seq[start:end]
+            seq = np.arange(start, end, dtype=np.int64) if self.seq is None else self.seq[start:end]
+            offset = seq if self.order is None else self.order[seq]
             if end > start:
                 yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), offset, seq)
             start = end
@@ -211,10 +209,10 @@ def knowing(new: Matcher, old: Matcher) -> Matcher:
     return new
 
 
-def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], waits: bool) -> list[Matches] | None:
-    """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
-    the total order: by the row that decided them, then those that the end decided; in no order if each `waits`. None if
-    a condition could not be computed: which one comes first, the total order says."""
+def run_gathered(matcher: Matcher, blocks: Iterator[Iterator[EventBatch]], waits: bool) -> list[Matches] | None:
+    """Returns the bare matches of blocks of rows that were gathered key by key, in the order in which they come out of
+    rows in the total order: by the row that decided them, then those that the end decided; in no order if each `waits`.
+    None if a condition could not be computed: which one comes first, the total order says."""
     from matching.matcher import KernelMatcher
 
     found: list[Matches] = []
@@ -223,7 +221,7 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], wa
     runs = matcher.take_runs()
     assert runs, "a new matcher"
     try:
-        for batches in gathered.blocks(columns):
+        for batches in blocks:
             found += pushed(matcher, batches)
             at_end += advanced(matcher, None)
             matcher.restart()
@@ -258,8 +256,8 @@ def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Match
         return None
     seq = np.flatnonzero(stays)
     table = some_columns(ordered.table, plan.columns)
-    table, offset = (some_rows(table, seq), seq) if order is None else (taken(table, order[seq]), order[seq])
-    alone = ByKey(table, ts_us[seq], ts_us[seq], np.arange(len(seq)), offset, seq)
+    table = some_rows(table, seq) if order is None else taken(table, order[seq])
+    alone = ByKey(table, ts_us[seq], ts_us[seq], np.arange(len(seq)), seq, order)
     found: list[Matches] = []
     for batches in alone.blocks(plan.columns):
         found += pushed(matcher, batches)

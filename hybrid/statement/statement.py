@@ -294,7 +294,9 @@ def found_in(
     make: makes another matcher of the plan."""
     gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
     if gathered is not None:
-        found = run_gathered(matcher, gathered, plan.columns, waits(plan))
+        blocks = gathered.blocks(plan.columns)
+        del gathered  # its rows go with its blocks
+        found = run_gathered(matcher, blocks, waits(plan))
         if found is not None:
             return found
         matcher = knowing(make(plan), matcher)
