@@ -1,4 +1,6 @@
-"""Partition keys as dense ids, in order of first appearance; ids of forgotten keys are reused."""
+"""Partition keys as dense ids, in order of first appearance; ids of forgotten keys are reused.
+
+Long: the tables of each kind of value hand out codes alike, and keys are made of these."""
 
 from __future__ import annotations
 

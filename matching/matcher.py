@@ -48,7 +48,7 @@ from matching.measures import Measures
 from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
-from matching.row_tests import NO_ROWS, NOTHING, Looked, Met, RowTests, first_failure, length
+from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, Tested, first_failure, length
 from matching.rows import KEYS_MIN, Attempt, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
@@ -275,7 +275,7 @@ class KernelMatcher:
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
-    def met(self, batches: Iterable[EventBatch]) -> Iterator[Met] | None:
+    def met(self, batches: Iterable[EventBatch]) -> Iterator[Tested] | None:
         """Returns, for each batch, which rows meet a condition, or have one that cannot be computed; the others change
         no match of the whole. None if they might."""
         reads = self.needs.linked or self.program.reach.after

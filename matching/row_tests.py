@@ -46,7 +46,7 @@ class Looked(NamedTuple):
         return Looked([met[:count] for met in self.tests], features, None, None)
 
 
-class Met(NamedTuple):
+class Tested(NamedTuple):
     """Rows that conditions were tested on. some: which meet one, or have one that cannot be computed; local: which meet
     each of RowTests.local, None if one cannot be computed."""
 
@@ -154,14 +154,14 @@ class RowTests:
         of_wanted = [None if failed is None else failed[wanted] for failed in failing] if fails else None
         return Looked([met[wanted] for met in tests], features, of_wanted, wanted)
 
-    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> Met:
+    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> Tested:
         """Looks which rows meet a condition, or have one that cannot be computed. store: empty, of rows that do not
         know their neighbours; values: of `local`."""
         store.show(batch, np.zeros(len(batch), np.int64))
         found, failing = values.attempt(store, slice(0, len(batch)))
         local = [truth(value) for value in found]
         bad = [failed for failed in failing if failed is not None]
-        return Met(_any([*self.of_local(local, len(batch)), *bad]), None if bad else local)
+        return Tested(_any([*self.of_local(local, len(batch)), *bad]), None if bad else local)
 
     def of_local(self, local: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
         """Returns, for each kind of condition, which of `count` rows meet it. local: which meet each of `local`; no

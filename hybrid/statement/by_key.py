@@ -20,11 +20,10 @@ from hybrid.rows.inputs import (
     keys_of,
     one_batch,
     some_columns,
-    some_rows,
     stands_in_order,
-    taken,
     times_us,
 )
+from hybrid.rows.taking import some_rows, taken
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed, run
 from matching.ordering import sorting_order
@@ -39,7 +38,7 @@ ROWS_MIN = 1 << 17
 KEYS_MANY = 1 << 12
 
 
-class Kept(NamedTuple):
+class RowsMet(NamedTuple):
     """The rows of a table that may change matches, ascending, and the columns that a matcher reads of them."""
 
     rows: np.ndarray
@@ -47,7 +46,7 @@ class Kept(NamedTuple):
 
 
 #: Returns those rows of a table; None: all may change matches.
-Met = Callable[[pa.Table], Kept | None]
+Met = Callable[[pa.Table], RowsMet | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +243,14 @@ def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Match
     from matching.keys import numbered  # loads numba, as the matcher has
     from matching.matcher import KernelMatcher
 
-    columns = [ordered.table.column(name) for name in dict.fromkeys(c.name for c in plan.partition_by)]
-    if not isinstance(matcher, KernelMatcher) or matcher.known is None or not columns:
+    names = list(dict.fromkeys(c.name for c in plan.partition_by))
+    if not isinstance(matcher, KernelMatcher) or matcher.known is None or not names:
         return None
-    if not all(_plain(column.type) for column in columns):
+    keys = ordered.table.select(names).combine_chunks().columns
+    if not all(_plain(column.type) and column.num_chunks == 1 for column in keys):  # several: of more than 2 GB
         return None
-    order, ts_us, keys = ordered.order, ordered.ts_us, [column.combine_chunks() for column in columns]
-    partition = numbered(keys, len(ts_us)).astype(np.int64, copy=False)
+    order, ts_us = ordered.order, ordered.ts_us
+    partition = numbered([column.chunk(0) for column in keys], len(ts_us)).astype(np.int64, copy=False)
     stays = matcher.stay(partition if order is None else partition[order], ts_us, order)
     if stays is None or not matcher.take_runs():
         return None

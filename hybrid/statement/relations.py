@@ -32,7 +32,6 @@ from hybrid.rows.inputs import (
     named_table,
     plain_type,
     some_columns,
-    some_rows,
     table_of,
     tables_of,
     time_of,
@@ -51,6 +50,7 @@ from hybrid.rows.session import (
     texts_of,
     unregister,
 )
+from hybrid.rows.taking import some_rows
 from hybrid.statement.by_key import ByKey, Met
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark

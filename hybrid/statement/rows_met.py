@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import BATCH_ROWS, OrderedInput, some_columns
-from hybrid.statement.by_key import ByKey, Kept
+from hybrid.statement.by_key import ByKey, RowsMet
 from matching.batch import Matcher, Matches
 from matching.ordering import sorting_order
 from matching.program.refused import negated_ends
@@ -24,7 +24,7 @@ from query.stopping import heed
 ROWS_MIN = 1 << 17
 
 
-def rows_met(matcher: Matcher, table: pa.Table) -> Kept | None:
+def rows_met(matcher: Matcher, table: pa.Table) -> RowsMet | None:
     """Returns the rows of a table that may change the matches of its matcher, which then knows what conditions they
     meet: their offsets are to be 0, 1, 2, ... None: too many may, or any."""
     from matching.matcher import KernelMatcher  # loads numba, as the matcher has
@@ -51,7 +51,7 @@ def rows_met(matcher: Matcher, table: pa.Table) -> Kept | None:
         return None
     if tests is not None:
         matcher.know([np.concatenate(of_one) for of_one in zip(*tests)])
-    return Kept(rows, matcher.reads)
+    return RowsMet(rows, matcher.reads)
 
 
 def waits(plan: Plan) -> bool:

@@ -70,7 +70,7 @@ def test_the_rows_of_the_reference_in_its_order(order: str, many: bool, monkeypa
     monkeypatch.setattr(inputs.OrderedInput.batches, "__defaults__", (None, 50))
     used: list[bool] = []
 
-    def noted(matcher: object, rows: pa.Table) -> by_key.Kept | None:
+    def noted(matcher: object, rows: pa.Table) -> by_key.RowsMet | None:
         found = kept(matcher, rows)  # type: ignore[arg-type]
         used.append(found is not None)
         return found
