@@ -289,8 +289,8 @@ class KernelMatcher:
     def know(self, local: Sequence[np.ndarray] | None) -> None:
         """Takes which of the conditions on single rows all rows meet, by their offsets, as `met` has found: no batch
         need have the columns that only these read. To be called before the first row. None: does nothing."""
-        if local is None or len(self.values.expressions) > len(local):  # the engine reads values of rows, too
-            return
+        if local is None or len(self.values.expressions) > len(local) or any(self.program.code):
+            return  # the engine reads other values of rows, or a condition on the match may fail, and they say why
         self.known, self.needs = local, self.needs.of(columns_read(self.measures.needs()))
         self.rows.remove(self)
         self.rows.add(self)

@@ -30,6 +30,7 @@ from matching.ordering import sorting_order
 from query.errors import DataError, QueryError
 from query.language.ast import Selection
 from query.plan.plan import Order, Plan
+from query.stopping import heed
 
 #: With fewer rows a sort is cheap, and matches are returned in the order in which they complete.
 ROWS_MIN = 1 << 17
@@ -255,6 +256,7 @@ def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Match
     if stays is None or not matcher.take_runs():
         return None
     seq = np.flatnonzero(stays)
+    heed(len(ts_us) - len(seq))
     table = some_columns(ordered.table, plan.columns)
     table = some_rows(table, seq) if order is None else taken(table, order[seq])
     alone = ByKey(table, ts_us[seq], ts_us[seq], np.arange(len(seq)), seq, order)

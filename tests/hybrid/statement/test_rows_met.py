@@ -172,6 +172,15 @@ def test_rows_that_others_read_or_a_random_condition_takes_are_all_kept(monkeypa
             assert rows_met.rows_met(statement.rows_matcher(plan), table(1, "time")) is None, other
 
 
+def test_a_condition_on_the_match_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reads the row, of which only the columns of conditions on single rows were known."""
+    monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
+    query = text("(A+ B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]).replace("FIRST(n)", "1")
+    query = query.replace("LAST(n)", "1").replace("A AS x = 1", "A AS x = 1 AND CAST(count(*) * 100 AS TINYINT) > 0")
+    with pytest.raises(hybrid.DataError, match="the condition of A cannot be computed at 1970-01-01"):
+        hybrid.sql(query, t=table(1, "shuffled"))
+
+
 @pytest.mark.parametrize("order", ["time", "shuffled"])
 def test_a_row_without_a_time_is_an_error_met_or_not(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
