@@ -1,4 +1,6 @@
-"""Partition keys as dense ids, in order of first appearance; ids of forgotten keys are reused."""
+"""Partition keys as dense ids, in order of first appearance; ids of forgotten keys are reused.
+
+Long: the tables of each kind of value hand out codes alike, and keys are made of these."""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 ALL_VALID: Bools = np.zeros(0, np.bool_)
 NO_CODES: Int64Array = np.zeros(0, np.int64)
-#: Whole numbers lie near each other if their range has at most so many for each row.
+#: Whole numbers lie near each other if their range has at most so many for each row, or for each slot of a hash table
+#: of them: a table by value then takes no more memory than that, a quarter of a slot for each number.
 NEAR = 4
 
 
@@ -74,47 +77,71 @@ class _Codes:
 
 
 class Numbers(_Codes):
-    """Whole numbers as codes. Cost: one hash lookup a row."""
+    """Whole numbers as codes. Those that lie near each other are looked up by their value; others cost one hash lookup
+    a row."""
 
     def __init__(self, numbers: Int64Array = NO_CODES, null: int = -1, free: Int64Array = NO_CODES) -> None:
         """numbers: by code."""
         super().__init__(len(numbers), null, free)
         self._numbers = numbers
-        self._rebuild()
+        self._rebuild(NO_CODES)
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, coming: Int64Array) -> None:
+        """Makes a table of the values in use with room for more. coming: values that will be encoded next."""
         capacity = self.capacity()
-        self._slots = np.zeros((capacity, 2), np.int64)
         self._numbers = grown(self._numbers[: len(self)], len(self) + capacity // 2 + 1)
         live = self.live()
         self.counters[HashCounters.LIVE] = len(live)
-        hashing.put_numbers(live, self._numbers, self._slots)
+        self._slots, self._known = np.zeros((0, 2), np.int64), np.zeros(0, np.int32)
+        room = _room_near([self._numbers[live], coming], NEAR * (capacity + len(coming)))
+        if room is not None:
+            self._low, self._known = room[0], np.zeros(room[1] - room[0] + 1, np.int32)
+            hashing.put_near(live, self._numbers, self._low, self._known)
+        else:
+            self._slots = np.zeros((capacity, 2), np.int64)
+            hashing.put_numbers(live, self._numbers, self._slots)
 
     def encode(self, values: Int64Array, valid: Bools = ALL_VALID) -> Int64Array:
         """Codes of the values; valid: bool (n,), empty if none is null."""
         given, codes = _constant(values), np.empty(len(values), np.int64)
         at = 0
         while True:
-            at = hashing.encode_numbers(
-                at, given, valid, self._slots, self._numbers, self._free, self.counters, codes
-            )
+            table = (self._numbers, self._free, self.counters, codes)
+            if len(self._known):
+                at = hashing.encode_near(at, given, valid, self._low, self._known, *table)
+            else:
+                at = hashing.encode_numbers(at, given, valid, self._slots, *table)
             if at == len(values):
                 return codes
-            self._rebuild()
+            self._rebuild(values[at:])
 
     def forget(self, codes: Int64Array) -> None:
         """Frees these codes. Cost: linear in the codes in use."""
         self.release(codes)
-        self._rebuild()
+        self._rebuild(NO_CODES)
 
     @property
     def nbytes(self) -> int:
-        return self._slots.nbytes + self._numbers.nbytes
+        return self._slots.nbytes + self._known.nbytes + self._numbers.nbytes
 
     @property
     def numbers(self) -> Int64Array:
         """Returns the number of every code; any for a free one, 0 for null."""
         return self._numbers[: len(self)]
+
+
+def _room_near(values: Sequence[Int64Array], most: int) -> tuple[int, int] | None:
+    """Returns the least and the largest number of a table of numbers by value: with room for half as many below and
+    above those that lie between these values. None if there would be more than `most`, or there are no values."""
+    some = [v for v in values if len(v)]
+    if not some:
+        return None
+    low, high = min(int(v.min()) for v in some), max(int(v.max()) for v in some)
+    more = (high - low) // 2 + 1
+    if high - low + 2 * more >= most:
+        return None
+    ends = np.iinfo(np.int64)
+    return max(low - more, ends.min), min(high + more, ends.max)
 
 
 class Texts(_Codes):

@@ -5,7 +5,7 @@ Long: KernelMatcher is a `Matcher` and a `Tenant`; most of its methods only call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from matching.engines.engine import (
     spillable,
     windowed,
 )
+from matching.engines.run_awaited import RunAwaited
 from matching.features import Codes, RowValues, columns_read, is_volatile, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
@@ -47,8 +48,8 @@ from matching.measures import Measures
 from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
-from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, first_failure, length
-from matching.rows import KEYS_MIN, Rows
+from matching.row_tests import NO_ROWS, NOTHING, Looked, RowTests, Tested, first_failure, length
+from matching.rows import KEYS_MIN, Attempt, Rows
 from matching.spill import Spill, SpillStats
 from matching.state import pack, read_array, saved_array, unpack, unpack_head
 from matching.store import RowStore
@@ -227,6 +228,7 @@ class KernelMatcher:
         self.needs = Needs(numeric, tuple(other), schema, linked, program.reach.before, behind, reach, keeps)
         self.floor = self.serial = 0
         self._looked: Looked | None = None  # between `wants` and `take`
+        self.known: Sequence[np.ndarray] | None = None  # see `know`
         self._held: Decode | None = None  # decided matches that wait for rows that NEXT in their measures reads
         #: of what has failed: the rows that were not taken, and matches with a measure that cannot be computed
         self._untaken: Int64Array = NO_ROWS
@@ -273,15 +275,42 @@ class KernelMatcher:
         #: of WITH UNMATCHED ROWS, if the engine does not settle rows itself
         self._unsettled = Unsettled() if program.extras.unmatched and not engine.settles else None
 
-    def met(self, batches: Iterable[EventBatch]) -> Iterator[np.ndarray] | None:
-        """Returns, for each batch, which rows meet a condition, or have one that cannot be computed, bool (n,); the
-        others change no match of the whole. None if they might."""
+    def met(self, batches: Iterable[EventBatch]) -> Iterator[Tested] | None:
+        """Returns, for each batch, which rows meet a condition, or have one that cannot be computed; the others change
+        no match of the whole. None if they might."""
         reads = self.needs.linked or self.program.reach.after
         if reads or not only_met_decide(self.program) or any(map(is_volatile, self._tests.local)):
             return None
-        needs, values = self.needs, RowValues(self._tests.local, self.codes, self.plan.settings)
+        local = self._tests.local
+        needs, values = self.needs.of(columns_read(local)), RowValues(local, self.codes, self.plan.settings)
         store = RowStore(needs.numeric, needs.other, needs.schema, False)
         return (self._tests.met(store, values, batch) for batch in batches)
+
+    def know(self, local: Sequence[np.ndarray] | None) -> None:
+        """Takes which of the conditions on single rows all rows meet, by their offsets, as `met` has found: no batch
+        need have the columns that only these read. To be called before the first row. None: does nothing."""
+        if local is None or len(self.values.expressions) > len(local) or any(self.program.code):
+            return  # the engine reads other values of rows, or a condition on the match may fail, and they say why
+        self.known, self.needs = local, self.needs.of(columns_read(self.measures.needs()))
+        self.rows.remove(self)
+        self.rows.add(self)
+
+    def stay(self, partition: Int64Array, ts_us: Int64Array, offset: Int64Array | None) -> np.ndarray | None:
+        """Returns which rows of a whole input, in the total order, are matches of themselves, bool (n,): no other row
+        changes them, so they may be pushed in parts, each as an input of its own. None unless all matches are single
+        rows without numbers, and it knows what conditions the rows meet (see `know`). offset: of the rows; None: 0, 1,
+        2, ..."""
+        numbered = any(isinstance(e, MatchNumber) for m in self.plan.measures for e in walk(m.expression))
+        if self.known is None or numbered or not isinstance(self.engine, RunAwaited):
+            return None
+        count = len(partition)
+        met = self.known if offset is None else [test[offset] for test in self.known]
+        return self.engine.stay(partition, ts_us, self._tests.mask(count, self._tests.of_local(met, count)))
+
+    @property
+    def reads(self) -> set[str]:
+        """Returns the columns of rows that it reads."""
+        return {*self.needs.schema.names, *(c.name for c in self.rows.partition_by)}
 
     def go_on_by(self, chosen: EnginePlan) -> Engine:
         """Switches to a new engine for the same program, without state. Returns the engine before."""
@@ -419,8 +448,14 @@ class KernelMatcher:
         block = self.rows.block
         self._looked = None
         if length(block):
-            self._looked = self._tests.look(self.store, block, self.rows.attempt(self), len(self.keys))
+            attempt = self.rows.attempt(self) if self.known is None else self._of_known(self.known)
+            self._looked = self._tests.look(self.store, block, attempt, len(self.keys))
         return NO_ROWS if self._looked is None else self._looked.wanted
+
+    def _of_known(self, local: Sequence[np.ndarray]) -> Attempt:
+        """Returns the values of the conditions for the block, which have been computed before."""
+        offset = self.store.offset[self.rows.block]
+        return [(met[offset], None) for met in local], [None] * len(local)
 
     def take(self, retained: Int64Array | None) -> None:
         """Takes the needed rows of the block; raises the errors of `push`. retained: the indices of the rows that are

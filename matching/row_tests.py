@@ -3,6 +3,7 @@ computed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,14 @@ class Looked(NamedTuple):
         """Returns them for the first rows, all of them wanted, none of which fails."""
         features = [(v[:count], None if ok is None else ok[:count]) for v, ok in self.features]
         return Looked([met[:count] for met in self.tests], features, None, None)
+
+
+class Tested(NamedTuple):
+    """Rows that conditions were tested on. some: which meet one, or have one that cannot be computed; local: which meet
+    each of RowTests.local, None if one cannot be computed."""
+
+    some: np.ndarray
+    local: list[np.ndarray] | None
 
 
 #: No row of a block is wanted.
@@ -145,13 +154,19 @@ class RowTests:
         of_wanted = [None if failed is None else failed[wanted] for failed in failing] if fails else None
         return Looked([met[wanted] for met in tests], features, of_wanted, wanted)
 
-    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> np.ndarray:
-        """Returns which rows meet a condition, or have one that cannot be computed, bool (n,). store: empty, of rows
-        that do not know their neighbours; values: of `local`."""
+    def met(self, store: RowStore, values: RowValues, batch: EventBatch) -> Tested:
+        """Looks which rows meet a condition, or have one that cannot be computed. store: empty, of rows that do not
+        know their neighbours; values: of `local`."""
         store.show(batch, np.zeros(len(batch), np.int64))
         found, failing = values.attempt(store, slice(0, len(batch)))
-        met = [truth(found[at]) if at >= 0 else np.ones(len(batch), np.bool_) for at, *_ in self._tests]
-        return _any([*met, *(failed for failed in failing if failed is not None)])
+        local = [truth(value) for value in found]
+        bad = [failed for failed in failing if failed is not None]
+        return Tested(_any([*self.of_local(local, len(batch)), *bad]), None if bad else local)
+
+    def of_local(self, local: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+        """Returns, for each kind of condition, which of `count` rows meet it. local: which meet each of `local`; no
+        condition reads whether a row is the first or last one."""
+        return [local[at] if at >= 0 else np.ones(count, np.bool_) for at, *_ in self._tests]
 
     def _wanted(
         self, store: RowStore, positions: Int64Array | slice, tests: list[np.ndarray], partitions: int

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence, Sized
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,12 @@ class Needs:
     behind: int
     reach: int
     keeps: bool = True
+
+    def of(self, columns: Collection[str]) -> Needs:
+        """Returns what of this lies in some columns."""
+        schema = pa.schema([field for field in self.schema if field.name in columns])
+        numeric = {name: floating for name, floating in self.numeric.items() if name in columns}
+        return replace(self, numeric=numeric, other=tuple(n for n in self.other if n in columns), schema=schema)
 
 
 class Tenant(Protocol):

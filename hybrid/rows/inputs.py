@@ -20,6 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
+from hybrid.rows.taking import taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -35,8 +36,8 @@ from query.stopping import heed
 BATCH_ROWS = 65_536
 #: Most archived events of overlapping files that are sorted in memory: a day of a busy stream that is stored by key.
 SORTED_MAX = 1 << 21
-#: Most rows that are brought into another order in one call of Arrow.
-TAKEN_ROWS = 1 << 19
+#: The first rows, which mostly show that a table is in no order.
+FIRST_ROWS = 1 << 16
 #: Returns what raises our error for one of DuckDB or Arrow.
 Faults = Callable[[], AbstractContextManager[None]]
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
@@ -413,6 +414,8 @@ def has_ties(table: pa.Table, order_by: tuple[Order, ...]) -> bool:
 def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = None) -> np.ndarray | None:
     """Returns the i, ascending, for which rows i and i + 1 are equal in all keys. None if some row precedes a smaller
     one, or if only a sort could decide it. among: compares only these pairs."""
+    if among is None and table.num_rows > 2 * FIRST_ROWS and _ties(table.slice(0, FIRST_ROWS), keys) is None:
+        return None
     pairs = among
     for key in keys:
         column = table.column(key.column)
@@ -555,22 +558,6 @@ class OrderedInput:
             wanted = pa.array(list(values), part.schema.field(column).type)
             mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
         return batch.take(np.flatnonzero(mask))
-
-
-def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Returns these rows of a table, TAKEN_ROWS of a column at a time: Ctrl-C waits for one call at most."""
-    if len(rows) <= TAKEN_ROWS:
-        return table.take(pa.array(rows))
-    parts = [pa.array(rows[start : start + TAKEN_ROWS]) for start in range(0, len(rows), TAKEN_ROWS)]
-    columns = []
-    for column in table.columns:
-        whole = column.combine_chunks() if column.num_chunks > 1 else column
-        columns.append(pa.chunked_array([chunk for part in parts for chunk in _chunks(whole.take(part))], column.type))
-    return pa.table(columns, schema=table.schema)
-
-
-def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
 
 
 def alike(one: pa.Table, other: pa.Table) -> bool:

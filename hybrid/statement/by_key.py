@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from archive.reader import RangeRequest
 from hybrid.join.candidates import one_clock
 from hybrid.rows.inputs import (
     BATCH_ROWS,
+    FIRST_ROWS,
     Key,
     OrderedInput,
     compare_neighbours,
@@ -19,24 +21,33 @@ from hybrid.rows.inputs import (
     one_batch,
     some_columns,
     stands_in_order,
-    taken,
     times_us,
 )
+from hybrid.rows.taking import some_rows, taken
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed, run
 from matching.ordering import sorting_order
 from query.errors import DataError, QueryError
 from query.language.ast import Selection
 from query.plan.plan import Order, Plan
+from query.stopping import heed
 
 #: With fewer rows a sort is cheap, and matches are returned in the order in which they complete.
 ROWS_MIN = 1 << 17
 #: Of many keys, rows are brought together before they are matched: a matcher of so many misses the cache at each row.
 #: What counts are the different keys of the first rows.
-KEYS_MANY, FIRST_ROWS = 1 << 12, 1 << 16
+KEYS_MANY = 1 << 12
 
-#: Returns the rows of a table that may change matches, ascending; None: all may.
-Met = Callable[[pa.Table], np.ndarray | None]
+
+class RowsMet(NamedTuple):
+    """The rows of a table that may change matches, ascending, and the columns that a matcher reads of them."""
+
+    rows: np.ndarray
+    columns: Collection[str]
+
+
+#: Returns those rows of a table; None: all may change matches.
+Met = Callable[[pa.Table], RowsMet | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +55,15 @@ class ByKey:
     """A bounded input stored partition by partition, each in the total order.
 
     ts_us: times of its rows, zeros without a time column. clock_us: times for the matcher, shifted per partition so
-    that they never decrease. begins: the first row of each partition. offset, seq: of its rows; None if both are their
-    positions in the table."""
+    that they never decrease. begins: the first row of each partition. seq: of its rows, None if it is their position in
+    the table; order: their offsets by seq, None if both are the same."""
 
     table: pa.Table
     ts_us: np.ndarray
     clock_us: np.ndarray
     begins: np.ndarray
-    offset: np.ndarray | None = None
     seq: np.ndarray | None = None
+    order: np.ndarray | None = None
 
     @staticmethod
     def of(name: str, table: pa.Table, plan: Plan, time: str | None, met: Met | None = None) -> ByKey | None:
@@ -66,9 +77,9 @@ class ByKey:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
         if met is not None and (kept := met(table)) is not None:
-            places = np.searchsorted(kept, begins)
-            begins = places[np.diff(places, append=len(kept)) > 0]
-            table, ts_us = taken(table, kept), ts_us[kept]
+            first = _firsts(begins, kept.rows, table.num_rows)
+            begins = np.flatnonzero(first)
+            table, ts_us = some_rows(some_columns(table, kept.columns), kept.rows), ts_us[kept.rows]
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
         if interval_us is not None:  # only WITHIN reads times
@@ -82,7 +93,7 @@ class ByKey:
         """Returns the rows of an input partition by partition, in the order in which partitions appear; None unless
         there are many partitions."""
         names = list(dict.fromkeys(c.name for c in plan.partition_by))
-        rows = ordered.table.num_rows
+        rows = len(ordered.ts_us)
         if rows < ROWS_MIN or not names or plan.selection is Selection.STRICT:
             return None
         first = ordered.table.select(names).slice(0, FIRST_ROWS)
@@ -102,10 +113,9 @@ class ByKey:
         begins = np.cumsum(counts) - counts
         seq = by_number(ids, begins)
         del ids, counts
-        offset = seq if order is None else order[seq]
-        table = taken(some_columns(ordered.table, plan.columns), offset)
+        table = taken(some_columns(ordered.table, plan.columns), seq if order is None else order[seq])
         ts_us = ordered.ts_us[seq]
-        return ByKey(table, ts_us, ts_us, begins, offset, seq)  # a matcher that restarts compares no times of two keys
+        return ByKey(table, ts_us, ts_us, begins, seq, order)  # a matcher that restarts compares no times of two keys
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
         """Yields batches of at most BATCH_ROWS rows, zero copy."""
@@ -127,9 +137,8 @@ class ByKey:
         """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy."""
         for batch in table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
             end = start + batch.num_rows
-            at = np.arange(start, end, dtype=np.int64)
-            offset = at if self.offset is None else self.offset[start:end]
-            seq = at if self.seq is None else self.seq[start:end]
+            seq = np.arange(start, end, dtype=np.int64) if self.seq is None else self.seq[start:end]
+            offset = seq if self.order is None else self.order[seq]
             if end > start:
                 yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), offset, seq)
             start = end
@@ -191,10 +200,19 @@ def dates(matcher: Matcher) -> bool:
     return isinstance(matcher, KernelMatcher) and matcher.dates
 
 
-def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], waits: bool) -> list[Matches] | None:
-    """Returns the bare matches of rows that were gathered key by key, in the order in which they come out of rows in
-    the total order: by the row that decided them, then those that the end decided; in no order if each `waits`. None if
-    a condition could not be computed: which one comes first, the total order says."""
+def knowing(new: Matcher, old: Matcher) -> Matcher:
+    """Returns a new matcher, which knows what conditions the rows meet if the old one of the same plan does."""
+    from matching.matcher import KernelMatcher
+
+    if isinstance(new, KernelMatcher) and isinstance(old, KernelMatcher):
+        new.know(old.known)
+    return new
+
+
+def run_gathered(matcher: Matcher, blocks: Iterator[Iterator[EventBatch]], waits: bool) -> list[Matches] | None:
+    """Returns the bare matches of blocks of rows that were gathered key by key, in the order in which they come out of
+    rows in the total order: by the row that decided them, then those that the end decided; in no order if each `waits`.
+    None if a condition could not be computed: which one comes first, the total order says."""
     from matching.matcher import KernelMatcher
 
     found: list[Matches] = []
@@ -203,7 +221,7 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], wa
     runs = matcher.take_runs()
     assert runs, "a new matcher"
     try:
-        for batches in gathered.blocks(columns):
+        for batches in blocks:
             found += pushed(matcher, batches)
             at_end += advanced(matcher, None)
             matcher.restart()
@@ -219,12 +237,51 @@ def run_gathered(matcher: Matcher, gathered: ByKey, columns: Collection[str], wa
     return [replace(found[0], rows=rows), *at_end]
 
 
+def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Matches] | None:
+    """Returns the bare matches of an input, in its order, if each is a row of itself: rows of a partition are not
+    brought together, and nothing is kept of them. None if rows may change the matches of others, or if the matcher does
+    not know what conditions they meet."""
+    from matching.keys import numbered  # loads numba, as the matcher has
+    from matching.matcher import KernelMatcher
+
+    names = list(dict.fromkeys(c.name for c in plan.partition_by))
+    if not isinstance(matcher, KernelMatcher) or matcher.known is None or not names:
+        return None
+    keys = ordered.table.select(names).combine_chunks().columns
+    if not all(_plain(column.type) and column.num_chunks == 1 for column in keys):  # several: of more than 2 GB
+        return None
+    order, ts_us = ordered.order, ordered.ts_us
+    partition = numbered([column.chunk(0) for column in keys], len(ts_us)).astype(np.int64, copy=False)
+    stays = matcher.stay(partition if order is None else partition[order], ts_us, order)
+    if stays is None or not matcher.take_runs():
+        return None
+    seq = np.flatnonzero(stays)
+    heed(len(ts_us) - len(seq))
+    table = some_columns(ordered.table, plan.columns)
+    table = some_rows(table, seq) if order is None else taken(table, order[seq])
+    alone = ByKey(table, ts_us[seq], ts_us[seq], np.arange(len(seq)), seq, order)
+    found: list[Matches] = []
+    for batches in alone.blocks(plan.columns):
+        found += pushed(matcher, batches)
+        found += advanced(matcher, None)
+        matcher.restart()
+    return found
+
+
 def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     """Returns the first row of each partition. None unless the table is stored partition by partition, each in the
     order of ORDER BY, or if that cannot be checked cheaply."""
     names = list(dict.fromkeys(c.name for c in plan.partition_by))
     if not all(_plain(table.schema.field(name).type) for name in names):
         return None
+    if table.num_rows > 2 * FIRST_ROWS and _of_blocks(table.slice(0, FIRST_ROWS), plan, names, FIRST_ROWS) is None:
+        return None
+    return _of_blocks(table, plan, names, table.num_rows // 2)
+
+
+def _of_blocks(table: pa.Table, plan: Plan, names: list[str], most: int) -> np.ndarray | None:
+    """Does what `_begins` does. names: of the columns of PARTITION BY; most: of so many keys in no order it looks
+    whether one comes again."""
     begins = np.zeros(table.num_rows, np.bool_)
     begins[0] = True
     for name in names:
@@ -244,9 +301,18 @@ def _begins(table: pa.Table, plan: Plan) -> np.ndarray | None:
     keys = table.select(names).take(pa.array(first)) if len(first) < table.num_rows else table.select(names)
     if stands_in_order(keys, tuple(Order(c) for c in plan.partition_by)):
         return first  # neighbours differ, so no key comes again
-    if 2 * len(first) > table.num_rows or keys.group_by(names).aggregate([]).num_rows < len(first):
+    if len(first) > most or keys.group_by(names).aggregate([]).num_rows < len(first):
         return None  # a partition continues after another one
     return first
+
+
+def _firsts(begins: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Returns which of some rows of a table, ascending, are the first ones of their partition among these, bool (n,).
+    begins: the first row of each partition; count: of the table's rows."""
+    marked = np.zeros(count, np.int32)
+    marked[begins] = 1
+    partition = np.cumsum(marked, out=marked)[rows]
+    return np.diff(partition, prepend=0) > 0
 
 
 def _plain(type: pa.DataType) -> bool:

@@ -34,7 +34,6 @@ from hybrid.rows.inputs import (
     some_columns,
     table_of,
     tables_of,
-    taken,
     time_of,
     times_us,
 )
@@ -51,6 +50,7 @@ from hybrid.rows.session import (
     texts_of,
     unregister,
 )
+from hybrid.rows.taking import some_rows
 from hybrid.statement.by_key import ByKey, Met
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
@@ -577,7 +577,8 @@ class Relations:
                 if met is not None and (kept := met(rows)) is not None:
                     if time is not None:
                         times_us(rows, time, name)  # a row without a time is an error, also one that is left out
-                    some = OrderedInput.of(name, taken(rows, kept), plan.order_by, time)
+                    read = {*kept.columns, *(o.column.name for o in plan.order_by)}
+                    some = OrderedInput.of(name, some_rows(some_columns(rows, read), kept.rows), plan.order_by, time)
                     return some.batches(plan.columns), some, False
             ordered = self.ordered(factor.input_sql, name, plan.order_by, time, columns)
             return ordered.batches(plan.columns), ordered, False

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import BATCH_ROWS, OrderedInput, some_columns
-from hybrid.statement.by_key import ByKey
+from hybrid.statement.by_key import ByKey, RowsMet
 from matching.batch import Matcher, Matches
 from matching.ordering import sorting_order
 from matching.program.refused import negated_ends
@@ -24,8 +24,9 @@ from query.stopping import heed
 ROWS_MIN = 1 << 17
 
 
-def rows_met(matcher: Matcher, table: pa.Table) -> np.ndarray | None:
-    """Returns the rows of a table that may change the matches of its matcher, ascending; None: too many may."""
+def rows_met(matcher: Matcher, table: pa.Table) -> RowsMet | None:
+    """Returns the rows of a table that may change the matches of its matcher, which then knows what conditions they
+    meet: their offsets are to be 0, 1, 2, ... None: too many may, or any."""
     from matching.matcher import KernelMatcher  # loads numba, as the matcher has
 
     if not isinstance(matcher, KernelMatcher) or table.num_rows < max(1, ROWS_MIN):
@@ -35,13 +36,22 @@ def rows_met(matcher: Matcher, table: pa.Table) -> np.ndarray | None:
     if (met := matcher.met(OrderedInput("", columns, None, at).batches(rows=BATCH_ROWS))) is None:
         return None
     found: list[np.ndarray] = []
-    for some in met:
-        found.append(some)
-        heed()
-        if len(found) == 1 and 2 * np.count_nonzero(some) > len(some):
+    tests: list[list[np.ndarray]] | None = []  # None: one cannot be computed
+    begin = 0
+    for some, local in met:
+        kept = np.flatnonzero(some)
+        if not found and 2 * len(kept) > len(some):
             return None
-    kept = np.flatnonzero(np.concatenate(found))
-    return None if 2 * len(kept) > table.num_rows else kept
+        found.append(kept + begin)
+        begin += len(some)
+        tests = None if tests is None or local is None else [*tests, [test[kept] for test in local]]
+        heed()
+    rows = np.concatenate(found)
+    if 2 * len(rows) > table.num_rows:
+        return None
+    if tests is not None:
+        matcher.know([np.concatenate(of_one) for of_one in zip(*tests)])
+    return RowsMet(rows, matcher.reads)
 
 
 def waits(plan: Plan) -> bool:
@@ -59,10 +69,10 @@ def order_of_rows(found: Sequence[Matches], standing: ByKey | None) -> np.ndarra
     if not found:
         return None
     first, last = (np.concatenate(ends) for ends in zip(*map(_ends, found)))
-    of = [standing.begins.searchsorted(first, "right")] if standing is not None else []
     if np.array_equal(first, last):
         order = sorting_order(first)
     else:
+        of = [standing.begins.searchsorted(first, "right")] if standing is not None else []
         order = np.lexsort((first, last, np.concatenate([m.first_us for m in found]), *of))
     if (order[:-1] < order[1:]).all():
         return None

@@ -19,12 +19,13 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.faults import placed, placed_data, placed_history
-from hybrid.rows.inputs import OrderedInput, alike, taken
+from hybrid.rows.inputs import OrderedInput, alike
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, Result, evidence_table, series
-from hybrid.statement.by_key import ByKey, dates, run_by_key, run_gathered
+from hybrid.rows.taking import taken
+from hybrid.statement.by_key import ByKey, dates, knowing, run_alone, run_by_key, run_gathered
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
@@ -296,10 +297,14 @@ def found_in(
     make: makes another matcher of the plan."""
     gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
     if gathered is not None:
-        found = run_gathered(matcher, gathered, plan.columns, waits(plan))
+        blocks = gathered.blocks(plan.columns)
+        del gathered  # its rows go with its blocks
+        found = run_gathered(matcher, blocks, waits(plan))
         if found is not None:
             return found
-        matcher = make(plan)
+        matcher = knowing(make(plan), matcher)
+    elif (found := run_alone(matcher, rows, plan)) is not None:
+        return found
     return list(run(matcher, batches))
 
 

@@ -74,6 +74,13 @@ class RunAwaited:
         )  # fmt: skip
         self._hand_out(int(ts[-1]))
 
+    def stay(self, partition: Int64Array, ts: Int64Array, mask: Int64Array) -> np.ndarray:
+        """Returns which rows of a whole input, in the total order, are matches, bool (n,)."""
+        next_us = np.full(int(partition.max(initial=0)) + 1, _END_US, np.int64)
+        stays = np.empty(len(mask), np.bool_)
+        awaited.stay(partition, ts.copy(), mask, 1 << self._variable, self._behind, self._within_us, next_us, stays)
+        return stays
+
     def _room(self, more: int) -> None:
         """Makes room for more starts; amortised by doubling."""
         queue, have = self._queue, len(self._queue.row)

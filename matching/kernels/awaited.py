@@ -54,6 +54,21 @@ def enter(partition, ts, rows, mask, start, behind, within_us, queue, end):
 
 
 @kernel
+def stay(partition, ts, mask, start, behind, within_us, next_us, stays):
+    """Writes which rows of a whole input are starts that nothing drops. next_us: by partition, so far in the future
+    that no WITHIN reaches it. One pass from the last row on: it needs no queue."""
+    for i in range(len(mask) - 1, -1, -1):
+        m = mask[i]
+        if m & (start | behind) == 0:
+            stays[i] = False
+            continue
+        p = partition[i]
+        stays[i] = m & start != 0 and next_us[p] - ts[i] > within_us
+        if m & behind != 0:
+            next_us[p] = ts[i]
+
+
+@kernel
 def leave(begin, end, bound_us, within_us, queue, numbers, row, partition, number):
     """Hands out the starts whose WITHIN is over before a time, in order. Returns where the queue begins then, and how
     many there are."""

@@ -130,6 +130,41 @@ def null_code(free, counters):
 
 
 @kernel
+def encode_near(at, values, valid, low, known, numbers, free, counters, codes):
+    """Does what `encode_numbers` does for values that lie near each other. known: int32, 1 + code (0: none) of the
+    value `low` and of each that follows it. Returns the next position; that is not the end where a value is none of
+    them, or `numbers` is full."""
+    high = low + len(known) - 1
+    room = len(numbers)
+    for i in range(at, len(values)):
+        if len(valid) and not valid[i]:
+            if counters[C_NULL] < 0 and counters[C_CODES] >= room:
+                return i
+            codes[i] = null_code(free, counters)
+            continue
+        value = values[i]
+        if value < low or value > high:
+            return i
+        code = np.int64(known[value - low])
+        if code == 0:
+            if counters[C_CODES] >= room:
+                return i
+            code = next_code(free, counters) + 1
+            counters[C_LIVE] += 1
+            known[value - low] = code
+            numbers[code - 1] = value
+        codes[i] = code - 1
+    return len(values)
+
+
+@kernel
+def put_near(live, numbers, low, known):
+    """Fills an empty `known` of `encode_near`; live: the codes in use, without that of null."""
+    for code in live:
+        known[numbers[code] - low] = code + 1
+
+
+@kernel
 def encode_numbers(at, values, valid, slots, numbers, free, counters, codes):
     """Writes the codes of values[at:] to codes; valid: bool, empty if none is null.
 

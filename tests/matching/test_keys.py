@@ -91,6 +91,45 @@ def test_a_table_grows_as_numbers_come() -> None:
     assert numbers.numbers.tolist() == values.tolist()
 
 
+@pytest.mark.slow
+@given(data=st.data())
+def test_numbers_that_lie_near_each_other_or_do_not(data: st.DataObject) -> None:
+    """Their codes are those of a dictionary, whichever table has them, as it grows, turns, forgets and is restored."""
+    ends = [-(2**63), -(2**62), -(2**40), -1, 0, 1, 2**31, 2**62, 2**63 - 1]
+    runs = st.tuples(st.sampled_from(ends), st.sampled_from([40, 700, 5_000]), st.sampled_from([1, 3, 40, 10**6]))
+    numbers, known = Numbers(), dict[int | None, int]()
+    for _ in range(data.draw(st.integers(1, 6))):
+        start, count, step = data.draw(runs)
+        values = [v for i in range(count) if -(2**63) <= (v := start + (i - count // 2) * step) < 2**63]
+        valid = np.ones(len(values), np.bool_)
+        if data.draw(st.booleans()):
+            valid[data.draw(st.integers(0, len(values) - 1)) :: 400] = False
+        drawn = np.array(values, np.int64)
+        codes = numbers.encode(drawn, valid if not valid.all() else np.zeros(0, np.bool_))
+        given = [v if ok else None for v, ok in zip(values, valid.tolist())]
+        for value, code in zip(given, codes.tolist(), strict=True):
+            assert known.setdefault(value, code) == code
+        assert len(set(known.values())) == len(known)
+        assert len(numbers) - len(numbers.free) == len(known)
+        assert numbers.numbers[codes[valid]].tolist() == drawn[valid].tolist()
+        if data.draw(st.booleans()):
+            gone = sorted(known, key=repr)[:: data.draw(st.integers(1, 3))]
+            numbers.forget(np.array([known.pop(value) for value in gone]))
+        if data.draw(st.booleans()):
+            numbers = Numbers(numbers.numbers.copy(), numbers.null, numbers.free)
+
+
+def test_near_numbers_are_looked_up_by_value() -> None:
+    numbers, values = Numbers(), np.arange(1 << 17, dtype=np.int64)
+    numbers.encode(values)
+    assert len(numbers._known)
+    assert not len(numbers._slots)
+    assert numbers.nbytes < 32 * len(values)
+    numbers.encode(values << 40)
+    assert len(numbers._slots)
+    assert not len(numbers._known)
+
+
 FORGETFUL = [
     (pa.int64(), st.integers(0, 9)), (pa.string(), st.sampled_from(["", "a", "ab", "12345678", "123456789", "ä" * 20])),
     (pa.binary(), st.binary(max_size=9)), (pa.float64(), st.sampled_from([0.5, 1.5, float("nan")])),
@@ -171,7 +210,7 @@ def test_divided_keys_have_room_for_more_values() -> None:
     assert keys.values(2, ids[-3:]).to_pylist() == [many - 3, many - 2, many - 1]
 
 
-@pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 44, 0x9E3779B97F4A7C15])
+@pytest.mark.parametrize("step", [32, 1 << 20, 1 << 32, 1 << 44, 0x9E3779B97F4A7C15])
 def test_regular_numbers_do_not_crowd(step: int) -> None:
     numbers = Numbers()
     values = (np.arange(100_000, dtype=np.uint64) * np.uint64(step)).view(np.int64)

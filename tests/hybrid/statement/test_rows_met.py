@@ -70,7 +70,7 @@ def test_the_rows_of_the_reference_in_its_order(order: str, many: bool, monkeypa
     monkeypatch.setattr(inputs.OrderedInput.batches, "__defaults__", (None, 50))
     used: list[bool] = []
 
-    def noted(matcher: object, rows: pa.Table) -> np.ndarray | None:
+    def noted(matcher: object, rows: pa.Table) -> by_key.RowsMet | None:
         found = kept(matcher, rows)  # type: ignore[arg-type]
         used.append(found is not None)
         return found
@@ -97,6 +97,66 @@ def test_the_rows_of_the_reference_in_its_order(order: str, many: bool, monkeypa
     assert sum(used) > 0.9 * len(used)
 
 
+KEYS: dict[str, pa.Array] = {
+    "int64": pa.array([-(2**63), -3, 0, 2**40, 2**63 - 1, None], pa.int64()),
+    "uint64": pa.array([0, 1, 2**63, 2**64 - 2, 2**64 - 1, None], pa.uint64()),
+    "int16": pa.array([-300, -1, 0, 1, 2, 3], pa.int16()),
+    "text": pa.array(["", "a", "ab", "a" * 20, "ä", None], pa.string()),
+    "double": pa.array([float("nan"), float("inf"), -1.5, 0.0, 1e300, None], pa.float64()),
+    "date": pa.array([0, -1, 1, 40_000, -40_000, None], pa.int32()).view(pa.date32()),
+    "decimal": pa.array([1, 2, 3, -4, 5, None], pa.decimal128(12, 2)),
+    "boolean": pa.array([True, False, None, True, False, None], pa.bool_()),
+    "two": pa.array([0, 0, 1, 1, 2, None], pa.int64()),
+    "none": pa.array([0, 0, 0, 0, 0, 0], pa.int64()),
+}
+#: Conditions of A and B.
+BOTH = [("x = 1", "x = 5"), ("x IN (1, 5)", "x = 5"), ("x = 5", "x = 5"), ("x = 1", "x IN (1, 7)"),
+        ("x = 1 AND y = 0", "y = 1 AND x > 4"), ("s = 'c1'", "s = 'c5' OR s = 'c3'")]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KEYS)
+def test_single_rows_that_stay_are_matched_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: all rows of the two conditions were kept by key until WITHIN was over."""
+    monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
+    monkeypatch.setattr(by_key, "BATCH_ROWS", 30)
+    monkeypatch.setattr(rows_met, "BATCH_ROWS", 70)
+    used: list[bool] = []
+
+    def noted(*arguments: object) -> object:
+        found = run_alone(*arguments)  # type: ignore[arg-type]
+        used.append(found is not None)
+        return found
+
+    run_alone = by_key.run_alone
+    monkeypatch.setattr(statement, "run_alone", noted)
+    keys = {"two": "k, y", "none": ""}.get(kind, "k")
+    #: a double or a decimal may be shown in two ways
+    plain = kind not in ("none", "double", "decimal")
+    came = 0
+    for seed, (a, b) in enumerate(BOTH * (20 if is_nightly() else 1)):
+        order = ("time", "shuffled", "ties", "key")[(seed + list(KEYS).index(kind)) % 4]
+        monkeypatch.setattr(by_key, "ROWS_MIN", 0 if order == "key" else 1 << 17)
+        events = table(seed, order)
+        texts = [None if x == 7 else f"c{x}" for x in events.column("x").to_pylist()]
+        events = events.set_column(1, "k", KEYS[kind].take(events.column("k"))).append_column("s", pa.array(texts))
+        query = text("(A NOT B)", "SKIP TILL NEXT MATCH", AFTER[seed % 3], ROWS[seed % 2], keys)
+        query = query.replace("x = 1", a).replace("x = 5", b).replace("INTERVAL 6 SECOND", "INTERVAL 3 SECOND")
+        query = query if keys else query.replace("PARTITION BY ", "")
+        for alone, one in ((False, query), (True, query.replace("MATCH_NUMBER() AS m, ", ""))):
+            result, expected = hybrid.sql(one, t=events), by_reference(one, events, monkeypatch)
+            found = result.arrow().to_pylist()
+            if order == "key":  # matches come key by key
+                found, expected = sorted(found, key=repr), sorted(expected, key=repr)
+            assert repr(found) == repr(expected), one  # NaN equals itself
+            stands = order == "key" and plain and kind not in ("two", "boolean")
+            assert used == ([] if stands else [alone and plain]), one
+            assert result.evidence().num_rows >= len(found)
+            came += len(found)
+            used.clear()
+    assert came > 100
+
+
 def test_rows_that_others_read_or_a_random_condition_takes_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: of a table of many keys, a random condition was asked twice of the rows that it took."""
     monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
@@ -110,6 +170,15 @@ def test_rows_that_others_read_or_a_random_condition_takes_are_all_kept(monkeypa
         with Relations(other, {"t": table(1, "time")}).open() as relations:
             plan = relations.bind(statement.parse(other, relations.names(), relations.patterns)).factors[0].plan
             assert rows_met.rows_met(statement.rows_matcher(plan), table(1, "time")) is None, other
+
+
+def test_a_condition_on_the_match_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reads the row, of which only the columns of conditions on single rows were known."""
+    monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
+    query = text("(A+ B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]).replace("FIRST(n)", "1")
+    query = query.replace("LAST(n)", "1").replace("A AS x = 1", "A AS x = 1 AND CAST(count(*) * 100 AS TINYINT) > 0")
+    with pytest.raises(hybrid.DataError, match="the condition of A cannot be computed at 1970-01-01"):
+        hybrid.sql(query, t=table(1, "shuffled"))
 
 
 @pytest.mark.parametrize("order", ["time", "shuffled"])
