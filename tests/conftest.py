@@ -34,7 +34,7 @@ if SPARK_CLASSES.exists() and " " not in str(SPARK_CLASSES):
 # ones (tests/properties/test_fresh.py) and the nightly profile.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
-settings.register_profile("suite", _COMMON, max_examples=100, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=40, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
@@ -53,9 +53,29 @@ if _PROFILE == "quick" and "TMPDIR" not in os.environ and os.access(_MEMORY, os.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
+def is_left_to_the_night(item: pytest.Item) -> bool:
+    """Whether only the nightly profile runs it: what is marked so, and of a test that is thinned out the cases whose
+    places in the lists of parameters do not add up to a multiple (or to one and the second argument).
+    Of two lists of so many values each value is met."""
+    if item.get_closest_marker("nightly"):
+        return True
+    thinned = item.get_closest_marker("thinned")
+    if thinned is None:
+        return False
+    each, first = (*thinned.args, 0)[:2]
+    return (sum(item.callspec.indices.values()) - first) % each > 0  # type: ignore[attr-defined]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is for the night, unless it is named on the command line. Orders what is left.
+
+    Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
     ones. Left to the end, they keep one worker busy for minutes while the other has nothing to do."""
+    if _PROFILE != "nightly":
+        left_out = [i for i in items if is_left_to_the_night(i) and not any(i.name in arg for arg in config.args)]
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     spark = [item for item in items if item.get_closest_marker("spark")]
     slow = [item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("spark")]
     long = {id(item) for item in (*spark, *slow)}

@@ -93,6 +93,7 @@ def composed(shape: Shape, seed: int) -> list[Composed]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("related", [False, True])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_contenders_find_what_composition_means(layers: int, related: bool) -> None:

@@ -97,6 +97,7 @@ def test_a_worked_example() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(("within", "slide"), [(64, 1), (125, 2)])
 def test_numbers_are_exact_at_any_size(size: int, within: int, slide: int) -> None:

@@ -267,6 +267,7 @@ def test_a_limit_may_be_set_later(name: str) -> None:
     assert matcher.spill.read_back > 5
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_every_engine_finds_the_same(name: str, policy: Policy) -> None:

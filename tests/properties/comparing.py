@@ -26,8 +26,15 @@ from tests.strategies import SCHEMA, Row
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 Answer = list[tuple[object, ...]]
+
+
+def fewer(share: int, least: int = 10) -> settings:
+    """Fewer examples than others have: a share of those of the profile, for a property whose examples take long."""
+    return settings(max_examples=max(least, settings().max_examples // share))
+
+
 #: For properties of which the reference takes most of the time.
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+FEWER = fewer(3)
 
 
 def drawn_alike(check: F) -> F:

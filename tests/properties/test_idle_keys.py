@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Int64Array, Matches
@@ -69,7 +69,6 @@ def test_forgetting_idle_keys_changes_nothing(
     monkeypatch.setattr(Keys, "forget", counted)
 
     @drawn_alike  # Before: a renamed attribute changed the examples, and one engine was met too seldom.
-    @settings(max_examples=max(60, settings().max_examples))
     @given(rows=events(min_size=10, max_size=14, keys=KEYS), plan=forgetful(), data=st.data())
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.engines.run_ordered import RunOrdered
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program.trends import TrendTable
 from query.errors import QueryError
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 from tests.properties.test_trends import restarted, through
 from tests.trends import ALL_MEASURES, MEASURES, PATTERNS, Row, expected, plan_of, row, rows, rows_of, statement
 
@@ -41,7 +41,7 @@ def is_ordered(matcher: object) -> bool:
 def test_trees_give_the_rows_of_the_reference(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 2))
+    @fewer(2)
     @given(pattern=FREE, events=rows(), windows=WINDOWS, keys=KEYS, size=st.integers(1, 4), conditions=COMPARED)
     def check(
         pattern: str, events: list[Row], windows: tuple[int, int], keys: tuple[str, str], size: int, conditions: str
@@ -71,7 +71,7 @@ def test_trees_give_the_rows_of_lists(record_property: Callable[[str, object], N
     """Longer windows than the reference can enumerate."""
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 8))
+    @fewer(8)
     @given(
         pattern=FREE, drawn=st.integers(0, 2**32), count=st.integers(20, 200), windows=WINDOWS, keys=KEYS,
         size=st.sampled_from((9, 30, 61)), conditions=COMPARED, either=st.booleans(),

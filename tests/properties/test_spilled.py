@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
@@ -27,6 +27,7 @@ from tests.properties.comparing import (
     answer_of,
     constant,
     drawn_until,
+    fewer,
     is_quick,
     or_error,
     program_of,
@@ -98,7 +99,6 @@ class Tally:
 def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
-    @settings(max_examples=max(60, settings().max_examples))
     @given(rows=events(min_size=8, max_size=14, keys=KEYS), plan=staying(), spill=spills(), data=st.data())
     def check(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
         matcher, expected = spilling(plan, spill), reference_of(plan, rows)
@@ -284,7 +284,7 @@ def test_small_blocks_of_rows_and_idle_keys(record_property: Callable[[str, obje
     """As above, with compaction behind every batch."""
     tally = Tally()
 
-    @settings(max_examples=max(20, settings().max_examples // 5))
+    @fewer(5)
     @given(rows=events(min_size=10, max_size=14, keys=KEYS), plan=forgetful(), spill=spills())
     def check(rows: list[Row], plan: Plan, spill: Spill) -> None:
         with constant("matching.rows.SLACK", 0), constant("matching.rows.KEYS_MIN", 0):

@@ -93,6 +93,7 @@ KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN")
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("history", ["calls", "ticks"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_join(db: Database, kind: str, history: str) -> None:
