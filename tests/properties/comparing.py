@@ -53,7 +53,7 @@ def is_nightly() -> bool:
     return settings.get_current_profile_name() == "nightly"
 
 
-def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 12) -> None:
+def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 48) -> None:
     """Runs a property, and again on other examples until it has met what it is to meet. Which examples are drawn also
     depends on the numbers in the sources of all loaded modules, so what is rare may be missing among the first ones."""
     for n in range(1, most + 1):
@@ -62,7 +62,7 @@ def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 
             return
 
 
-def drawn_until_told(check: Callable[[], None], tell: Callable[[], None], most: int = 12) -> None:
+def drawn_until_told(check: Callable[[], None], tell: Callable[[], None], most: int = 48) -> None:
     """Runs a property, and again on other examples while `tell` finds that too few of them say something."""
 
     def told() -> bool:

@@ -61,7 +61,7 @@ def test_trees_give_the_rows_of_the_reference(record_property: Callable[[str, ob
         counts["rows"] += bool(wanted)
         counts["both"] += bool(wanted) and ";" in conditions
 
-    drawn_until(check, lambda: min((counts[n] for n in ("ordered", "rows", "both")), default=0) > 5, 12)
+    drawn_until(check, lambda: min((counts[n] for n in ("ordered", "rows", "both")), default=0) > 5)
     for name, n in counts.most_common():
         record_property(name, n)
     assert min(counts[n] for n in ("ordered", "rows", "both")) > 5
@@ -107,7 +107,7 @@ def test_trees_give_the_rows_of_lists(record_property: Callable[[str, object], N
         counts["either"] += bool(found) and either
         counts["large numbers"] += any(isinstance(v, int) and abs(v) > 2**80 for of in found for v in of)
 
-    drawn_until(check, lambda: min((counts[n] for n in ("rows", "either", "large numbers")), default=0) > 3, 12)
+    drawn_until(check, lambda: min((counts[n] for n in ("rows", "either", "large numbers")), default=0) > 3)
     for name, n in counts.most_common():
         record_property(name, n)
     assert min(counts[n] for n in ("rows", "either", "large numbers")) > 3

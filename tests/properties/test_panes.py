@@ -62,7 +62,7 @@ def test_panes_give_the_rows_of_the_reference(record_property: Callable[[str, ob
         counts["NOT"] += bool(wanted) and "NOT" in pattern
         counts["parts of a slide"] += bool(wanted) and windows[0] % windows[1] > 0
 
-    drawn_until(check, lambda: len(counts) == 4 and min(counts.values()) > 5, 12)
+    drawn_until(check, lambda: len(counts) == 4 and min(counts.values()) > 5)
     for name, n in counts.most_common():
         record_property(name, n)
     assert len(counts) == 4
@@ -103,7 +103,7 @@ def test_panes_give_the_rows_of_windows_that_are_counted_one_by_one(
         counts["large numbers"] += any(isinstance(v, int) and abs(v) > 2**80 for of in found[0] for v in of)
 
     met = {"panes": 10, "more than one block": 0, "large numbers": 0}
-    drawn_until(check, lambda: all(counts[name] > n for name, n in met.items()), 12)
+    drawn_until(check, lambda: all(counts[name] > n for name, n in met.items()))
     for name, n in counts.most_common():
         record_property(name, n)
     assert counts["panes"] > 10
