@@ -28,9 +28,9 @@ if SPARK_CLASSES.exists() and " " not in str(SPARK_CLASSES):
     JAVA_OPTIONS_WITH_CLASSES += f" -XX:SharedArchiveFile={SPARK_CLASSES}"
 
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
-# A property that needs fewer examples than its profile gives says so itself (tests.properties.comparing.fewer); one that
-# asserts that it has met what is rare draws until it has (drawn_until there). The same forty in each run are the gate of
-# a commit; what is new is for the fresh ones (tests/properties/test_fresh.py) and the nightly profile.
+# A property that needs fewer examples than its profile gives says so itself (tests.properties.comparing.fewer); one
+# that asserts that it has met what is rare draws until it has (drawn_until there). The same forty in each run are the
+# gate of a commit; what is new is for the fresh ones (tests/properties/test_fresh.py) and the nightly profile.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
 settings.register_profile("suite", _COMMON, max_examples=40, derandomize=True)
