@@ -96,7 +96,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: The quick part of the suite takes each so manieth case.
-QUICK_STEP = 10
+QUICK_STEP = 20
 
 
 @pytest.mark.parametrize(

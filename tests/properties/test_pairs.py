@@ -110,6 +110,7 @@ def test_functions_of_two_times_are_those_of_duckdb() -> None:
         assert found.num_rows == 2000, text
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("selection", ["SKIP TILL NEXT MATCH", "SKIP TILL ANY MATCH", "PARTITION", "STRICT"])
 @pytest.mark.parametrize("pattern", ["A+ B", "A B", "A? B", "A B+"])

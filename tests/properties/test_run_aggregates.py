@@ -101,6 +101,7 @@ def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path:
     assert sorted(map(str, pa.concat_tables(found).to_pylist())) == sorted(map(str, wanted.to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["mode(ln(A.v)::INT)", "quantile_disc(ln(A.v)::INT, 0.5)", "mad(ln(A.v)::INT)"])
 def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
     # Before: it counted as null.
@@ -113,6 +114,7 @@ def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
             hybrid.sql(text, t=table).arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["skewness(A.v)", "kurtosis(A.v)", "kurtosis_pop(A.v)"])
 @pytest.mark.parametrize("value", [1e200, float("inf"), float("nan")])
 def test_moments_that_are_not_finite_fail(aggregate: str, value: float) -> None:

@@ -141,6 +141,7 @@ def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: 
             assert rows_and_error(alerts) == one_by_one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [FAILS, MEASURED])
 def test_rows_of_several_queries_that_share_the_pattern_that_fails(fails: str) -> None:
     for cuts in ([20], list(range(1, 21))):

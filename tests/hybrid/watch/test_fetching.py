@@ -88,6 +88,7 @@ def test_a_push_over_the_limit_waits_for_the_running_fetch_alone(
         assert pa.concat_tables([fetching.found, alerts.fetch()]).equals(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [FALLS, ONCE], ids=["falls", "once"])
 @pytest.mark.parametrize("limit", [None, LIMIT])
 def test_of_two_fetching_threads_one_fails_and_the_other_gets_its_rows(

@@ -57,6 +57,7 @@ def test_a_window_comes_out_when_the_watermark_reaches_its_end() -> None:
         assert not alerts.fetch().num_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 17, 200])
 def test_live_rows_are_those_of_the_statement(size: int) -> None:
     rows = drawn(200)
