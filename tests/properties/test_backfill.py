@@ -18,7 +18,7 @@ from tests.hybrid.ends import opened_again
 from tests.properties.comparing import drawn_until, fewer
 from tests.properties.test_streams import STREAMS, Step, histories, played, rows_of
 
-FEWER = fewer(3, least=15)
+FEWER = fewer(3)
 
 #: of one stream {0}, of several, and with history
 QUERIES = (

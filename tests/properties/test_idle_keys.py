@@ -58,7 +58,7 @@ def without_numbers(answer: Answer) -> Answer:
 def test_forgetting_idle_keys_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    forgotten: Counter[str] = Counter()
+    forgotten, enough = Counter[str](), set[str]()
     forget = Keys.forget
     kernel: KernelMatcher
 
@@ -73,6 +73,8 @@ def test_forgetting_idle_keys_changes_nothing(
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel
         kernel = kernel_of(plan)
+        if type(kernel.engine).__name__ in enough:  # drawn for the others
+            return
         expected = reference_of(plan, rows)
         found, at = [], 0
         while at < len(rows):
@@ -93,7 +95,12 @@ def test_forgetting_idle_keys_changes_nothing(
             assert without_numbers(ours) == without_numbers(expected)
 
     names = ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists")
-    drawn_until(check, lambda: is_quick() or all(forgotten[name] > 50 for name in names))
+
+    def met() -> bool:
+        enough.update(name for name in names if forgotten[name] > 50)
+        return is_quick() or len(enough) == len(names)
+
+    drawn_until(check, met)
     record_property("examples", ", ".join(f"keys forgotten by {name} {count:,}" for name, count in forgotten.items()))
     assert sum(forgotten.values()) > 100
     if not is_quick():

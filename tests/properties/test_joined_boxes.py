@@ -154,7 +154,7 @@ def test_joined_boxes_are_composed(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @fewer(6, least=20)
+    @fewer(6)
     @given(case=cases())
     def check(case: Case) -> None:
         with warnings.catch_warnings():

@@ -193,7 +193,7 @@ def test_joined_rows_are_events(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @fewer(6, least=20)
+    @fewer(6)
     @given(case=cases(), outer=st.sampled_from(OUTER), run=runs)
     def check(case: Case, outer: str, run: Run) -> None:
         expected = in_two_steps(case, outer)

@@ -97,11 +97,14 @@ class Tally:
 
 @pytest.mark.slow
 def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, object], None]) -> None:
-    tally = Tally()
+    tally, enough = Tally(), set[str]()
 
     @given(rows=events(min_size=8, max_size=14, keys=KEYS), plan=staying(), spill=spills(), data=st.data())
     def check(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
-        matcher, expected = spilling(plan, spill), reference_of(plan, rows)
+        matcher = spilling(plan, spill)
+        if type(matcher.engine).__name__ in enough:  # drawn for the others
+            return
+        expected = reference_of(plan, rows)
         found, at, read = list[Matches](), 0, 0
         while at < len(rows):
             if data.draw(st.booleans()):
@@ -122,8 +125,12 @@ def test_what_leaves_memory_changes_nothing(record_property: Callable[[str, obje
         else:
             assert without_numbers(ours) == without_numbers(expected)
 
+    def met() -> bool:
+        enough.update(name for name in ENGINES if tally.read[name] > 5)
+        return is_quick() or len(enough) == len(ENGINES)
+
     # Before: a number in another module changed the examples, and one engine was met too seldom.
-    drawn_until(check, lambda: is_quick() or all(tally.read[name] > 5 for name in ENGINES))
+    drawn_until(check, met)
     record_property("examples", str(tally))
     assert sum(tally.read.values()) > 10
     if not is_quick():

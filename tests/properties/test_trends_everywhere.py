@@ -42,7 +42,7 @@ def in_order(found: list[dict[str, Any]]) -> list[str]:
 def test_rows_of_windows_are_the_same_everywhere() -> None:
     counts: Counter[str] = Counter()
 
-    @fewer(16)
+    @fewer(16, least=6)
     @given(
         pattern=PATTERNS, events=rows(10), windows=st.sampled_from(((3, 3), (5, 2), (10, 3), (2, 4))),
         keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"))), selection=SELECTIONS,
