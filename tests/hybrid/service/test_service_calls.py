@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -357,11 +356,16 @@ def ran(
 
 
 @cache
-def undisturbed(text: str) -> tuple[Told, Calls]:
-    """What is left where nothing happens, and the calls: the same for all tests of an app."""
+def undisturbed(directory: Path, text: str) -> tuple[Told, Calls]:
+    """What is left in a directory where nothing happens, and the calls."""
     calls = Calls()
-    with tempfile.TemporaryDirectory() as place:
-        return ran(Path(place) / "app", text, calls, None), calls
+    return ran(directory, text, calls, None), calls
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of all apps: ids of rows have it in them, and so one undisturbed run is that of several tests."""
+    return tmp_path_factory.mktemp("calls") / "app"
 
 
 def _has(world: World, wanted: dict[str, set[str]]) -> bool:
@@ -405,7 +409,7 @@ def runs(
     if threads:
         expected = ran(directory, text, Calls(), None, threads=threads, store=store)
     else:
-        expected, _ = undisturbed(text)
+        expected, _ = undisturbed(directory, text)
     assert difference(expected, expected) == ("", "")
     assert min(len(rows) for rows in expected.rows.values()) > 20
     plans = []
@@ -445,11 +449,11 @@ def quick() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS + 120)
 @pytest.mark.parametrize("text", [FILES, ENDS, BROKERS, GROUP], ids=["files", "ends", "brokers", "group"])
-def test_calls_that_fail(tmp_path: Path, text: str) -> None:
+def test_calls_that_fail(place: Path, text: str) -> None:
     """Of files, brokers and a web server: they fail once or several times, or do it and say that they failed."""
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")
-    counts = runs(tmp_path / "app", text, (RAISES, LIES, KEEPS), SECONDS / 2)
+    counts = runs(place, text, (RAISES, LIES, KEEPS), SECONDS / 2)
     assert sum(counts.values()) > 3
 
 
@@ -491,7 +495,7 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
     pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")
     from confluent_kafka import Producer
 
-    expected, _ = undisturbed(BROKERS)
+    expected = ran(tmp_path / "app", BROKERS, Calls(), None)
     hang_s, said = 2.0 if SECONDS < 60 else 10.0, list[str]()
     with ExitStack() as stack:
         to_kafka, to_mqtt = stack.enter_context(proxy()), stack.enter_context(proxy())
@@ -591,12 +595,12 @@ LAST = -1
         pytest.param(BROKERS, "file.close market/_service/lock", LAST, LIES, False, id="state"),
     ],
 )
-def test_one_call(tmp_path: Path, text: str, name: str, number: int, what: str, kill: bool) -> None:
+def test_one_call(place: Path, text: str, name: str, number: int, what: str, kill: bool) -> None:
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")
-    expected, calls = undisturbed(text)
+    expected, calls = undisturbed(place, text)
     point = Point(name, calls.counts[name] if number == LAST else number, what)
     calls = Calls(point)
-    told = ran(tmp_path / "app", text, calls, expected, kill)
+    told = ran(place, text, calls, expected, kill)
     assert calls.hit
     assert difference(expected, told) == ("", ""), told.said
