@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,17 +53,23 @@ if _PROFILE == "quick" and "TMPDIR" not in os.environ and os.access(_MEMORY, os.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 
-def is_left_to_the_night(item: pytest.Item) -> bool:
-    """Whether only the nightly profile runs it: what is marked so, and of a test that is thinned out the cases whose
-    places in the lists of parameters do not add up to a multiple (or to one and the second argument).
-    Of two lists of so many values each value is met."""
-    if item.get_closest_marker("nightly"):
-        return True
-    thinned = item.get_closest_marker("thinned")
-    if thinned is None:
-        return False
-    each, first = (*thinned.args, 0)[:2]
-    return (sum(item.callspec.indices.values()) - first) % each > 0  # type: ignore[attr-defined]
+def left_to_the_night(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Returns what only the nightly profile runs: what is marked so, and of a test that is thinned out the cases whose
+    places in the lists of parameters do not add up to a multiple (or to one and the second argument). Of two lists of
+    so many values each value is met."""
+    found = {item for item in items if item.get_closest_marker("nightly")}
+    thinned: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            thinned.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in thinned.values():
+        each, first = (*cases[0].get_closest_marker("thinned").args, 0)[:2]
+        columns = set()  # parameters that go together count once
+        for name in cases[0].callspec.params:
+            known: dict[str, int] = {}
+            columns.add(tuple(known.setdefault(repr(one.callspec.params[name]), len(known)) for one in cases))
+        found.update(one for one, at in zip(cases, zip(*columns, strict=True), strict=True) if (sum(at) - first) % each)
+    return found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,10 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
     ones. Left to the end, they keep one worker busy for minutes while the other has nothing to do."""
     if _PROFILE != "nightly":
-        left_out = [i for i in items if is_left_to_the_night(i) and not any(i.name in arg for arg in config.args)]
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        left_out = {one for one in left_to_the_night(items) if not any(one.name in arg for arg in config.args)}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     spark = [item for item in items if item.get_closest_marker("spark")]
     slow = [item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("spark")]
     long = {id(item) for item in (*spark, *slow)}
