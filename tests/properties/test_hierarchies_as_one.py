@@ -30,7 +30,7 @@ from tests.hierarchies import (
     output,
     plan_of,
 )
-from tests.properties.comparing import drawn_until, fewer
+from tests.properties.comparing import drawn_until, fewer, is_nightly
 
 
 def ids(plan: Plan, found: Sequence[Matches]) -> list[str]:
@@ -73,6 +73,9 @@ def compare(one: Hierarchy, data: st.DataObject) -> set[str]:
     of_leaves = [tuple(match.leaves()) for match in expected]
     rows = [tuple(match.row.values()) for match in expected]
     how = {"watermarks": one.watermarks, "restart": one.restart}
+    if not expected and not is_nightly():  # two of three examples
+        assert leaves(matched(plan, one.events, one.cuts, purpose=Purpose.LIVE, **how)) == []
+        return {"no match"}
     layered = by_layers(plan, one)
     assert (leaves(layered), output(layered)) == (of_leaves, rows)
     for purpose in (Purpose.MATCHES, Purpose.LIVE):
