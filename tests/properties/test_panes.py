@@ -128,5 +128,5 @@ def test_both_sides_of_and(text: str) -> None:
             assert rows_of(plan, through(make_matcher(plan), events, size, restarted(plan))) == wanted
         counts["rows"] += len(wanted)
 
-    check()
+    drawn_until(check, lambda: counts["rows"] > 0)
     assert counts["rows"]
