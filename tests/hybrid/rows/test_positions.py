@@ -248,6 +248,7 @@ def test_a_plain_history_is_in_its_order() -> None:
 # ---- what has a position ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

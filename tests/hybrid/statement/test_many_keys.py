@@ -193,6 +193,7 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
         hybrid.sql(query.replace("A AS x = 1", "A AS t::INTEGER = 7"), t=events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["TO NEXT ROW", "TO FIRST B", "TO LAST C"])
 def test_what_measures_read_of_a_match_is_that_of_its_rows(after: str) -> None:
     """Before: matches whose starts are decided separately were written down row by row, a third of the time of a V."""

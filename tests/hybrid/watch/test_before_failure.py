@@ -121,6 +121,7 @@ def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
     assert answer(LAYERS[name], [20]) == answer(LAYERS[name], [3, 9, 20]) == one_by_one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a box", "a box of a box", "outside", "between", "a measure", "a measure outside"])
 def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.

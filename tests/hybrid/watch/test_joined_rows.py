@@ -158,6 +158,7 @@ def test_rows_of_windows_joined_with_history(db: Database) -> None:
     assert chain.fetch().to_pylist() == over.fetch().to_pylist() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bound", "known"),
     [
