@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
@@ -19,7 +19,6 @@ from hybrid.join.strategies import NAMES
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
-from tests.properties.comparing import fewer
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]
@@ -133,7 +132,7 @@ def watched(case: Case, flush_at: int = -1, directory: Any = None) -> tuple[Rows
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:BETWEEN holds both ends:hybrid.HybridWarning")
 @given(cases())
-@fewer(8)
+@settings(max_examples=max(20, settings().max_examples // 8))
 def test_sql_watch_and_backtest_are_the_brute_force(case: Case) -> None:
     expected = case.expected()
     assert rows(hybrid.sql(case.query, e=case.events)) == expected
