@@ -90,7 +90,7 @@ demo: .venv/.demo  ## README's two queries and their pictures: nine prices, then
 test: .venv/.dev .venv/.spark  ## the whole suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS) </dev/null
 
-quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (under 1 min)
+quick: .venv/.dev  ## the suite without Spark and slow tests, and with few examples (about 1 min)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(QUICK_WORKERS) --dist worksteal -m "not slow and not spark" </dev/null
 
 check: lint types imports docs  ## lint, types, import rules, documents
