@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,13 +29,12 @@ if SPARK_CLASSES.exists() and " " not in str(SPARK_CLASSES):
     JAVA_OPTIONS_WITH_CLASSES += f" -XX:SharedArchiveFile={SPARK_CLASSES}"
 
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
-# A property that needs fewer examples than its profile gives says so itself with @settings(max_examples=...); one that
-# asserts that it has met what is rare draws until it has (tests.properties.comparing.drawn_until). Of faults put in by
-# hand most were seen within 60 examples: the same hundred in each run are for them, and what is new is for the fresh
-# ones (tests/properties/test_fresh.py) and the nightly profile.
+# A property that needs fewer examples than its profile gives says so itself (tests.properties.comparing.fewer); one
+# that asserts that it has met what is rare draws until it has (drawn_until there). The same forty in each run are the
+# gate of a commit; what is new is for the fresh ones (tests/properties/test_fresh.py) and the nightly profile.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
-settings.register_profile("suite", _COMMON, max_examples=100, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=40, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
@@ -53,9 +53,34 @@ if _PROFILE == "quick" and "TMPDIR" not in os.environ and os.access(_MEMORY, os.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
+def left_to_the_night(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Returns what only the nightly profile runs: what is marked so, and of a test that is thinned out the cases whose
+    places in the lists of parameters do not add up to a multiple (or to one and the second argument). Of two lists of
+    so many values each value is met."""
+    found = {item for item in items if item.get_closest_marker("nightly")}
+    thinned: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            thinned.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in thinned.values():
+        each, first = (*cases[0].get_closest_marker("thinned").args, 0)[:2]
+        columns = set()  # parameters that go together count once
+        for name in cases[0].callspec.params:
+            known: dict[str, int] = {}
+            columns.add(tuple(known.setdefault(repr(one.callspec.params[name]), len(known)) for one in cases))
+        found.update(one for one, at in zip(cases, zip(*columns, strict=True), strict=True) if (sum(at) - first) % each)
+    return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is for the night, unless it is named on the command line. Orders what is left.
+
+    Long tests come first: those of Spark, and in the second half, which another worker begins with, the other slow
     ones. Left to the end, they keep one worker busy for minutes while the other has nothing to do."""
+    if _PROFILE != "nightly":
+        left_out = {one for one in left_to_the_night(items) if not any(one.name in arg for arg in config.args)}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     spark = [item for item in items if item.get_closest_marker("spark")]
     slow = [item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("spark")]
     long = {id(item) for item in (*spark, *slow)}

@@ -121,13 +121,13 @@ VALUES = st.sampled_from((None, 1, 2, -3, 7, 2**62, -(2**63), 2**63 - 1))
 
 
 @st.composite
-def rows(draw: st.DrawFn, most: int = 7) -> list[Row]:
+def rows(draw: st.DrawFn, most: int = 7, types: str = "AABBCD") -> list[Row]:
     """At most `most` events in order of time, with ties."""
     second, found = 0, []
     for _ in range(draw(st.integers(1, most))):
         second += draw(st.sampled_from((0, 1, 1, 2, 3)))
         found.append(row(
-            draw(st.sampled_from("AABBCD")), second, draw(VALUES), draw(st.sampled_from(("x", "y", None))),
+            draw(st.sampled_from(types)), second, draw(VALUES), draw(st.sampled_from(("x", "y", None))),
             d=draw(st.sampled_from((None, 0.0, 1.5, -2.25, 8.0))), h=draw(st.sampled_from((1, 2, None))),
             m=draw(st.none() | st.decimals(-99, 99, places=2)),
         ))  # fmt: skip

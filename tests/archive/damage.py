@@ -68,7 +68,7 @@ def try_all(
     """Asks again at each point: how it went, counted, and where fewer events or others came without a word, or with one
     that does not name the file. ask: whether the answers are the same, and the warnings; raises DataError."""
     plain = [p for p in found if p.what == "remove" or (p.what == "cut" and p.at == 0)]
-    plain = plain if everything else one_of_each_kind(plain, 3)
+    plain = plain if everything else one_of_each_kind(plain, 9)
     some = min(len(found), int(seconds * 400))
     rest = one_of_each_kind(found) if everything else random.Random(7).sample(found, some)
     end = time.process_time() + seconds

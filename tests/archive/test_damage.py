@@ -23,7 +23,7 @@ from tests.in_memory import MEMORY
 
 #: Of which no answer is made: rows that did not fit, and what keeps two from compacting at once.
 LEFT_OUT = ("_quarantine", "_maintenance.lock")
-SECONDS = 3.0
+SECONDS = 1.0
 
 
 def make(directory: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archive.history import History
@@ -28,6 +28,7 @@ from query.errors import DataError
 from query.plan.expression import Call, Column, Constant
 from query.schema import Field, Schema
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
+from tests.properties.comparing import fewer
 
 SYMBOLS = ("A", "B", "", "ü", None)
 # Few distinct times, microseconds apart and days apart, so that bounds meet events exactly and files are cut.
@@ -92,7 +93,7 @@ def ask(snapshot, question: tuple) -> list[Event]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_files", [False, True])
-@settings(max_examples=max(20, settings().max_examples // 4))
+@fewer(4)
 @given(steps(), st.lists(questions, min_size=1, max_size=4), st.sampled_from((2, 7, 99)))
 def test_reads_equal_a_plain_list(in_files, steps, asked, memory_rows_max):
     with tempfile.TemporaryDirectory() as root:
@@ -144,7 +145,7 @@ COLUMN_SETS = (None, (), ("price",), ("SYMBOL", "ts"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_files", [False, True])
-@settings(max_examples=max(20, settings().max_examples // 4))
+@fewer(4)
 @given(
     steps(), questions, st.sampled_from((2, 7, 99)), st.sampled_from((1, 2, 5, 1000)), st.sampled_from(CONDITIONS),
     st.sampled_from(COLUMN_SETS), st.sampled_from(SPANS), st.sampled_from((None, 4, 1000)),

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archive import checks, ingest, inputs, layout, upkeep
@@ -41,6 +41,7 @@ from tests.archive.ingest_child import POINTS
 from tests.archive.kills import ROUNDS
 from tests.archive.store import s3_server
 from tests.forked import Child
+from tests.properties.comparing import fewer
 
 HEADER = "ts,symbol,price,rank\n"
 BROKEN = "broken JSON: JSON is malformed: invalid character (byte 0)"
@@ -817,7 +818,7 @@ def _parts(path: Path) -> list[inputs.Part]:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(20, settings().max_examples // 5))  # each writes three files, and reads them in parts
+@fewer(5)  # each writes three files, and reads them in parts
 @given(st.lists(_row, min_size=1, max_size=12), st.booleans(), st.sampled_from(["\n", "\r\n"]), st.integers(5, 90))
 def test_what_was_written_is_what_is_read(tmp_path_factory, data, quoted, end, chunk):
     """As CSV, NDJSON and Parquet; whole, in small blocks, and in parts."""

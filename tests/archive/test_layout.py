@@ -69,6 +69,7 @@ def batch_of(schema: Schema, ts_us: np.ndarray, values: list) -> EventBatch:
     return EventBatch(columns, ts_us, np.zeros(n, np.int32), np.arange(n, dtype=np.int64), np.arange(n, dtype=np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type", "values"), VALUES)
 def test_every_type_comes_back_as_it_went_in(tmp_path, type, values):
     schema = declared(type)

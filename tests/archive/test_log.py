@@ -27,6 +27,7 @@ from matching.batch import EventBatch
 from query.errors import DataError, HybridWarning, NotKept
 from query.schema import Field, Schema
 from tests.archive.events import TICKS, batch_of, events_of, run_of
+from tests.properties.comparing import is_nightly
 
 
 def logged(directory: Path) -> list[object]:
@@ -316,7 +317,7 @@ def test_no_damage_is_silent(tmp_path_factory):
     rng, silent, said = random.Random(7), 0, 0
     for name in [path.name for path in segments(origin / LOG)]:
         data = (origin / LOG / name).read_bytes()
-        some: list[bytes | None] = [None, *damages(data, rng, 25)]
+        some: list[bytes | None] = [None, *damages(data, rng, 25 if is_nightly() else 15)]
         if os.environ.get("NIGHTLY_DAMAGE"):
             flips = (data[:i] + bytes([data[i] ^ 1 << b]) + data[i + 1 :] for i in range(len(data)) for b in range(8))
             some = [None, *flips, *(data[:i] for i in range(len(data)))]

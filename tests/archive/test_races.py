@@ -20,6 +20,7 @@ from tests.archive import crash_child
 from tests.archive.crash_child import event_at
 from tests.archive.events import TICKS, Event, batch_of, events_of
 from tests.forked import Child
+from tests.properties.comparing import is_nightly
 
 pytestmark = pytest.mark.slow
 
@@ -72,8 +73,8 @@ def test_writers_and_compactions_and_a_reader_at_once(tmp_path):
             stack.callback(child.kill)
         before: dict[str, int] = {}
         started, looks = time.monotonic(), 0
-        # Six seconds, and longer where a busy machine lets us look more seldom.
-        while (took := time.monotonic() - started) < 6 or (looks <= 3 and took < 60):
+        # Two seconds, six by night, and longer where a busy machine lets us look more seldom.
+        while (took := time.monotonic() - started) < (6 if is_nightly() else 2) or (looks <= 3 and took < 60):
             promised = {**children[0].promised(), **children[1].promised()}
             seen = is_prefix_of_each_source(History(TICKS, tmp_path))
             for source in {*before, *promised}:
@@ -124,7 +125,7 @@ def test_snapshots_of_one_process_while_it_flushes_and_compacts(tmp_path):
     history = History(TICKS, tmp_path, memory_rows_max=200)
     keeper = Keeper(lambda: [history], every_s=0.005)
     keeper.start()
-    appended, looks, faults = 0, 0, []
+    appended, looks, faults, events_in_all = 0, 0, [], 9000 if is_nightly() else 3000
 
     def look() -> None:
         nonlocal looks
@@ -142,7 +143,7 @@ def test_snapshots_of_one_process_while_it_flushes_and_compacts(tmp_path):
     reader = threading.Thread(target=look)
     reader.start()
     try:
-        for start in range(0, 9000, 30):
+        for start in range(0, events_in_all, 30):
             events = [event_at("a", i, i) for i in range(start, start + 30)]
             history.append(*batch_of([Event(*e) for e in events]))
             appended = start + 30
@@ -152,5 +153,5 @@ def test_snapshots_of_one_process_while_it_flushes_and_compacts(tmp_path):
         keeper.stop()
     assert faults == []
     assert looks > 5
-    assert is_prefix_of_each_source(history) == {"a": 9000}
+    assert is_prefix_of_each_source(history) == {"a": events_in_all}
     assert keeper.take_trouble() == []

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from archive import layout, upkeep
@@ -27,6 +27,7 @@ from archive.table_snapshot import TableSnapshot
 from archive.upkeep import Rewrite, closed_before_us, compact, expire, plan_rewrites, vacuum, verify
 from query.errors import DataError
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
+from tests.properties.comparing import fewer
 
 DAY_US = 86_400_000_000
 
@@ -76,7 +77,7 @@ def test_sparse_days_become_months_and_years():
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=max(20, settings().max_examples * 2 // 5))
+@fewer(2)
 def test_rewriting_comes_to_an_end_and_keeps_all_rows(seed):
     rng = random.Random(seed)
     files: dict[str, tuple[str, float, float, int]] = {}

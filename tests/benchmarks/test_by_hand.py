@@ -35,6 +35,8 @@ def obvious(ticks: pa.Table) -> pa.Table:
     return pa.table([pa.array(c, t) for c, t in zip(columns, types)], names=NAMES)
 
 
+@pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("events", [0, 1, 2, 3, 40, 400])
 @pytest.mark.parametrize("seed", range(8))
 def test_contenders_agree_with_the_obvious_scan(seed: int, events: int) -> None:

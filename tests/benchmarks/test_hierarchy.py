@@ -93,6 +93,7 @@ def composed(shape: Shape, seed: int) -> list[Composed]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("related", [False, True])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_contenders_find_what_composition_means(layers: int, related: bool) -> None:
@@ -268,7 +269,7 @@ def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper()
 @pytest.mark.slow
 def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
     said: list[str] = []
-    result = shared(3, [50, 400], 4_000, 1, 1, False, said.append, keys=10)
+    result = shared(3, [50, 400], 2_500, 1, 1, False, said.append, keys=10)
     assert result["disagreements"] == []
     assert [(r["queries"], r["push"]) for r in result["results"]] == [
         ("boxes", 50), ("boxes", 400), ("events", 50), ("events", 400), ("streams", 50), ("streams", 400),

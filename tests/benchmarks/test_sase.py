@@ -59,6 +59,7 @@ def answers(rows: Prepared) -> dict[str, Answer]:
     return {name: answer(name, rows, True) for name in CONTENDERS if can(name, rows.program)}
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q.name} {'all' if q.overlapping else 'apart'}")
 def test_all_contenders_find_what_the_reference_finds(question: Question) -> None:
     found_some = 0
@@ -75,6 +76,7 @@ def test_all_contenders_find_what_the_reference_finds(question: Question) -> Non
     assert found_some > 3
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("iterator", ITERATORS)
 @pytest.mark.parametrize("starred", [False, True])
 @pytest.mark.parametrize("strategy", ["s2", "s3"])

@@ -168,7 +168,9 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.name, marks=pytest.mark.slow if i % 4 else ()) for i, c in enumerate(CASES)]
+)
 def test_worked_example(case: Case, engine: str) -> None:
     assert answer(case, ENGINES[engine]) == case.matches
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.engines.run_lists import RunLists
@@ -76,7 +76,6 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.none() | NUMBERS, st.none() | st
 
 @pytest.mark.slow
 @given(st.sampled_from(DOMINATED), ROWS, st.integers(1, 9))
-@settings(max_examples=max(100, settings().max_examples))
 def test_matches_are_those_of_the_reference(
     body: str, values: list[tuple[int, float | None, int | None]], size: int
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -33,6 +33,7 @@ from query.schema import Field, Schema
 from tests.events import batch_of
 from tests.matching import run_overlaps, run_windows
 from tests.matching.memory_store import MemoryStore
+from tests.properties.comparing import fewer
 from tests.strategies import SCHEMA, SECOND_US, Row, events
 
 WINDOWS = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
@@ -43,7 +44,7 @@ OVERLAPS = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASUR
     DEFINE A AS s = 'a', B AS s = 'b' AND B.ts < A.until) AS m"""
 INTERVALS = Schema("e", (*SCHEMA.fields, Field("until", "TIMESTAMP")), time="ts", keys=("k",))
 
-FEWER = settings(max_examples=max(20, settings().max_examples // 5))
+FEWER = fewer(5)
 #: The line that each engine takes.
 LINES = {
     "windows": "if gives_matches and (seen := windows_of(plan, program)): return by(RunWindows, 'test', carried=seen)",

@@ -4,7 +4,7 @@ in runs, not in runs times rows."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -63,7 +63,6 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 9)), min
 
 @pytest.mark.slow
 @given(st.sampled_from(BODIES), ROWS, st.integers(1, 9), st.sampled_from(["kept", "dropped", "restored", "out"]))
-@settings(max_examples=max(60, settings().max_examples))
 def test_matches_are_those_of_the_reference(body: str, values: list[tuple[int, int]], size: int, way: str) -> None:
     rows = rows_of(values)
     plan = plan_of(body)

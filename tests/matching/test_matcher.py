@@ -168,6 +168,7 @@ def test_live_rows_stay_bounded_while_a_run_is_open() -> None:
     assert matcher.store.count <= SLACK + 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", Selection)
 def test_a_snapshot_has_only_what_is_needed_and_changes_nothing(selection: Selection) -> None:
     batch = events(12_000, 60 if selection is Selection.PARTITION else 1)

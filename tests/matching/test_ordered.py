@@ -101,6 +101,7 @@ def test_a_state_of_lists_is_another_one() -> None:
     assert not after.fits(before.snapshot())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
 @pytest.mark.parametrize("size", [17, 1000])
 @pytest.mark.parametrize("turned", [False, True])

@@ -79,6 +79,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("tie_type", TIES)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
@@ -113,6 +114,7 @@ def test_the_order_is_that_of_duckdb(tie_type: str, seed: int, connection: duckd
         assert sort_events(events, declared).offset.tolist() == events.offset[expected].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("low", "high"), [(0, 1), (-5, 3), (-(2**40), 2**40), (10**15, 10**15 + 86_400_000_000), (-(2**62), 2**62 - 1)]
 )

@@ -22,6 +22,8 @@ from tests.events import batch_of
 from tests.properties.comparing import constant
 from tests.trends import EVENTS, SECOND, Row, plan_of, read_rows, row, rows_of, statement
 
+pytestmark = pytest.mark.slow  # kernels of panes take half a minute to compile
+
 
 @pytest.fixture
 def one_by_one() -> Iterator[None]:
@@ -64,7 +66,6 @@ def test_windows_that_overlap_much_are_counted_by_panes() -> None:
     assert engine_of(plan_of(statement("A{9} B{9}", many, 1))) == RunTrends.tag  # the square of 20 states
 
 
-@pytest.mark.slow
 def test_the_names_of_a_state_are_pinned() -> None:
     """A state with another name would make queries go through their events again: see tests/matching/test_state.py."""
     matcher = make_matcher(plan_of(statement("A+ B", 60, 1, partition="g")))
@@ -96,7 +97,7 @@ def test_a_worked_example() -> None:
     assert rows == [(k * SECOND, (k + 60) * SECOND, *rest) for k, *rest in wanted]
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(("within", "slide"), [(64, 1), (125, 2)])
 def test_numbers_are_exact_at_any_size(size: int, within: int, slide: int) -> None:
@@ -133,7 +134,6 @@ def test_what_no_trend_leads_to_has_no_number() -> None:
     assert {r[2] for r in rows} == {1}
 
 
-@pytest.mark.slow
 def test_idle_partitions_and_closed_windows_leave_no_memory() -> None:
     matcher = make_matcher(plan_of(statement("A+", 60, 1, partition="g")))
     assert isinstance(matcher, KernelMatcher)
@@ -184,7 +184,6 @@ def test_explain_says_panes() -> None:
     assert "why         an event is in 3,600 windows, which are put together from panes" in shown
 
 
-@pytest.mark.slow
 def test_many_windows_cost_little_more_than_few(one_by_one: None) -> None:
     """Before: an event cost an addition in each of its windows, so 3,600 of them took 60 times as long as 60."""
     rng = np.random.default_rng(3)

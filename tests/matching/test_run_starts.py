@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
@@ -33,7 +33,7 @@ from query.reference import find
 from tests.engines import planned
 from tests.events import batch_of
 from tests.matching import test_matcher as larger
-from tests.properties.comparing import FEWER, constant, variants
+from tests.properties.comparing import FEWER, constant, drawn_until_told, fewer, is_quick, variants
 from tests.strategies import COMPARISONS, SCHEMA, SECOND_US, Row, V, at, compare, events, patterns, plans, row_local
 
 A, B, C = map(Variable, "ABC")
@@ -139,11 +139,13 @@ def test_starts_equal_the_reference(record_property: Callable[[str, object], Non
         seen.update({outcome.name for outcome, *_ in expected})
         seen["stuck"] += matcher.engine.stuck > 0
 
-    check()
+    def told() -> None:
+        if not is_quick():
+            for what in ("MATCH", "UNMATCHED", "TIMEOUT", "stuck", "NEXT", "WITHIN", *skips):
+                assert seen[what] > 0, what
+
+    drawn_until_told(check, told)
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in sorted(seen.items())))
-    if seen["examples"] >= 100:
-        for what in ("MATCH", "UNMATCHED", "TIMEOUT", "stuck", "NEXT", "WITHIN", *skips):
-            assert seen[what] > 0, what
 
 
 @pytest.mark.slow
@@ -165,7 +167,7 @@ def test_each_comes_out_with_the_event_or_watermark_that_decides_it(
 
 
 @pytest.mark.slow
-@settings(max_examples=max(20, settings().max_examples // 4))
+@fewer(4)
 @given(rows=events(max_size=20), plan=row_local_plans(), data=st.data())
 def test_cuts_snapshots_and_compaction_change_nothing(plan: Plan, rows: list[Row], data: st.DataObject) -> None:
     program = program_of(plan)
@@ -236,7 +238,7 @@ def test_starts_equal_run_lists(name: str, within: Within | None, monkeypatch: p
 
 
 @pytest.mark.slow
-@settings(max_examples=max(20, settings().max_examples // 5))
+@fewer(5)
 @given(plan=row_local_plans(), seed=st.integers(0, 1 << 30))
 def test_groups_of_many_starts_equal_run_lists(plan: Plan, seed: int) -> None:
     plan = replace(plan, rows=RowsPerMatch.ONE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -21,6 +21,7 @@ from matching.workload.template import template
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.matching.test_workload_matcher import COLUMNS, alone, streams, workloads
+from tests.properties.comparing import fewer
 from tests.trends import EVENTS, Row, expected, plan_of, row, rows_of, statement
 
 pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
@@ -50,7 +51,7 @@ def rows(queries: SharedQueries, events: list[Row], size: int, restored: bool = 
     return {name: rows_of(plan, found[name]) for name, plan in queries.queries.items()}
 
 
-@settings(max_examples=max(20, settings().max_examples // 2))
+@fewer(2)
 @given(st.data())
 def test_all_modes_give_the_rows_of_the_reference(data: st.DataObject) -> None:
     plans, events = data.draw(workloads()), data.draw(streams())

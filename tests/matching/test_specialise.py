@@ -63,6 +63,7 @@ def engine_of(text: str, purpose: Purpose = Purpose.MATCHES) -> RunBlocks:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_same_rows_as_the_interpreted_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text, table = query(TEXTS[name]), events(20_000)

@@ -251,6 +251,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_a_limit_may_be_set_later(name: str) -> None:
     rng = np.random.default_rng(12)
@@ -267,6 +268,8 @@ def test_a_limit_may_be_set_later(name: str) -> None:
     assert matcher.spill.read_back > 5
 
 
+@pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_every_engine_finds_the_same(name: str, policy: Policy) -> None:

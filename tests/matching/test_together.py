@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
@@ -19,6 +19,7 @@ from matching.workload.sharing_mode import SharingMode
 from query.plan.plan import Plan
 from tests.events import batch_of
 from tests.matching.test_workload_matcher import alone, streams, workloads
+from tests.properties.comparing import fewer
 from tests.trends import EVENTS, SECOND, Row, plan_of, row, rows_of, statement
 
 pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
@@ -115,7 +116,7 @@ def run(data: st.DataObject, queries: list[Query], batches: list[tuple[EventBatc
     return feed
 
 
-@settings(max_examples=max(20, settings().max_examples // 3))
+@fewer(3)
 @given(st.data())
 def test_each_query_has_the_rows_that_it_has_alone(data: st.DataObject) -> None:
     plans = [*data.draw(workloads()).values(), *data.draw(workloads()).values()]
@@ -156,6 +157,7 @@ def fed(feed: Feed, members: list[Member], events: list[Row], size: int) -> list
     return found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("size", [1, 7, 300])
 @pytest.mark.parametrize("mode", SHARED)
 def test_a_count_that_is_too_large_fails_alone(mode: SharingMode, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +174,7 @@ def test_a_count_that_is_too_large_fails_alone(mode: SharingMode, size: int, mon
         assert rows_of(plan, rows) == alone(plan, events)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("size", [1, 7, 60])
 @pytest.mark.parametrize("mode", SHARED)
 def test_a_condition_that_cannot_be_computed_fails_alone(mode: SharingMode, size: int) -> None:

@@ -84,6 +84,7 @@ def test_numbers_are_exact_at_any_size(size: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pattern", ["A+ B", "(A B)+", "A (B C)+ D", "(A | B)+ C", "A (B+ | C) D?"])
 @pytest.mark.parametrize(("conditions", "within"), [("", 10), ("", 7), ("B: v < 3; D: v <> 1", 10)])
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -19,6 +19,7 @@ from matching.workload.template import Template, template
 from matching.workload_matcher import WorkloadMatcher
 from query.plan.plan import Plan
 from tests.events import batch_of
+from tests.properties.comparing import fewer
 from tests.trends import EVENTS, MEASURES, Row, expected, plan_of, read_rows, row, rows_of, statement
 
 pytestmark = pytest.mark.slow  # its kernels take half a minute to compile
@@ -92,7 +93,7 @@ def counted(
     return {name: rows_of(plan, found[name]) for name, plan in plans.items()}
 
 
-@settings(max_examples=max(20, settings().max_examples // 2))
+@fewer(2)
 @given(st.data())
 def test_any_sharing_plan_gives_the_rows_of_the_reference(data: st.DataObject) -> None:
     plans = data.draw(workloads())
@@ -104,7 +105,7 @@ def test_any_sharing_plan_gives_the_rows_of_the_reference(data: st.DataObject) -
     assert found == {name: expected(plan, events) for name, plan in plans.items()}
 
 
-@settings(max_examples=max(20, settings().max_examples // 2))
+@fewer(2)
 @given(st.data())
 def test_a_workload_changes_while_it_runs(data: st.DataObject) -> None:
     """Queries come and go, and plans change, in the middle of windows: the rows of each are those of its events."""

@@ -26,8 +26,15 @@ from tests.strategies import SCHEMA, Row
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 Answer = list[tuple[object, ...]]
+
+
+def fewer(share: int, least: int = 10) -> settings:
+    """Fewer examples than others have: a share of those of the profile, for a property whose examples take long."""
+    return settings(max_examples=max(least, settings().max_examples // share))
+
+
 #: For properties of which the reference takes most of the time.
-FEWER = settings(max_examples=max(20, settings().max_examples // 3))
+FEWER = fewer(3)
 
 
 def drawn_alike(check: F) -> F:
@@ -46,7 +53,7 @@ def is_nightly() -> bool:
     return settings.get_current_profile_name() == "nightly"
 
 
-def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 12) -> None:
+def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 48) -> None:
     """Runs a property, and again on other examples until it has met what it is to meet. Which examples are drawn also
     depends on the numbers in the sources of all loaded modules, so what is rare may be missing among the first ones."""
     for n in range(1, most + 1):
@@ -55,7 +62,7 @@ def drawn_until(check: Callable[[], None], met: Callable[[], bool], most: int = 
             return
 
 
-def drawn_until_told(check: Callable[[], None], tell: Callable[[], None], most: int = 12) -> None:
+def drawn_until_told(check: Callable[[], None], tell: Callable[[], None], most: int = 48) -> None:
     """Runs a property, and again on other examples while `tell` finds that too few of them say something."""
 
     def told() -> bool:

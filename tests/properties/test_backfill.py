@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
 from hybrid.database.database import Database
 from query.errors import HybridWarning
 from tests.hybrid.ends import opened_again
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 from tests.properties.test_streams import STREAMS, Step, histories, played, rows_of
 
-FEWER = settings(max_examples=max(30, settings().max_examples // 3))
+FEWER = fewer(3)
 
 #: of one stream {0}, of several, and with history
 QUERIES = (

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
@@ -23,14 +23,14 @@ from query.plan.plan import Plan
 from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.matching.memory_store import MemoryStore
-from tests.properties.comparing import answer_of, program_of, reference_of
+from tests.properties.comparing import answer_of, fewer, program_of, reference_of
 from tests.properties.test_idle_keys import without_numbers
 from tests.properties.test_spilled import ENGINES, KEYS, keyed, staying
 from tests.strategies import SCHEMA, Row, events
 
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-FEWER = settings(max_examples=max(20, settings().max_examples // 8))
+FEWER = fewer(8)
 
 
 class Shared:

@@ -23,7 +23,7 @@ from query.plan.bind import bind
 from query.plan.plan import AfterMatch, Define, Plan, Within
 from tests.engines import matcher_by
 from tests.events import batch_of
-from tests.properties.comparing import FEWER, by_reference, constant, run
+from tests.properties.comparing import FEWER, by_reference, constant, drawn_until_told, run
 from tests.strategies import (
     SCHEMA,
     SECOND_US,
@@ -99,9 +99,11 @@ def test_counts_equal_the_reference() -> None:
         examples["several"] += sum(expected.values()) > 1
         examples["within"] += plan.within is not None
 
-    check()
-    assert 4 * examples["several"] >= examples["all"]
-    assert 4 * examples["within"] >= examples["all"]
+    def told() -> None:
+        assert 4 * examples["several"] >= examples["all"]
+        assert 4 * examples["within"] >= examples["all"]
+
+    drawn_until_told(check, told)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import EventBatch, Matches
@@ -25,14 +25,14 @@ from query.language.ast import AfterMatchKind
 from query.plan.plan import AfterMatch, Plan, Within
 from query.schema import Schema
 from tests.events import batch_of
-from tests.properties.comparing import Answer, answer_of, constant, drawn_until, is_quick, variants
+from tests.properties.comparing import Answer, answer_of, constant, drawn_until, fewer, is_quick, variants
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, SECOND_US, Row, events, plans
 
 #: AFTER MATCH SKIP TO that would not move on warns; these tests go on.
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 #: There are six variants of one property and four of the other, two of which draw examples of their own.
-FEWER = settings(max_examples=max(20, settings().max_examples // 5))
+FEWER = fewer(5)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from query.plan.plan import Plan
 from query.reference import find, match_rows
 from query.schema import Field, Schema
 from tests.events import batch_of
+from tests.properties.comparing import is_nightly
 
 SCHEMA = Schema(
     "s", (Field("ts", "TIMESTAMP"), Field("s", "VARCHAR"), Field("k", "VARCHAR"), Field("i", "BIGINT")), time="ts"
@@ -150,7 +151,7 @@ def test_flattened_patterns_find_what_hierarchies_find() -> None:
             continue
         expected = composed(plan, rows)
         assert by_definition(flat, rows) == expected, whole
-        assert by_engine(flat, rows) == by_engine(plan, rows), whole
+        assert by_engine(flat, rows) == (by_engine(plan, rows) if expected or is_nightly() else []), whole
         twice = any([path for path, _ in one].count("B_A") > 1 for one, _ in expected)
         tally["matches" if expected else "no match"] += 1
         for what, there in (("gap", "~" in whole), ("keys", "PARTITION BY k" in whole), ("ON", " ON " in whole),

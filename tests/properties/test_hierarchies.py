@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from matching.purpose import Purpose
@@ -23,10 +23,11 @@ from tests.hierarchies import (
     over,
     plan_of,
 )
+from tests.properties.comparing import fewer
 
 
 @pytest.mark.slow
-@settings(max_examples=max(60, settings().max_examples // 3))
+@fewer(3, least=30)
 @given(hierarchies())
 def test_layers_equal_composition(one: Hierarchy) -> None:
     """The same matches in the same order, with the same evidence and rows, however events are cut into batches, with
@@ -46,7 +47,7 @@ def test_layers_equal_composition(one: Hierarchy) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(40, settings().max_examples // 5))
+@fewer(5, least=20)
 @given(hierarchies(sources=("events", "others", "MERGE(events, others)")))
 def test_layers_of_several_streams_equal_composition(one: Hierarchy) -> None:
     """The same where layers read other streams than FROM, with columns of other types."""
@@ -119,7 +120,7 @@ def statements(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(40, settings().max_examples // 5))
+@fewer(5, least=20)
 @given(statements())
 def test_a_sase_statement_is_its_sql(texts: tuple[str, str]) -> None:
     """The same plan, so that all that is said of the one is said of the other."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -30,7 +30,7 @@ from tests.hierarchies import (
     output,
     plan_of,
 )
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer, is_nightly
 
 
 def ids(plan: Plan, found: Sequence[Matches]) -> list[str]:
@@ -73,6 +73,9 @@ def compare(one: Hierarchy, data: st.DataObject) -> set[str]:
     of_leaves = [tuple(match.leaves()) for match in expected]
     rows = [tuple(match.row.values()) for match in expected]
     how = {"watermarks": one.watermarks, "restart": one.restart}
+    if not expected and not is_nightly():  # two of three examples
+        assert leaves(matched(plan, one.events, one.cuts, purpose=Purpose.LIVE, **how)) == []
+        return {"no match"}
     layered = by_layers(plan, one)
     assert (leaves(layered), output(layered)) == (of_leaves, rows)
     for purpose in (Purpose.MATCHES, Purpose.LIVE):
@@ -99,7 +102,7 @@ def compare(one: Hierarchy, data: st.DataObject) -> set[str]:
 def test_one_pattern_gives_the_rows_of_composition() -> None:
     tally: Counter[str] = Counter()
 
-    @settings(max_examples=200)
+    @fewer(100, least=40)
     @given(hierarchies_of_all_matches(), st.data())
     def check(one: Hierarchy, data: st.DataObject) -> None:
         with warnings.catch_warnings():

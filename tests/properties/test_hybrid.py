@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -22,7 +22,7 @@ from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.hybrid.ends import opened_again
-from tests.properties.comparing import by_reference, drawn_until
+from tests.properties.comparing import by_reference, drawn_until, drawn_until_told, fewer
 from tests.strategies import Row
 
 SECOND_US = 1_000_000
@@ -224,7 +224,7 @@ def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on
     monkeypatch.setattr("hybrid.join.driver.PER_MATCH_S", 0.5)
 
-    @settings(max_examples=max(60, settings().max_examples // 8))
+    @fewer(8, least=15)
     @given(case=cases(), ways=st.lists(st.sampled_from(STRATEGIES), min_size=4, max_size=4, unique=True))
     def check(case: Case, ways: list[tuple[str, str | None]]) -> None:
         expected = naive(case)
@@ -242,19 +242,21 @@ def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) 
         examples["cases"] += 1
         examples["rows"] += bool(expected)
 
-    check()
-    assert 3 * examples["rows"] >= examples["cases"]
-    assert 3 * examples["alaa found ahead"] >= examples["alaa"] > 0
-    for strategy in ("ollaa", "auto"):
-        assert 20 * examples[f"{strategy} found ahead"] >= examples[strategy] > 0
-    assert 5 * examples["from what is kept"] >= examples["cases"]
+    def told() -> None:
+        assert 3 * examples["rows"] >= examples["cases"]
+        assert 3 * examples["alaa found ahead"] >= examples["alaa"] > 0
+        for strategy in ("ollaa", "auto"):
+            assert 20 * examples[f"{strategy} found ahead"] >= examples[strategy] > 0
+        assert 5 * examples["from what is kept"] >= examples["cases"]
+
+    drawn_until_told(check, told)
 
 
 @pytest.mark.slow
 def test_files_spilling_and_a_kill_or_restart_change_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     examples: Counter[str] = Counter()
 
-    @settings(max_examples=max(10, settings().max_examples // 12))
+    @fewer(12)
     @given(
         case=cases(), how=st.sampled_from(STRATEGIES), limit=st.sampled_from((None, "1 B", "200 B", "1 kB")),
         restart=st.integers(0, 3), killed=st.booleans(),

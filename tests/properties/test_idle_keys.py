@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.batch import Int64Array, Matches
@@ -58,7 +58,7 @@ def without_numbers(answer: Answer) -> Answer:
 def test_forgetting_idle_keys_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    forgotten: Counter[str] = Counter()
+    forgotten, enough = Counter[str](), set[str]()
     forget = Keys.forget
     kernel: KernelMatcher
 
@@ -69,11 +69,12 @@ def test_forgetting_idle_keys_changes_nothing(
     monkeypatch.setattr(Keys, "forget", counted)
 
     @drawn_alike  # Before: a renamed attribute changed the examples, and one engine was met too seldom.
-    @settings(max_examples=max(60, settings().max_examples))
     @given(rows=events(min_size=10, max_size=14, keys=KEYS), plan=forgetful(), data=st.data())
     def check(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
         nonlocal kernel
         kernel = kernel_of(plan)
+        if type(kernel.engine).__name__ in enough:  # drawn for the others
+            return
         expected = reference_of(plan, rows)
         found, at = [], 0
         while at < len(rows):
@@ -94,7 +95,12 @@ def test_forgetting_idle_keys_changes_nothing(
             assert without_numbers(ours) == without_numbers(expected)
 
     names = ("RunTable", "RunStarts", "RunGraph", "RunBlocks", "RunLists")
-    drawn_until(check, lambda: is_quick() or all(forgotten[name] > 50 for name in names))
+
+    def met() -> bool:
+        enough.update(name for name in names if forgotten[name] > 50)
+        return is_quick() or len(enough) == len(names)
+
+    drawn_until(check, met)
     record_property("examples", ", ".join(f"keys forgotten by {name} {count:,}" for name, count in forgotten.items()))
     assert sum(forgotten.values()) > 100
     if not is_quick():

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
 from query.errors import HybridWarning
 from tests.hierarchies import Event, batch_of, composed, plan_of, statement
 from tests.hybrid.ends import opened_again
+from tests.properties.comparing import drawn_until_told, fewer
 
 COLUMNS = {"ts": "TIMESTAMP", "s": "VARCHAR", "k": "VARCHAR", "i": "BIGINT"}
 DEFINE = {name: f"{name} AS s = '{name.lower()}'" for name in "ABPXY"}
@@ -153,7 +154,7 @@ def test_joined_boxes_are_composed(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(40, settings().max_examples // 6))
+    @fewer(6)
     @given(case=cases())
     def check(case: Case) -> None:
         with warnings.catch_warnings():
@@ -173,7 +174,9 @@ def test_joined_boxes_are_composed(
         seen["of another stream"] += bool(case.past and expected)
         seen["killed"] += case.kill >= 0
 
-    check()
+    def told() -> None:
+        assert seen["rows"] * 7 >= seen["examples"]
+        assert seen["of another stream"] * 15 >= seen["examples"]
+
+    drawn_until_told(check, told)
     record_property("examples", dict(seen))
-    assert seen["rows"] * 7 >= seen["examples"]
-    assert seen["of another stream"] * 15 >= seen["examples"]

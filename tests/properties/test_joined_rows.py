@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -22,6 +22,7 @@ from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
 from tests.hybrid.ends import opened_again
+from tests.properties.comparing import drawn_until_told, fewer
 from tests.properties.test_hybrid import COLUMNS, KINDS, ON, SECOND_US, STRATEGIES, Case, naive, table
 
 #: over the input {0}
@@ -192,7 +193,7 @@ def test_joined_rows_are_events(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(40, settings().max_examples // 6))
+    @fewer(6)
     @given(case=cases(), outer=st.sampled_from(OUTER), run=runs)
     def check(case: Case, outer: str, run: Run) -> None:
         expected = in_two_steps(case, outer)
@@ -204,7 +205,9 @@ def test_joined_rows_are_events(
         seen["killed"] += killed
         seen["two streams"] += run.apart
 
-    check()
+    def told() -> None:
+        assert seen["rows"] * 3 >= seen["examples"]
+        assert seen["killed"] * 6 >= seen["examples"]
+
+    drawn_until_told(check, told)
     record_property("examples", dict(seen))
-    assert seen["rows"] * 3 >= seen["examples"]
-    assert seen["killed"] * 6 >= seen["examples"]

@@ -30,7 +30,7 @@ from tests.hierarchies import (
     leaves,
     plan_of,
 )
-from tests.properties.comparing import FEWER, drawn_alike, is_quick
+from tests.properties.comparing import FEWER, drawn_alike, drawn_until_told, is_quick
 
 
 def answer(plan: Plan, events: tuple[Event, ...], cuts: list[int]) -> tuple[list[tuple[Leaf, ...]], bool]:
@@ -90,6 +90,9 @@ def test_a_failure_takes_no_match_away_that_was_decided_before(record_property: 
             seen[f"{what} fails"] += failed
             seen[f"{what} fails behind a match"] += failed and bool(each)
 
-    check()
+    def told() -> None:
+        whats = ("a condition on an event", "a measure")
+        assert is_quick() or all(seen[f"{what} fails behind a match"] for what in whats)
+
+    drawn_until_told(check, told)
     record_property("examples", ", ".join(f"{what} {count:,}" for what, count in seen.items()))
-    assert is_quick() or all(seen[f"{what} fails behind a match"] for what in ("a condition on an event", "a measure"))

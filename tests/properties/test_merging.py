@@ -28,6 +28,7 @@ from tests.properties.comparing import (
     FEWER,
     answer_of,
     constant,
+    drawn_until_told,
     reference_of,
     restored_equals_reference,
     run,
@@ -70,9 +71,11 @@ def test_merged_runs_equal_the_reference() -> None:
         examples["several"] += len(expected) > 1
         examples["by default"] += merges(matcher.program)
 
-    check()
-    assert 8 * examples["several"] >= examples["all"]
-    assert 8 * examples["by default"] >= examples["all"]
+    def told() -> None:
+        assert 8 * examples["several"] >= examples["all"]
+        assert 8 * examples["by default"] >= examples["all"]
+
+    drawn_until_told(check, told)
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ def condition(text: str, pattern: str = "A B") -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_condition_over_two_rows_is_what_duckdb_computes(part: int) -> None:
     seen = {"kernel": 0, "reference": 0}
@@ -109,6 +110,8 @@ def test_functions_of_two_times_are_those_of_duckdb() -> None:
         assert found.num_rows == 2000, text
 
 
+@pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("selection", ["SKIP TILL NEXT MATCH", "SKIP TILL ANY MATCH", "PARTITION", "STRICT"])
 @pytest.mark.parametrize("pattern", ["A+ B", "A B", "A? B", "A B+"])
 def test_texts_are_ordered_by_every_engine(pattern: str, selection: str) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.by_reference import DuckEvaluation, to_arrow, to_python
@@ -135,7 +135,6 @@ def same(a: object, b: object) -> bool:
 
 @pytest.mark.slow
 @given(text=scalars, row=rows())
-@settings(max_examples=settings().max_examples)
 def test_scalar_expressions_are_duckdbs(text: str, row: dict[str, object]) -> None:
     plan = plan_of(text)
     assume(plan is not None)

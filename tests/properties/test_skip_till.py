@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.engines.run_graph import RunGraph
@@ -26,6 +26,7 @@ from tests.properties.comparing import (
     compare_at_every_step,
     constant,
     drawn_until_told,
+    fewer,
     kernel_of,
     kernels_of,
     reference_of,
@@ -144,7 +145,7 @@ class Tally:
 def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
     tally = Tally()
 
-    @settings(max_examples=max(20, settings().max_examples // 2))
+    @fewer(2)
     @given(rows=events(min_size=4), plan=skipping(), size=st.sampled_from((1, 4, 100)))
     def check(plan: Plan, rows: list[Row], size: int) -> None:
         kernels = kernels_of(plan)

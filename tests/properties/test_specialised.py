@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matches
@@ -25,7 +25,7 @@ from query.plan.plan import Plan
 from tests.engines import matcher_by
 from tests.events import batch_of
 from tests.properties import test_kernel
-from tests.properties.comparing import FEWER, answer_of, drawn_until_told, program_of, reference_of
+from tests.properties.comparing import FEWER, answer_of, drawn_until_told, fewer, program_of, reference_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import SCHEMA, Row, events, plans
 
@@ -90,7 +90,7 @@ def test_a_kernel_written_for_a_program_equals_the_reference(record_property: Ca
 def test_so_does_one_of_run_lists(record_property: Callable[[str, object], None]) -> None:
     tally = test_kernel.Tally()
 
-    @settings(max_examples=max(20, settings().max_examples // 5))  # most of the time is compiling
+    @fewer(5)  # most of the time is compiling
     @given(rows=events(), plan=plans(), size=st.sampled_from((1, 4, 100)), swap=st.integers(0, 6))
     def check(plan: Plan, rows: list[Row], size: int, swap: int) -> None:
         matcher = test_kernel.kernel_of(plan, general=True)()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.feed import Feed
@@ -30,7 +30,7 @@ from tests.hierarchies import (
     plan_of,
 )
 from tests.matching.memory_store import MemoryStore
-from tests.properties.comparing import drawn_alike, drawn_until
+from tests.properties.comparing import drawn_alike, drawn_until, fewer
 
 SELECTIONS = ["NEXT", "ANY", "PARTITION"]
 #: Bytes of all layers: nothing stays; some does; nothing has to leave.
@@ -44,7 +44,6 @@ def test_layers_that_leave_memory_change_nothing(record_property: Callable[[str,
     tally: Counter[str] = Counter()
 
     @drawn_alike
-    @settings(max_examples=settings().max_examples)
     @given(data=st.data(), limit=st.sampled_from(LIMITS), policy=st.sampled_from(Policy))
     def check(data: st.DataObject, limit: int, policy: Policy) -> None:
         patterns = data.draw(named_patterns(True, SELECTIONS))
@@ -94,7 +93,7 @@ def test_layers_of_several_streams_that_leave_memory_change_nothing(
     tally: Counter[str] = Counter()
     sources = ("events", "others", "MERGE(events, others)")
 
-    @settings(max_examples=settings().max_examples // 2)
+    @fewer(2)
     @given(data=st.data(), limit=st.sampled_from(LIMITS), policy=st.sampled_from(Policy))
     def check(data: st.DataObject, limit: int, policy: Policy) -> None:
         patterns = data.draw(named_patterns(True, SELECTIONS, sources))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -22,9 +22,9 @@ from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
 from query.errors import HybridWarning
 from tests.hybrid.inside import flow_of
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 
-FEWER = settings(max_examples=max(20, settings().max_examples // 6))
+FEWER = fewer(6)
 
 #: name, columns (the time first), lateness in seconds
 STREAMS = (

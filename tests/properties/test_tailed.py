@@ -28,8 +28,9 @@ from matching.checked import shown_value
 from query.errors import DataError
 from query.schema import Field, Schema
 from tests.live.sources.test_fuzz import NUMBERS, TEXTS, TYPES, written
+from tests.properties.comparing import is_nightly
 
-EXAMPLES = int(os.environ.get("FUZZ", "10000")) // 500
+EXAMPLES = int(os.environ.get("FUZZ", "10000" if is_nightly() else "5000")) // 500
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matching.batch import Matcher, Matches
@@ -15,7 +15,7 @@ from matching.matcher import KernelMatcher, make_matcher
 from query.errors import QueryError
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 from tests.trends import (
     ALL_MEASURES,
     EVENTS,
@@ -81,7 +81,7 @@ def restarted(plan: Plan) -> Callable[[Matcher], Matcher]:
 def test_the_engine_gives_the_rows_of_the_reference(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 4))
+    @fewer(4)
     @given(
         pattern=PATTERNS, events=rows(), within=st.sampled_from((3, 5, 10)), slide=st.sampled_from((1, 2, 3, 10)),
         keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"), ("h, g", "g, h"))),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import hybrid
 from query.errors import QueryError
 from tests.events import batch_of
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 from tests.trends import EVENTS, PATTERNS, SECOND, SELECTIONS, Row, plan_of, rows, statement
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
@@ -42,7 +42,7 @@ def in_order(found: list[dict[str, Any]]) -> list[str]:
 def test_rows_of_windows_are_the_same_everywhere() -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=max(15, settings().max_examples // 16))
+    @fewer(16, least=6)
     @given(
         pattern=PATTERNS, events=rows(10), windows=st.sampled_from(((3, 3), (5, 2), (10, 3), (2, 4))),
         keys=st.sampled_from((("", ""), ("g", ""), ("g", "g"), ("g, h", "h"))), selection=SELECTIONS,

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -21,7 +21,7 @@ from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 from query.trend_reference import trend_rows
-from tests.properties.comparing import by_reference, drawn_until
+from tests.properties.comparing import by_reference, drawn_until, fewer
 from tests.properties.test_hybrid import (
     COLUMNS,
     KINDS,
@@ -177,7 +177,7 @@ def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on
     monkeypatch.setattr("hybrid.join.driver.PER_MATCH_S", 0.5)
 
-    @settings(max_examples=max(20, settings().max_examples // 12))
+    @fewer(12)
     @given(case=cases(), ways=st.lists(st.sampled_from(STRATEGIES), min_size=3, max_size=3, unique=True))
     def check(case: Case, ways: list[tuple[str, str | None]]) -> None:
         expected = naive(case, examples)
@@ -215,7 +215,7 @@ def test_files_and_a_kill_or_restart_change_nothing(tmp_path_factory: pytest.Tem
     """With their ids: what comes again is known by them."""
     examples: Counter[str] = Counter()
 
-    @settings(max_examples=max(12, settings().max_examples // 12))
+    @fewer(12)
     @given(case=cases(), how=st.sampled_from(STRATEGIES), restart=st.integers(0, 3), killed=st.booleans())
     def check(case: Case, how: tuple[str, str | None], restart: int, killed: bool) -> None:
         on_disk = OnDisk(tmp_path_factory.mktemp("db"), None, restart, killed, examples)

@@ -158,6 +158,7 @@ def test_boxes_of_rows_joined_with_history(name: str) -> None:
     assert shown(composed(plan, given), given) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_worked_examples(name: str) -> None:
     text, events, expected = EXAMPLES[name]
@@ -223,6 +224,7 @@ OF_TWO_STREAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TWO_STREAMS)
 def test_worked_examples_of_two_streams(name: str) -> None:
     text, events, expected = OF_TWO_STREAMS[name]

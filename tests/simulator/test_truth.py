@@ -144,6 +144,7 @@ def test_every_kind_is_planted(seed):
         assert min(scenario.kinds.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "kind", "expected"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from archive.history import History
@@ -31,13 +31,13 @@ from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from query.schema import Field, Schema
 from tests.events import batch_of
 from tests.in_memory import MEMORY
-from tests.properties.comparing import Answer, answer_of
+from tests.properties.comparing import Answer, answer_of, fewer
 from tests.strategies import SCHEMA, SECOND_US, SKIP_TILL, SQL_SELECTIONS, TS, Row, S, V, events, plans
 from tests.strategies import X as X_
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 
-FEWER = settings(max_examples=max(20, settings().max_examples // 10))
+FEWER = fewer(10)
 
 
 def kept(root: str, rows: Sequence[Row], data: st.DataObject) -> HistorySnapshot:
@@ -207,6 +207,7 @@ def test_partial_matches_are_carried_over_files(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("partition", [(K,), (N,), (X, N), ()])
 @pytest.mark.parametrize("keys", [("a",), ("a", "b"), ("a", None, "ü", "", "b'c", "a\x00b"), (None,)])
 def test_units(tmp_path, partition, keys):

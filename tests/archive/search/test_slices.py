@@ -22,7 +22,7 @@ from query.plan.pattern import negated
 from query.plan.plan import AfterMatch, Plan, Within
 from tests.archive.search.test_partitions import standing
 from tests.events import batch_of
-from tests.properties.comparing import FEWER, Answer, answer_of, kernel_of
+from tests.properties.comparing import FEWER, Answer, answer_of, drawn_until_told, kernel_of
 from tests.properties.test_skip_till import skipping
 from tests.strategies import BOUNDS, SCHEMA, SECOND_US, SQL_SELECTIONS, Row, events, plans
 
@@ -99,10 +99,12 @@ def test_slices_find_what_one_finds(record_property: Callable[[str, object], Non
         edges = [((int(m[2]) - start) // by.width_us, (int(m[3]) - start) // by.width_us) for m in expected]  # type: ignore[call-overload]
         seen["over an edge"] += any(a != b for a, b in edges)
 
-    check()
+    def told() -> None:
+        assert 5 * seen["over an edge"] >= seen["examples"] / 2
+        assert 3 * seen["a match"] >= seen["examples"]
+
+    drawn_until_told(check, told)
     record_property("examples", ", ".join(f"{what} {count}" for what, count in seen.items()))
-    assert 5 * seen["over an edge"] >= seen["examples"] / 2
-    assert 3 * seen["a match"] >= seen["examples"]
 
 
 @pytest.mark.parametrize("change", [

@@ -97,6 +97,7 @@ def needs_spark() -> None:
         pytest.skip(why)
 
 
+@pytest.mark.nightly  # Spark Connect ships the same to executors of one machine
 def test_standalone_cluster(tmp_path: Path) -> None:
     """Its workers find the kernels that are compiled here, and nothing else of ours."""
     kernels = cache_directory()

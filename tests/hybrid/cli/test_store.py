@@ -82,6 +82,7 @@ def test_a_store_that_is_none() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_demo_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hybrid.demo.rfid.shop", partial(shop, items=100))

@@ -20,6 +20,7 @@ from hybrid.rows import duck
 from hybrid.service.app_file import AppError, load
 from hybrid.service.service import Service
 from query.language.duck import quiet_connection
+from tests.properties.comparing import is_nightly
 
 START = datetime(2024, 1, 1)
 EVENTS = [{"ts": START + timedelta(seconds=i), "k": "a", "v": i} for i in range(5)]
@@ -169,7 +170,8 @@ def test_no_table_function_of_duckdb_gives_a_file_away(db: hybrid.Database, fold
     files = [str(folder / name) for name in ("a.parquet", "a.csv", "a.json", "a.txt", "a.duckdb", "*")]
     answered, refused = set(), set()
     asked = [call for function, parameters in functions for file in files for call in calls(function, parameters, file)]
-    for call in dict.fromkeys(asked):
+    # By night all; else a fifth, which is each function with some file, and those that read files with each.
+    for call in list(dict.fromkeys(asked))[:: 1 if is_nightly() else 5]:
         function = call.partition("(")[0]
         try:
             answer = str(db.sql(f"SELECT * FROM {call} LIMIT 20").arrow().to_pylist())

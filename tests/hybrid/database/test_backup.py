@@ -18,6 +18,7 @@ from hybrid.cli import app
 from hybrid.database import backup
 from query.errors import DataError
 from tests.archive.store import s3_server
+from tests.properties.comparing import is_nightly
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "DOUBLE"}
 FALLS = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES B.v AS v PATTERN (A B) DEFINE B AS B.v < A.v)"
@@ -64,7 +65,7 @@ def test_a_copy_of_a_running_database(tmp_path):
     thread = threading.Thread(target=push)
     thread.start()
     try:
-        for number in range(6):
+        for number in range(6 if is_nightly() else 2):
             before = taken[0]
             if number % 2:
                 db.snapshot(tmp_path / "copy")

@@ -17,7 +17,7 @@ import hybrid
 from tests.archive.damage import points, try_all
 from tests.in_memory import MEMORY
 
-SECONDS = float(os.environ.get("DAMAGE_SECONDS", "2"))
+SECONDS = float(os.environ.get("DAMAGE_SECONDS", "1"))
 #: Of which no answer is made.
 LEFT_OUT = ("_maintenance.lock", "_writer", "_quarantine")
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "DOUBLE"}

@@ -23,7 +23,7 @@ from tests.in_memory import MEMORY
 
 pytestmark = pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")
 
-CHOSEN = os.environ.get("INTERRUPTS", "2")
+CHOSEN = os.environ.get("INTERRUPTS", "1")
 #: So many points are tried however long each takes: a machine that is busy tries a few all the same.
 LEAST = 8
 SEED = int(os.environ.get("SEED", "22"))

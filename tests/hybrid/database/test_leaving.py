@@ -172,6 +172,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.4, 0.9])
 def test_a_ctrl_c_ends_a_long_statement_whenever_it_comes(after_s: float) -> None:
     # Before: DuckDB dropped it where it came while the statement was planned, and the statement ran on for minutes.

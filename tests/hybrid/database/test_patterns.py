@@ -90,6 +90,7 @@ def test_a_column_called_t0_stays():
         assert answer(db, "SELECT * FROM visit ORDER BY T0")[0] == {"k": "p", "T0": 0, "t1": minute(1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

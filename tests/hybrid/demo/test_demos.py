@@ -74,6 +74,7 @@ def played(scenario: Callable[..., Scenario], seed: int, interleaving: int) -> S
     return play(scenario(seed, SIZES[scenario], interleaving=interleaving))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("seed", "interleaving"), SEEDS)
 def test_rfid_finds_what_was_planted(seed: int, interleaving: int) -> None:
     outcome = played(shop, seed, interleaving)
@@ -82,6 +83,7 @@ def test_rfid_finds_what_was_planted(seed: int, interleaving: int) -> None:
     assert all(planted > 0 and expected == found for planted, expected, found in outcome.kinds.values())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("seed", "interleaving"), SEEDS)
 def test_highway_finds_what_was_planted(seed: int, interleaving: int) -> None:
     outcome = played(highway, seed, interleaving)
@@ -90,6 +92,7 @@ def test_highway_finds_what_was_planted(seed: int, interleaving: int) -> None:
     assert all(planted > 0 and expected == found for planted, expected, found in outcome.kinds.values())
 
 
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize(("seed", "interleaving"), SEEDS)
 def test_security_finds_what_was_planted_live_and_in_a_backtest(seed: int, interleaving: int, tmp_path: Path) -> None:
     scenario = security(seed, accounts=20, interleaving=interleaving)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -23,6 +23,7 @@ from query.plan.lag import in_order_of_last_events
 from query.plan.plan import AlertOnce, QueryPlan
 from query.reference import alerts_once
 from tests.events import batch_of
+from tests.properties.comparing import fewer
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 BEGIN = datetime(2024, 3, 1)
@@ -130,7 +131,7 @@ def by_reference(text: str, events: list[Event]) -> tuple[list[str], int]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 @pytest.mark.parametrize("text", QUERIES)
-@settings(max_examples=max(15, settings().max_examples // 10))
+@fewer(10)
 @given(events=EVENTS, data=st.data())
 def test_what_comes_through_is_what_the_definition_says_however_events_come(
     text: str, events: list[Event], data: st.DataObject
@@ -147,7 +148,7 @@ def test_what_comes_through_is_what_the_definition_says_however_events_come(
 
 
 @pytest.mark.slow
-@settings(max_examples=max(15, settings().max_examples // 10))
+@fewer(10)
 @given(events=EVENTS, data=st.data())
 def test_rows_that_wait_for_history_come_through_in_the_order_of_their_matches(
     events: list[Event], data: st.DataObject
@@ -165,7 +166,7 @@ SCHEMA = pa.schema({"k": pa.string(), "x": pa.float64(), "n": pa.int64()})
 
 
 @pytest.mark.slow
-@settings(max_examples=max(20, settings().max_examples // 4))
+@fewer(4)
 @given(data=st.data())
 def test_cuts_snapshots_and_forgetting_change_nothing(data: st.DataObject) -> None:
     once = AlertOnce(("x", "k"), data.draw(st.integers(1, 8)), 0)

@@ -82,6 +82,8 @@ FIVE = pa.table({"ts": pa.array(range(5), pa.timestamp("us")), "v": range(5)})
 HUGE = (2**31, 2**62, 2**63 - 1, 2**63, 2**64, 10**30)
 
 
+@pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 @pytest.mark.parametrize("n", HUGE)
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_statements_that_do_not_read_it(kind: str, text: str) -> None:
     assert hybrid.sql(text, t=KINDS[kind]).fetchall()[0][0] in (1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", [
     "SELECT * FROM t",

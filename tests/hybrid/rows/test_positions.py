@@ -122,6 +122,7 @@ K = TICKS.column("k").to_numpy()
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -247,6 +248,7 @@ def test_a_plain_history_is_in_its_order() -> None:
 # ---- what has a position ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -313,6 +315,7 @@ def standing_by_key(seed: int, n: int = 3_000) -> pa.Table:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("within", ["", "WITHIN INTERVAL '5' SECOND", "WITHIN 3 ROWS"])
 @pytest.mark.parametrize("rows_per_match", ["", "ALL ROWS PER MATCH WITH UNMATCHED ROWS", "AFTER MATCH NO SKIP"])
 def test_a_table_by_key_is_matched_as_it_stands(

@@ -16,6 +16,7 @@ from hybrid.rows import session
 from hybrid.statement.relations import Relations
 from hybrid.statement.statement import answer
 from matching.by_reference import ReferenceMatcher
+from tests.properties.comparing import is_nightly
 
 #: Over the change to summer time in New York, in the night of March 10; the last two rows are in the one after it.
 TIMES = (
@@ -65,6 +66,7 @@ ROW_LOCAL = (
 
 # Before: hour(A.z) was 4 in DEFINE and MEASURES and 23 around the pattern; so were all that read the time zone.
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("reference", [False, True])
 def test_time_zones(zone: str, reference: bool) -> None:
@@ -83,6 +85,7 @@ def test_time_zones(zone: str, reference: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize("zone", ZONES)
 def test_time_zones_in_conditions_on_the_match(zone: str) -> None:
     """Kernels have a time as microseconds; what a zone means to it they leave to DuckDB."""
@@ -172,6 +175,7 @@ def test_what_a_session_says() -> None:
 
 # Before: 7 / 2 was 3.5 in a pattern, and 3 around it.
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("setting", ["integer_division = true", "TimeZone = 'America/New_York'", "TimeZone = 'UTC'"])
 @pytest.mark.parametrize("condition", [
     "if({a}v / {v} > 1.1, 1, 0) = 1", "round({a}v / {v}, 1) > 1", "greatest({a}v / 4, {v} / 4) = 1",
@@ -206,6 +210,7 @@ def test_integer_division() -> None:
 
 # Before: nulls last, whatever the connection says.
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "order",
     ["nulls_first", "nulls_last", "nulls_first_on_asc_last_on_desc", "nulls_last_on_asc_first_on_desc", "sqlite"],
@@ -362,6 +367,7 @@ COLLATIONS = [("", "NOCASE"), ("", "NOCASE.NOACCENT"), ("", "de"), ("", "de.noca
 
 # Before: compared by bytes, and later refused by name.
 @pytest.mark.slow
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize(("collation", "default"), COLLATIONS)
 def test_text_compares_under_its_collation(collation: str, default: str) -> None:
     connection = named(collation, default)
@@ -388,6 +394,7 @@ def test_text_compares_under_its_collation(collation: str, default: str) -> None
 
 # Before: PARTITION BY split a and A, which GROUP BY merges; later refused by name.
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("collation", "default"), COLLATIONS)
 def test_collations_partition_and_order(collation: str, default: str) -> None:
     connection = named(collation, default)
@@ -482,7 +489,7 @@ def with_own(*more: str) -> duckdb.DuckDBPyConnection:
 @pytest.mark.slow
 def test_functions_and_types_of_a_connection() -> None:
     connection = with_own()
-    for e in (
+    for n, e in enumerate((
         "own({v})", "own({v}, {i}, 2)", "own({v}, {i}, z := 2)", "OWN({v})", "own(own({v}))", "typed({v})",
         "typed({v}::VARCHAR)", "typed(NULL)", "cast_to({i})", "cast_to('a')", "defaults({v})",
         "defaults({v}, u := [3])",
@@ -491,10 +498,10 @@ def test_functions_and_types_of_a_connection() -> None:
         "middling({v})", "way({v}, {i})", "'up'::mood", "way({v}, {i})::mood > 'up'", "TRY_CAST('x' AS mood)",
         "{v}::s.money", "[{v}::s.money]::s.money[]", "felt(way({v}, {i}))", "py({v})", "py(3)", "pair({v}, {i})",
         "py({v}) + py({i})", "by_python({v})", "upper(pair({v}, {i}))", "sqrt(py({v}))", "[own({v}), py({v})]",
-    ):  # fmt: skip
+    )):  # fmt: skip
         own, of_match = e.format(v="v", i="i"), e.format(v="A.v", i="A.i")
         expected = by_duckdb(connection, f"SELECT {own} FROM t ORDER BY i")
-        for reference in (False, True):
+        for reference in (False, True) if is_nightly() or n % 4 == 0 else (False,):
             text = f"SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES {of_match} AS x PATTERN (A) "
             text += f"DEFINE A AS ({own}) IS NOT NULL OR v IS NOT NULL)"
             assert told(connection, text, reference) == expected, own

@@ -84,6 +84,7 @@ Typed = tuple[str, duckdb.DuckDBPyConnection]
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 def test_measures(typed: Typed) -> None:
     type, connection = typed
     each = match("A.i AS i, A.x AS x, PREV(A.x) AS p", "PATTERN (A)")
@@ -103,6 +104,7 @@ def test_measures(typed: Typed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3, 2)
 def test_partition_keys(typed: Typed) -> None:
     _, connection = typed
     text = "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY x ORDER BY i MEASURES list(A.i) AS l PATTERN (A+))"
@@ -112,6 +114,7 @@ def test_partition_keys(typed: Typed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 def test_order_keys(typed: Typed) -> None:
     type, connection = typed
     for order in ("NULLS LAST", "DESC NULLS FIRST"):
@@ -120,6 +123,7 @@ def test_order_keys(typed: Typed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3, 1)
 def test_conditions(typed: Typed) -> None:
     type, connection = typed
     same(connection, match("A.i AS i", "PATTERN (A) DEFINE A AS x IS NOT NULL"), "SELECT i FROM t WHERE x IS NOT NULL")

@@ -19,7 +19,7 @@ from query.errors import DataError
 from tests.archive.damage import ALL, Point, points, try_all
 from tests.hybrid.services import APP, START_US, Bench, piece
 
-SECONDS = float(os.environ.get("DAMAGE_SECONDS", "3"))
+SECONDS = float(os.environ.get("DAMAGE_SECONDS", "1"))
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ CLAUSES = [
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("pattern", "after"), CLAUSES)
 def test_clauses_mean_one_thing_on_every_path(tmp_path: Path, pattern: str, after: str) -> None:
     """Live with restarts, over the archive and in a backtest, as in the table; and as by the reference."""

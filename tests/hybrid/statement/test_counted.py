@@ -69,6 +69,7 @@ def test_casts_to_numbers_that_hold_more() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("select", "rows", "said"),
     [

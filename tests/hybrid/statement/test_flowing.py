@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
 from hybrid.rows import inputs
 from hybrid.statement import flowing
+from tests.properties.comparing import fewer
 
 FALLS = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
   MEASURES A.v AS high, LAST(B.n) AS low, A.ts AS start PATTERN (A B+) DEFINE B AS v < PREV(v))"""
@@ -181,7 +182,7 @@ def test_a_timeout_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(10, settings().max_examples // 8))
+@fewer(8)
 @given(st.data())
 def test_any_rows_in_any_files_give_the_rows_of_the_table(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     count = data.draw(st.integers(1_000, 2_500))

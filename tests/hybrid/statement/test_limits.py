@@ -43,6 +43,7 @@ def message_of(run: Callable[[], Any]) -> tuple[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("text", [LONG, SLOW, JOINED])
 @pytest.mark.parametrize("timeout", [0.5, "500 ms", timedelta(milliseconds=500)])
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")

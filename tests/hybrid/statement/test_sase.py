@@ -261,6 +261,7 @@ def test_events_before_this_one(condition: str, meets: Callable[[int, list[int |
     assert compare_with_reference(query, {"e": rows}) == (len(expected), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["strict_contiguity", "partition_contiguity", NEXT, ANY])
 @pytest.mark.parametrize("closing", ["b[b.LEN].v > a.v", "avg(b[].v) < 5", "b.LEN > 1", "b[b.LEN].v < b[1].v"])
 def test_a_condition_on_the_last_array_leaves_matches_out(strategy: str, closing: str) -> None:

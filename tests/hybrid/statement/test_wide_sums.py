@@ -17,6 +17,7 @@ TEXT = "SELECT {} FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES sum(A.v) AS s, cou
 
 
 # Before: "the condition of A overflows", and for a constant beyond 64 bits a bare OverflowError.
+@pytest.mark.slow
 @pytest.mark.parametrize(("condition", "lengths"), [
     ("sum(A.v) > 0", [6]), (f"sum(A.v) <= {2 * LARGE}", [2, 2, 2]), (f"sum(A.v) - v <= {2 * LARGE}", [3, 3]),
     ("avg(A.v) > 5", [6]), (f"sum(A.d) < {3 * 10**18}", [3, 3]), (f"sum(-A.v) * 2 > {-5 * LARGE}", [2, 2, 2]),

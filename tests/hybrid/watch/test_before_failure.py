@@ -121,6 +121,7 @@ def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
     assert answer(LAYERS[name], [20]) == answer(LAYERS[name], [3, 9, 20]) == one_by_one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a box", "a box of a box", "outside", "between", "a measure", "a measure outside"])
 def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.
@@ -141,6 +142,7 @@ def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: 
             assert rows_and_error(alerts) == one_by_one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [FAILS, MEASURED])
 def test_rows_of_several_queries_that_share_the_pattern_that_fails(fails: str) -> None:
     for cuts in ([20], list(range(1, 21))):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import hybrid
@@ -24,6 +24,7 @@ from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import opened_of
 from tests.in_memory import MEMORY
+from tests.properties.comparing import fewer
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -111,7 +112,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(8, settings().max_examples // 10))
+@fewer(10, least=4)
 @given(steps=steps(), data=st.data())
 @pytest.mark.parametrize("log", ["os", None])
 def test_matches_are_those_of_a_run_without_end(log: Any, steps: list[Step], data: st.DataObject) -> None:

@@ -131,6 +131,7 @@ def declare(db: hybrid.Database, lateness: str = "0s") -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("memory_limit", [None, "50MB"])
 def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: Path) -> None:
@@ -184,6 +185,7 @@ def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ALL)
 def test_evidence_is_found_after_a_restart(name: str, tmp_path: Path) -> None:
     events = rows(3, 400)

@@ -93,6 +93,7 @@ KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN")
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("history", ["calls", "ticks"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_join(db: Database, kind: str, history: str) -> None:
@@ -157,6 +158,7 @@ def test_rows_of_windows_joined_with_history(db: Database) -> None:
     assert chain.fetch().to_pylist() == over.fetch().to_pylist() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bound", "known"),
     [
@@ -215,7 +217,7 @@ def test_what_has_no_answer(db: Database) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(120 if is_nightly() else 4))
+@pytest.mark.parametrize("seed", range(120 if is_nightly() else 2))
 def test_after_a_kill_rows_come_once(tmp_path: Path, seed: int) -> None:
     """Also those of several keys that the watermark completes: the stream has each once, and matches have their ids."""
     # Before: rows of keys came out in the order of the batches, and matches over them came twice, by two ids.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -20,6 +20,7 @@ from tests.hybrid.ends import killed
 from tests.hybrid.inside import flow_of, opened_of
 from tests.hybrid.watch.test_checkpoint import ABSENT, COLUMNS, FALLS, JOINED, JOINED_ONCE, ONCE, PASSING
 from tests.hybrid.watch.test_saved import events
+from tests.properties.comparing import fewer
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")  # patterns without WITHIN, and limits
 
@@ -64,7 +65,7 @@ def within(db: hybrid.Database) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(4, settings().max_examples // 25), deadline=None)
+@fewer(25, least=3)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=4, max_size=10),
     fetched=st.lists(st.booleans(), min_size=10, max_size=10),

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -55,6 +55,7 @@ from tests.hybrid.watch.test_checkpoint import (
     steps,
 )
 from tests.hybrid.watch.test_checkpoint import test_matches_are_those_of_a_run_without_end as whole_runs
+from tests.properties.comparing import fewer
 
 QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "chained": CHAINED, "once": ONCE}
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
@@ -193,6 +194,7 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [None, "past"])
 def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
@@ -224,7 +226,7 @@ def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
-@settings(max_examples=max(4, settings().max_examples // 25))
+@fewer(25, least=2)
 @given(steps=steps(), data=st.data())
 def test_whatever_is_made_anew_goes_on_as_it_was(steps: list[Any], data: st.DataObject) -> None:
     """At every restart, all of it."""

@@ -63,6 +63,7 @@ def test_queries_over_different_streams_search_a_pattern_once(db: Database) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, "20KB")])
 def test_they_go_on_after_restarts(tmp_path: Path, seed: int, limit: str | None) -> None:
     rng, todo = Random(seed), dict(TABLES)

@@ -57,6 +57,7 @@ def test_a_window_comes_out_when_the_watermark_reaches_its_end() -> None:
         assert not alerts.fetch().num_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 17, 200])
 def test_live_rows_are_those_of_the_statement(size: int) -> None:
     rows = drawn(200)
@@ -204,6 +205,7 @@ SHARINGS = ["none", "hamlet", "static", "dynamic"]
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("after", SHARINGS)
 @pytest.mark.parametrize("before", SHARINGS)
 def test_a_query_changes_its_mode_in_the_middle_of_a_window(before: str, after: str) -> None:

@@ -19,6 +19,7 @@ from live.sinks.ndjson import NdjsonSink
 from live.sinks.parquet import ParquetSink
 from query.errors import DataError
 from tests.live.sinks.rows import Row, matches, table
+from tests.properties.comparing import is_nightly
 
 
 def read_ndjson(path: Path) -> list[Row]:
@@ -72,7 +73,8 @@ def test_a_file_cut_at_any_byte_gets_each_row_once(tmp_path: Path) -> None:
     whole = path.read_bytes()
     sink.close()
     for cut in range(durable, len(whole) + 1):
-        for tail in (b"", b"\0" * 7, b"\0\0\n" + whole[-5:]):
+        tails = (b"", b"\0" * 7, b"\0\0\n" + whole[-5:])
+        for tail in tails if is_nightly() else tails[cut % 3 :: 3]:
             path.write_bytes(whole[:cut] + (tail if cut < len(whole) else b""))
             again = NdjsonSink(path)
             again.open(cursor)

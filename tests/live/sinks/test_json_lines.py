@@ -51,6 +51,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sql", "text"), VALUES)
 def test_every_type_has_its_json_alone_and_beside_nulls(sql: str, text: str) -> None:
     connection = duckdb.connect()

@@ -1,6 +1,6 @@
 """Whatever stands in a payload, a row or a dead letter comes of it: nothing is raised, and neighbours change nothing.
 
-10,000 cases, FUZZ=100000 for more; a failure names its seed.
+3,000 cases, 10,000 by night, FUZZ=100000 for more; a failure names its seed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from live.sources.decode import Decoder, Decoding
 from matching.checked import objects_checked, shown_value
 from matching.value_types import Rules
 from query.schema import Field, Schema
+from tests.properties.comparing import is_nightly
 
-CASES = int(os.environ.get("FUZZ", "10000"))
+CASES = int(os.environ.get("FUZZ", "10000" if is_nightly() else "3000"))
 TYPES = [
     "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "UBIGINT", "HUGEINT", "UHUGEINT", "FLOAT",
     "DOUBLE", "DECIMAL(9,2)", "DECIMAL(38,10)", "VARCHAR", "BLOB", "UUID", "JSON", "ENUM('a', 'b')", "DATE", "TIME",
@@ -219,6 +220,7 @@ from live.incoming import Incoming
 from live.sources.decode import Decoder, Decoding
 from query.errors import DataError
 from query.schema import Field, Schema
+from tests.properties.comparing import is_nightly
 for type in ("TIMESTAMP", "TIMESTAMPTZ", "DATE", "TIMESTAMP_NS"):
     schema = Schema("s", (Field("ts", type), Field("t", "TIMESTAMP_NS")), "ts")
     for times in ("s", "ms", "us", "ns"):

@@ -603,6 +603,7 @@ def test_the_memory_stays_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert reading.read() == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_anything_in_any_order(tmp_path: Path, seed: int) -> None:
     """Files that grow, are rotated, packed, moved, copied, removed when they were read; processes that end at any

@@ -291,6 +291,7 @@ def test_events_keep_their_identity(monkeypatch: pytest.MonkeyPatch, restart: bo
     assert count > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", ["NEXT", "ANY", "PARTITION", "STRICT"])
 @pytest.mark.parametrize("of_box", ["NEXT", "STRICT"])
 def test_boxes_of_single_events_take_the_same_under_any_strategy(selection: str, of_box: str) -> None:

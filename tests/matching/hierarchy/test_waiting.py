@@ -33,6 +33,7 @@ def test_a_match_that_waits_is_before_one_of_another_key_that_does_not(cuts: lis
     assert output(matched(plan, EVENTS, cuts, watermarks=watermarks, purpose=Purpose.ROWS)) == [(2, "r")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [[], [1], [4], [1, 2, 3, 4, 5, 6]])
 @pytest.mark.parametrize("restart", [False, True])
 def test_so_does_a_layer_in_between(cuts: list[int], restart: bool) -> None:

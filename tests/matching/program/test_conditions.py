@@ -49,6 +49,7 @@ def call_of(name: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(duck.aggregate_names() - {"first", "last"}))
 def test_an_aggregate_runs_in_an_engine(name: str) -> None:
     call = call_of("count" if name == "count_star" else name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matching.array_lanes import ARRAY_FUNCTIONS, Overflow, run_lanes
@@ -45,6 +45,7 @@ from matching.written_conditions import IMPORTS, condition, interpreter
 from query.automaton.nfa import Label
 from query.plan.expression import TRUE
 from tests.matching.program.test_lanes import plan_of
+from tests.properties.comparing import fewer
 
 FAILS = "it cannot be computed"
 Value = int | float | None
@@ -404,7 +405,7 @@ def columns(rows: list[list[Value]], kinds: tuple[Kind, ...]) -> list[tuple[np.n
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join([c.name, *map(str, c.constants)]))
-@settings(max_examples=max(16, settings().max_examples // 6))  # of several rows each
+@fewer(6, least=6)  # of several rows each
 @given(data=st.data())
 def test_an_operation_means_the_same_everywhere(case: Case, data: st.DataObject) -> None:
     does = case.code.does

@@ -175,6 +175,7 @@ approx_count_distinct(i) | approx_quantile(i, 0.5) | approx_top_k(i, 2) | sum(i)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [e.strip() for line in AGGREGATES.strip().splitlines() for e in line.split(" | ")])
 def test_bound_aggregate_means_what_duckdb_says(text: str) -> None:
     (bound,) = measures_of(f"{text} AS m", WIDE)
