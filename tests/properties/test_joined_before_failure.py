@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
 from query.errors import DataError, HybridWarning, QueryError
 from tests.hybrid.ends import opened_again
-from tests.properties.comparing import drawn_until
+from tests.properties.comparing import drawn_until, fewer
 from tests.properties.test_joined_boxes import COLUMNS, Case, cases, rows_of
 
 #: Where a failure is: a condition and a measure of the box that is joined with history, and of the pattern around it.
@@ -118,7 +118,7 @@ def test_a_failure_takes_no_match_away_that_was_decided_before(
     # Before: what the failing push had decided was lost, unless events came one by one.
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(40, settings().max_examples // 6))
+    @fewer(6, least=40)
     @given(drawn=failing())
     def check(drawn: tuple[str, Case]) -> None:
         place, case = drawn
@@ -142,7 +142,7 @@ def test_a_failure_to_join_takes_no_row_away_that_was_decided_before(
     # Before: the rows that the failing push had decided were lost.
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=max(20, settings().max_examples // 6))
+    @fewer(6, least=20)
     @given(drawn=failing().filter(lambda drawn: drawn[0] in JOINS))
     def check(drawn: tuple[str, Case]) -> None:
         place, case = drawn
