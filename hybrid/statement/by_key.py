@@ -21,6 +21,7 @@ from hybrid.rows.inputs import (
     one_batch,
     some_columns,
     stands_in_order,
+    time_of,
     times_us,
 )
 from hybrid.rows.taking import some_rows, taken
@@ -56,7 +57,8 @@ class ByKey:
 
     ts_us: times of its rows, zeros without a time column. clock_us: times for the matcher, shifted per partition so
     that they never decrease. begins: the first row of each partition. seq: of its rows, None if it is their position in
-    the table; order: their offsets by seq, None if both are the same."""
+    the table; order: their offsets by seq, None if both are the same. time: the column of the table that has the times;
+    both arrays of times are empty then."""
 
     table: pa.Table
     ts_us: np.ndarray
@@ -64,6 +66,7 @@ class ByKey:
     begins: np.ndarray
     seq: np.ndarray | None = None
     order: np.ndarray | None = None
+    time: str | None = None
 
     @staticmethod
     def of(name: str, table: pa.Table, plan: Plan, time: str | None, met: Met | None = None) -> ByKey | None:
@@ -114,17 +117,20 @@ class ByKey:
         seq = by_number(ids, begins)
         del ids, counts
         table = taken(some_columns(ordered.table, plan.columns), seq if order is None else order[seq])
-        ts_us = ordered.ts_us[seq]
-        return ByKey(table, ts_us, ts_us, begins, seq, order)  # a matcher that restarts compares no times of two keys
+        time = time_of(plan.order_by)
+        shown = time in table.column_names and _as_us(table.column(time))
+        ts_us = np.zeros(0, np.int64) if shown else ordered.ts_us[seq]
+        # a matcher that restarts compares no times of two keys
+        return ByKey(table, ts_us, ts_us, begins, seq, order, time if shown else None)
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
         """Yields batches of at most BATCH_ROWS rows, zero copy."""
-        return self._events(some_columns(self.table, columns), 0, len(self.ts_us))
+        return self._events(some_columns(self.table, columns), 0, self.table.num_rows)
 
     def blocks(self, columns: Collection[str]) -> Iterator[Iterator[EventBatch]]:
         """Yields batches of whole partitions, at most BATCH_ROWS rows together unless it is one partition."""
         table = some_columns(self.table, columns)
-        start, rows = 0, len(self.ts_us)
+        start, rows = 0, self.table.num_rows
         while start < rows:
             at = int(np.searchsorted(self.begins, start + BATCH_ROWS, side="right"))
             stop = rows if start + BATCH_ROWS >= rows else int(self.begins[at - 1])
@@ -137,10 +143,11 @@ class ByKey:
         """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy."""
         for batch in table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
             end = start + batch.num_rows
-            seq = np.arange(start, end, dtype=np.int64) if self.seq is None else self.seq[start:end]
+            seq = np.arange(start, end) if self.seq is None else self.seq[start:end].astype(np.int64, copy=False)
             offset = seq if self.order is None else self.order[seq]
             if end > start:
-                yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), offset, seq)
+                times = self.clock_us[start:end] if self.time is None else _us_of(batch.column(self.time))
+                yield EventBatch(batch, times, np.zeros(end - start, np.int32), offset, seq)
             start = end
 
     def own_times(self, found: Matches) -> Matches:
@@ -233,8 +240,14 @@ def run_gathered(matcher: Matcher, blocks: Iterator[Iterator[EventBatch]], waits
     if any(m.decided_seq is None for m in found):
         return None
     by = np.concatenate([m.decided_seq[m.row_match] for m in found if m.decided_seq is not None])
-    rows = pa.concat_tables([m.rows for m in found]).combine_chunks().take(pa.array(sorting_order(by)))
-    return [replace(found[0], rows=rows), *at_end]
+    first, order, schema = found[0], pa.array(sorting_order(by)), found[0].rows.schema
+    parts = [[chunk for m in found for chunk in m.rows.column(i).chunks] for i in range(len(schema))]
+    first = replace(first, rows=schema.empty_table())
+    del by, found
+    columns: list[pa.Array | pa.ChunkedArray] = []
+    while parts:  # column by column, so that they are not held twice
+        columns.append(pa.chunked_array(parts.pop(0), schema.field(len(columns)).type).combine_chunks().take(order))
+    return [replace(first, rows=pa.table(columns, schema=schema)), *at_end]
 
 
 def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Matches] | None:
@@ -313,6 +326,15 @@ def _firsts(begins: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
     marked[begins] = 1
     partition = np.cumsum(marked, out=marked)[rows]
     return np.diff(partition, prepend=0) > 0
+
+
+def _as_us(times: pa.ChunkedArray) -> bool:
+    """True if times are kept as the matcher reads them."""
+    return pa.types.is_timestamp(times.type) and times.type.unit == "us" and not times.null_count
+
+
+def _us_of(times: pa.Array) -> np.ndarray:
+    return np.asarray(times.view(pa.int64()))
 
 
 def _plain(type: pa.DataType) -> bool:

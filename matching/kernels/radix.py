@@ -54,9 +54,9 @@ def _argsort(values, low, passes, keys, order, counts):
 
 
 def by_number(numbers: np.ndarray, begins: np.ndarray) -> np.ndarray:
-    """The row numbers that sort whole numbers from 0 on (n,), equal ones in their order; int64 (n,). begins: the first
-    place of each number. Needs no memory but the result and a copy of `begins`."""
-    order = np.empty(len(numbers), np.int64)
+    """The row numbers that sort whole numbers from 0 on (n,), equal ones in their order; int32 (n,), int64 of more
+    than 2**31. begins: the first place of each number. Needs no memory but the result and a copy of `begins`."""
+    order = np.empty(len(numbers), np.int32 if len(numbers) < 1 << 31 else np.int64)
     _place(numbers, begins.copy(), order)
     return order
 

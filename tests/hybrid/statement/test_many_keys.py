@@ -178,7 +178,7 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
 
     def noted(*arguments: Any) -> Any:
         found = gathered(*arguments)
-        kept.append(len(found.ts_us))
+        kept.append(found.table.num_rows)
         return found
 
     monkeypatch.setattr(ByKey, "gathered", staticmethod(noted))
