@@ -357,14 +357,14 @@ def ran(
 
 @cache
 def undisturbed(directory: Path, text: str) -> tuple[Told, Calls]:
-    """What is left in a directory where nothing happens, and the calls."""
+    """Returns what a service has done in a directory where no call fails, and its calls."""
     calls = Calls()
     return ran(directory, text, calls, None), calls
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of all apps: ids of rows have it in them, and so one undisturbed run is that of several tests."""
+    """Returns the directory of all apps. Ids of rows depend on it, so several tests share one undisturbed run."""
     return tmp_path_factory.mktemp("calls") / "app"
 
 
