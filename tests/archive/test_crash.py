@@ -97,6 +97,7 @@ def test_killed_at_any_moment(tmp_path):
         check(tmp_path, promised)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("point", MAINTAINING)
 def test_killed_while_it_maintains(tmp_path, point):
     promised = run_until_killed(tmp_path, 1, point, 2, role="maintain")

@@ -16,7 +16,7 @@ from tests.benchmarks.test_benchmarks import printed
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("label", QUESTIONS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_find_the_same_rows(label: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

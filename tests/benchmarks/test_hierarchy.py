@@ -267,6 +267,7 @@ def test_the_page_has_a_row_for_each_setting_and_sets_figures_beside_the_paper()
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_queries_that_share_a_pattern_find_what_they_find_alone() -> None:
     said: list[str] = []
     result = shared(3, [50, 400], 2_500, 1, 1, False, said.append, keys=10)

@@ -126,6 +126,7 @@ def test_contenders_agree_on_random_events(label: str, seed: int) -> None:
     assert agreed(question, question.events(seed, 3000, 1 + 7 * seed)) > 0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("label", LABELS)
 def test_contenders_agree_on_hardly_any_events(label: str) -> None:
     question = questions(0)[label]
@@ -141,6 +142,7 @@ def test_rises_with_single_falls_between_them(seed: int) -> None:
     assert agreed(rise(), ticks) > 20
 
 
+@pytest.mark.nightly
 def test_many_drops_and_large_prices() -> None:
     """More matches than the code by hand has room for at first, and sums that need 64 bits."""
     question = drop(Drop(volume=940, percent=99, seconds=60))

@@ -162,6 +162,7 @@ STOCK = stock(1, 2_000, 1)
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "shape", [Shape(40), Shape(40, kleene=0.0), Shape(40, kleene=1.0, length=10), Shape(40, kleene=1.0, depth=5)]
 )
@@ -280,6 +281,7 @@ def small(name: str) -> tuple[Workload, pa.Table, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["delivery", "mixed", "nested", "sequences"])
 def test_contenders_find_what_the_reference_finds(name: str) -> None:
     asked, events, slide = small(name)

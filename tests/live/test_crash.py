@@ -100,6 +100,7 @@ def check_archive(directory: Path) -> None:
     assert partial_segments.check(directory / "db" / partials.PARTIALS) == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("point", "policy"), [(p, ("fsync", "os", None)[i % 3]) for i, p in enumerate(POINTS)])
 def test_killed_at_a_named_point(tmp_path, wanted, point, policy):
     if policy is None and "log" in point:
@@ -132,6 +133,7 @@ def check_sinks(directory: Path, wanted: dict[str, list[str]]) -> None:
     check_archive(directory)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("point", "policy"), [(p, ("fsync", "os", None)[i % 3]) for i, p in enumerate(crash_service.POINTS)]
 )

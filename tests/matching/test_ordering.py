@@ -79,7 +79,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("tie_type", TIES)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))

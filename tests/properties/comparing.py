@@ -28,9 +28,13 @@ F = TypeVar("F", bound=Callable[..., None])
 Answer = list[tuple[object, ...]]
 
 
-def fewer(share: int, least: int = 10) -> settings:
-    """Fewer examples than others have: a share of those of the profile, for a property whose examples take long."""
-    return settings(max_examples=max(least, settings().max_examples // share))
+def fewer(share: int, least: int = 10, by_day: int | None = None) -> settings:
+    """Fewer examples than others have: a share of those of the profile, for a property whose examples take long.
+
+    by_day: at most so many, unless it is night; for a property that draws on until it has met what it is to meet, and
+    has met it sooner in short rounds."""
+    examples = max(least, settings().max_examples // share)
+    return settings(max_examples=examples if by_day is None or is_nightly() else min(examples, by_day))
 
 
 #: For properties of which the reference takes most of the time.

@@ -102,7 +102,7 @@ def compare(one: Hierarchy, data: st.DataObject) -> set[str]:
 def test_one_pattern_gives_the_rows_of_composition() -> None:
     tally: Counter[str] = Counter()
 
-    @fewer(100, least=40)
+    @fewer(100, least=40, by_day=10)
     @given(hierarchies_of_all_matches(), st.data())
     def check(one: Hierarchy, data: st.DataObject) -> None:
         with warnings.catch_warnings():

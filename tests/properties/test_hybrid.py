@@ -224,7 +224,7 @@ def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on
     monkeypatch.setattr("hybrid.join.driver.PER_MATCH_S", 0.5)
 
-    @fewer(8, least=15)
+    @fewer(8, least=15, by_day=8)
     @given(case=cases(), ways=st.lists(st.sampled_from(STRATEGIES), min_size=4, max_size=4, unique=True))
     def check(case: Case, ways: list[tuple[str, str | None]]) -> None:
         expected = naive(case)

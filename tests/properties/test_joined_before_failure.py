@@ -118,7 +118,7 @@ def test_a_failure_takes_no_match_away_that_was_decided_before(
     # Before: what the failing push had decided was lost, unless events came one by one.
     seen: Counter[str] = Counter()
 
-    @fewer(6, least=40)
+    @fewer(6, by_day=8)
     @given(drawn=failing())
     def check(drawn: tuple[str, Case]) -> None:
         place, case = drawn
@@ -142,7 +142,7 @@ def test_a_failure_to_join_takes_no_row_away_that_was_decided_before(
     # Before: the rows that the failing push had decided were lost.
     seen: Counter[str] = Counter()
 
-    @fewer(6, least=20)
+    @fewer(6, by_day=8)
     @given(drawn=failing().filter(lambda drawn: drawn[0] in JOINS))
     def check(drawn: tuple[str, Case]) -> None:
         place, case = drawn

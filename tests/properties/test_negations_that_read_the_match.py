@@ -24,6 +24,7 @@ from tests.properties.comparing import (
     compare_at_every_step,
     constant,
     drawn_until_told,
+    is_nightly,
     kernel_of,
     kernels_of,
     reference_of,
@@ -135,7 +136,7 @@ def note(counts: Counter[str], plan: Plan, rows: list[Row], answer: Answer) -> N
 def test_kernel_equals_reference(kind: object) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=settings().max_examples * 5 // 2)
+    @settings(max_examples=settings().max_examples * (5 if is_nightly() else 1) // 2)
     @given(rows=events(min_size=5), plan=kind(), size=st.sampled_from((1, 4, 100)))  # type: ignore[operator]
     def check(rows: list[Row], plan: Plan, size: int) -> None:
         kernel = kernel_of(plan)

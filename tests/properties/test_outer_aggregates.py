@@ -88,6 +88,7 @@ def indexed(table: pa.Table) -> Iterator[dict[int, object]]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("selection", "conditions"),
     [

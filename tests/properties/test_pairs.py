@@ -78,6 +78,7 @@ def test_a_condition_over_two_rows_is_what_duckdb_computes(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("text", [
     "coalesce(A.q, 5) > 4", "lower(A.s) IS NULL", "lower(coalesce(A.s, 'X')) = 'x'", "A.u::DATE IS NULL",
     "v > coalesce(round(A.v * 2, 1), 0)", "greatest(A.v, v) = v", "hour(coalesce(A.u, u)) = hour(u)", "s < A.s",

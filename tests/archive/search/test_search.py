@@ -207,7 +207,7 @@ def test_partial_matches_are_carried_over_files(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("partition", [(K,), (N,), (X, N), ()])
 @pytest.mark.parametrize("keys", [("a",), ("a", "b"), ("a", None, "ü", "", "b'c", "a\x00b"), (None,)])
 def test_units(tmp_path, partition, keys):

@@ -15,7 +15,7 @@ from tests.hybrid.large import KINDS, RANGES, case, opened, settled, watched
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_live_queries(spark: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "TASK_ROWS", 20)  # several tasks

@@ -38,6 +38,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_spark_is_started_and_started_again_where_java_is_killed(tmp_path: Path, expected: list[Any]) -> None:
     """Before: JAVA_GATEWAY_EXITED, and the query had failed."""
@@ -55,6 +56,7 @@ def test_spark_is_started_and_started_again_where_java_is_killed(tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("address", "env", "says"), [
     ("local[2]", {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}, "found none; install it"),
     ("spark://127.0.0.1:9", {}, "spark://127.0.0.1:9 does not answer"),

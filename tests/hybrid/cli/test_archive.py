@@ -144,6 +144,7 @@ def test_events_before_1970_expire(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("command", "owner", "work"),
     [

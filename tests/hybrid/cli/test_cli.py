@@ -64,6 +64,7 @@ def test_as_a_process(table: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_warning_has_no_line_of_python(table: Path) -> None:
     # Before: "/.../typer/main.py:1445: HybridWarning: ...", and the line of it.
     query = "SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A B) DEFINE A AS v > B.v)"
@@ -78,6 +79,7 @@ def test_a_warning_has_no_line_of_python(table: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_pandas_is_loaded_when_it_is_needed(table: Path) -> None:
     # Before: pyarrow loaded it with the first list that it was given, a sixth of the time of a command.
     code = (
@@ -232,6 +234,7 @@ def test_demo_stock(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["rfid", "highway", "security"])
 def test_demos_with_planted_truth(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +308,7 @@ def test_a_users_own_module_of_our_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_script_may_have_a_name_of_ours(tmp_path: Path) -> None:
     """Before: live.py, with `import hybrid` in it, hid hybrid's own package, and had to be renamed."""
     (tmp_path / "live.py").write_text(

@@ -83,6 +83,7 @@ def end_of(share: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_line(place: Path | None, wanted: Session, kind: str, record_property: Callable[..., None]) -> None:

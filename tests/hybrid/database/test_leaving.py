@@ -33,6 +33,7 @@ def values(directory: Path) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["end", "exit", "raise", "gc"])
 def test_without_close_events_go_into_files(tmp_path, how):
     """Also without a log. Before: 10 of 10 rows gone, rc 0, nothing said."""
@@ -172,7 +173,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.4, 0.9])
 def test_a_ctrl_c_ends_a_long_statement_whenever_it_comes(after_s: float) -> None:
     # Before: DuckDB dropped it where it came while the statement was planned, and the statement ran on for minutes.

@@ -93,6 +93,7 @@ def owes(db: Database) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.filterwarnings("ignore::hybrid.HybridWarning")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_what_comes_next_comes_after_it(tmp_path: Path, ends: list[int], operation: str) -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("then", ["fetch", "with", "keeper"])
 def test_an_interrupted_process_ends(tmp_path: Path, then: str) -> None:
     """Before: it never did, except with `keeper`: the interpreter waited for the thread that reads history."""

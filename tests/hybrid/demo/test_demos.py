@@ -193,6 +193,7 @@ def test_flights_watch_is_the_backtest_and_the_independent_answer(tmp_path: Path
     assert row["delay"] == max(r[5] for r in expected)
 
 
+@pytest.mark.nightly
 @needs_flights
 def test_every_departure_is_read_with_its_time() -> None:
     table = flights.departures().sort_by([("tailnum", "ascending"), ("ts", "ascending")])

@@ -83,6 +83,7 @@ def test_the_tree_of_a_ring_goes_down_to_its_readings(shops: ThievesResult) -> N
         assert items[0] > items[-1]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stop", [40, 95])
 def test_the_layers_go_on_after_a_crash(shops: ThievesResult, tmp_path: Path, stop: int) -> None:
     """All layers are watched at once, the process ends in the middle, and another one goes on: the same rows."""

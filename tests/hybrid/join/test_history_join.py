@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
@@ -19,6 +19,7 @@ from hybrid.join.strategies import NAMES
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.schema import Field, Schema
+from tests.properties.comparing import fewer
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]
@@ -132,7 +133,7 @@ def watched(case: Case, flush_at: int = -1, directory: Any = None) -> tuple[Rows
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:BETWEEN holds both ends:hybrid.HybridWarning")
 @given(cases())
-@settings(max_examples=max(20, settings().max_examples // 8))
+@fewer(8)
 def test_sql_watch_and_backtest_are_the_brute_force(case: Case) -> None:
     expected = case.expected()
     assert rows(hybrid.sql(case.query, e=case.events)) == expected
@@ -140,6 +141,7 @@ def test_sql_watch_and_backtest_are_the_brute_force(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flush_at", [0, 1, 2])
 def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: Any) -> None:
@@ -153,6 +155,7 @@ def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: A
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "JOIN"])
 def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, monkeypatch: Any) -> None:
     """Files are told apart by milliseconds, by their statistics."""

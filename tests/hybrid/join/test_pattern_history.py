@@ -70,6 +70,7 @@ def rows(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_those_that_a_stream_has_kept(tmp_path: Path, pattern: str) -> None:
     # Each kind meets patterns that come out at once, and others; all meet all by night.
@@ -170,6 +171,7 @@ TWO = """SELECT * FROM {of} MATCH_RECOGNIZE (PARTITION BY person ORDER BY seen
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pattern", ["all matches", "a negation at the end", "two streams"])
 def test_rows_joined_with_the_rows_of_a_pattern_feed_another(tmp_path: Path, pattern: str) -> None:
     # Before: HQ500.

@@ -207,8 +207,8 @@ def test_rows_order_and_evidence_without_spark_are_those_of_a_range_that_is_read
 
     monkeypatch.setattr(search, "matches", broken)
     monkeypatch.setattr(session, "spark_session", lambda where: None)
-    failed = 0
-    for seed in range(20):
+    failed, seeds = 0, 20 if is_nightly() else 8
+    for seed in range(seeds):
         one = case(seed)
         with opened(tmp_path / f"{seed}", one) as db:
             rows, evidence, _ = watched(db, one)
@@ -219,7 +219,7 @@ def test_rows_order_and_evidence_without_spark_are_those_of_a_range_that_is_read
         assert here[0] == rows, (seed, one.query)
         assert here[1].equals(evidence), (seed, one.query)
         failed += here[2].stats()["history_spark_failed"]
-    assert failed > 50
+    assert failed > seeds * 5 // 2
 
 
 @pytest.mark.parametrize(("join", "says"), [

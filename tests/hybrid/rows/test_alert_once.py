@@ -129,6 +129,7 @@ def by_reference(text: str, events: list[Event]) -> tuple[list[str], int]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 @pytest.mark.parametrize("text", QUERIES)
 @fewer(10)

@@ -173,6 +173,7 @@ with hybrid.connect(sys.argv[1], log=None) as db:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "db")], env={"PYTHONPATH": str(Path(__file__).parents[3])},

@@ -123,7 +123,7 @@ def test_order_keys(typed: Typed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3, 1)
+@pytest.mark.thinned(5)
 def test_conditions(typed: Typed) -> None:
     type, connection = typed
     same(connection, match("A.i AS i", "PATTERN (A) DEFINE A AS x IS NOT NULL"), "SELECT i FROM t WHERE x IS NOT NULL")

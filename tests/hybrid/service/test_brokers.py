@@ -226,6 +226,7 @@ def test_a_service_between_topics_is_killed(tmp_path: Path, events: pa.Table) ->
         check(tmp_path, broker, events)
 
 
+@pytest.mark.nightly
 def test_mosquitto_is_restarted_half_way(tmp_path: Path, events: pa.Table) -> None:
     """What was on its way when the broker went comes twice, which MQTT cannot tell: the second time it is late."""
     pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")

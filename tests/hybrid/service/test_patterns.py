@@ -178,7 +178,7 @@ PRICES = (20, 5, 30, 20, 4, 30, 20, 3, 30)
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("crash_at", range(1, len(PRICES)))
 def test_three_layers_go_on_after_a_crash_and_a_reload(tmp_path: Path, crash_at: int) -> None:
     """A crash between any two events; before it, the pattern in the middle changes, and back after it."""

@@ -63,6 +63,7 @@ def told_of(directory: Path) -> dict[str, Any]:
         return {"state": "", "queries": {}, "trouble": {}}
 
 
+@pytest.mark.slow
 def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
     """Two runs, each ended by SIGTERM: every event is archived once, every row delivered once."""
     (tmp_path / "app.toml").write_text(APP)

@@ -403,9 +403,9 @@ def is_told(what: str, told: Told) -> bool:
 
 def runs(
     directory: Path, text: str, what: tuple[str, ...], seconds: float, threads: bool = False,
-    store: Store | None = None, only: tuple[str, ...] = ("",), hang_s: float = 0.0,
+    store: Store | None = None, only: tuple[str, ...] = ("",), hang_s: float = 0.0, least: int = 4,
 ) -> Counter[str]:  # fmt: skip
-    """Tries points until the time is over, four at least: some of each name first. How it went, counted."""
+    """Tries points until the time is over, and as many as `least`: some of each name first. How it went, counted."""
     if threads:
         expected = ran(directory, text, Calls(), None, threads=threads, store=store)
     else:
@@ -425,7 +425,7 @@ def runs(
     end, counts = time.monotonic() + seconds, Counter[str]()
     order = (*chosen, *(one for one in plans if first[one[0].name, one[0].what] != one))
     for tried, (point, kill) in enumerate(order):
-        if tried >= 4 and time.monotonic() > end:  # a machine that is busy tries a few all the same
+        if tried >= least and time.monotonic() > end:  # a machine that is busy tries a few all the same
             break
         calls = Calls(point, hang_s)
         told = ran(directory, text, calls, expected, kill, threads, store)
@@ -447,6 +447,7 @@ def quick() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.timeout(2 * SECONDS + 120)
 @pytest.mark.parametrize("text", [FILES, ENDS, BROKERS, GROUP], ids=["files", "ends", "brokers", "group"])
 def test_calls_that_fail(place: Path, text: str) -> None:
@@ -458,6 +459,7 @@ def test_calls_that_fail(place: Path, text: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * SECONDS + 120)
 def test_calls_that_hang(tmp_path: Path) -> None:
     """Here for 0.6 s, which is longer than a service waits here for anything; for 10 s where all are tried."""
@@ -480,7 +482,7 @@ def test_calls_of_a_store(tmp_path: Path) -> None:
     try:
         what = (RAISES, LIES, KEEPS, HANGS)
         hang_s = 1.5 if SECONDS < 60 else 10.0
-        counts = runs(tmp_path / "app", STORE, what, SECONDS, True, store, ("store.",), hang_s)
+        counts = runs(tmp_path / "app", STORE, what, SECONDS, True, store, ("store.",), hang_s, least=2)
     finally:
         store.close()
     assert sum(counts.values()) > 1
@@ -577,6 +579,7 @@ LAST = -1
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("text", "name", "number", "what", "kill"),
     [

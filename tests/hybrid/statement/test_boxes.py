@@ -17,6 +17,7 @@ import hybrid
 from hybrid.database.database import Database
 from hybrid.statement.statement import compare_with_reference
 from query.errors import HybridWarning, QueryError
+from tests.properties.comparing import is_nightly
 
 COLUMNS = {"ts": "TIMESTAMP", "s": "VARCHAR", "k": "BIGINT", "v": "BIGINT"}
 BEGIN = dt.datetime(2024, 3, 1)
@@ -114,7 +115,7 @@ CLAUSES = [
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("pattern", "after"), CLAUSES)
 def test_clauses_mean_one_thing_on_every_path(tmp_path: Path, pattern: str, after: str) -> None:
     """Live with restarts, over the archive and in a backtest, as in the table; and as by the reference."""
@@ -179,14 +180,17 @@ def test_history_is_searched_for_boxes(db: Database) -> None:
             {THEFT[THEFT.index("MATCH_RECOGNIZE"):]} AS pa ON pa.k = pl.k"""
     found = db.sql(text).arrow().to_pylist()
     expected = []
-    for alarm in (row for row in SEEN.to_pylist() if row["s"] == "z" and row["v"] == 9):
+    alarms = [row for row in SEEN.to_pylist() if row["s"] == "z" and row["v"] == 9]
+    alarms = alarms[:: 1 if is_nightly() else 3]
+    found = [row for row in found if any((row["k"], row["at"]) == (one["k"], one["ts"]) for one in alarms)]
+    for alarm in alarms:
         low = alarm["ts"] - dt.timedelta(minutes=5)
         inside = [row for row in SEEN.to_pylist() if low <= row["ts"] < alarm["ts"] and row["k"] == alarm["k"]]
         if inside:
             thefts = hybrid.sql(f"WITH visit AS ({VISIT}) {THEFT}", seen=pa.Table.from_pylist(inside)).arrow()
             expected += [{"k": alarm["k"], "at": alarm["ts"], "came": t["came"], "gone": t["gone"]}
                          for t in thefts.to_pylist()]
-    assert len(expected) > 20
+    assert len(expected) > (20 if is_nightly() else 6)
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 

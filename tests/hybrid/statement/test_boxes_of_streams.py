@@ -91,6 +91,7 @@ def test_a_database(db: Database) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_live_in_any_interleaving_and_after_restarts(tmp_path: Path, seed: int) -> None:
     rng, found = Random(seed), []
@@ -174,6 +175,7 @@ def test_boxes_joined_with_history_over_other_streams(of_orders: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("of", ["clicks", "orders", "others"])
 def test_live_boxes_joined_with_history_over_other_streams(tmp_path: Path, of: str) -> None:
     # Before: HQ500.

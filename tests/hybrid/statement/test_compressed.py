@@ -53,6 +53,7 @@ COUNTED = [
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("text", COUNTED)
 def test_counted_is_found(text: str) -> None:
     result = hybrid.sql(text, e=EVENTS)

@@ -211,6 +211,7 @@ def test_any_rows_in_any_files_give_the_rows_of_the_table(tmp_path_factory: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """Before: a file was read whole, then matched."""
     most = []

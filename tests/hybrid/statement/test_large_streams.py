@@ -82,7 +82,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_answers_do_not_depend_on_how_much_is_held(database, small, statement, late):

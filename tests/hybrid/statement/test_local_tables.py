@@ -165,6 +165,7 @@ def test_columns_of_the_input_that_the_pattern_does_not_return() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "relation"])
 def test_ordered_categories_compare_in_their_order(kind: str) -> None:
     moods = ["low", "fair", "high"]

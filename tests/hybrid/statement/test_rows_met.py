@@ -116,6 +116,7 @@ BOTH = [("x = 1", "x = 5"), ("x IN (1, 5)", "x = 5"), ("x = 5", "x = 5"), ("x = 
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KEYS)
 def test_single_rows_that_stay_are_matched_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: all rows of the two conditions were kept by key until WITHIN was over."""

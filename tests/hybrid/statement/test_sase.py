@@ -262,6 +262,7 @@ def test_events_before_this_one(condition: str, meets: Callable[[int, list[int |
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("strategy", ["strict_contiguity", "partition_contiguity", NEXT, ANY])
 @pytest.mark.parametrize("closing", ["b[b.LEN].v > a.v", "avg(b[].v) < 5", "b.LEN > 1", "b[b.LEN].v < b[1].v"])
 def test_a_condition_on_the_last_array_leaves_matches_out(strategy: str, closing: str) -> None:

@@ -377,6 +377,7 @@ def test_a_picture_of_rows_without_one_match_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("items", ["{}", "A.v, {}"])
 def test_a_list_of_values_may_be_long(items: str) -> None:
     listed = items.format(", ".join(map(str, range(0, 6000, 2))))

@@ -113,6 +113,7 @@ def test_rows_before_a_failing_row_come_out(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.
@@ -122,6 +123,7 @@ def test_rows_of_layers_before_a_failing_row_come_out(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["a box", "a box of a box", "outside", "between", "a measure", "a measure outside"])
 def test_rows_of_one_that_has_just_joined_the_patterns_of_others_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.

@@ -49,6 +49,7 @@ def failure_of(alerts: Any) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("step", [4_000, 100])
 def test_a_live_query_that_takes_too_much_memory_fails_alone(step: int, tmp_path: Path) -> None:
     # Before: it took all the memory there was.

@@ -388,7 +388,7 @@ VERSIONS = {
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("start", [None, "2024-03-01 00:00:08"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import opened_of
 from tests.in_memory import MEMORY
-from tests.properties.comparing import fewer
+from tests.properties.comparing import fewer, is_nightly
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -262,7 +262,7 @@ def test_static_tables_and_streams_of_rows_go_on(tmp_path):
         db.advance("ticks", None)
         wanted = alerts.fetch().to_pylist()
     assert [row["n"] for row in wanted] == [2, 2]
-    for cut in range(1, 9):
+    for cut in range(1, 9, 1 if is_nightly() else 3):
         path = tmp_path / str(cut)
         db = opened(path, "os")
         begin(db)

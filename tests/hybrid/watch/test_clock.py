@@ -180,7 +180,10 @@ def _send(db: Database, source: str, events: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=max(8, settings().max_examples // 50), deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
 @given(
     st.lists(
         st.tuples(
@@ -343,7 +346,10 @@ def test_settings_of_a_stream_change_from_now_on(tmp_path: Path, now_us: list[in
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=max(8, settings().max_examples // 50), deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
 @given(
     st.lists(
         st.one_of(

@@ -23,7 +23,7 @@ JOINED = f"""SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURE
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("log", ["os", None])
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", AGAIN)
 def test_each_row_has_the_events_of_its_own_match(name: str, tmp_path: Path) -> None:
     events = rows(7, 300)

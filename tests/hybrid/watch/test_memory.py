@@ -211,6 +211,7 @@ def test_several_streams_share_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("strategy", ["llaa", "alaa"])
 def test_joins_share_what_may_be_kept_of_history(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +285,7 @@ def test_no_amounts_of_memory(text: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("names", [("passing",), ("absent",), ("passing", "absent")])
 def test_keys_that_never_come_again_are_forgotten_on_disk_too(names: tuple[str, ...], tmp_path: Path) -> None:
     """Each begins runs of both queries, which are over within a minute, of 1,200 keys."""

@@ -229,7 +229,7 @@ def test_ctrl_c_changes_nothing_or_leaves_the_rest_to_the_next_rewind(
         assert rest == wanted[1:], until
         assert right >= wanted[0], until  # with more, of the time when the watermark was ahead
         db.close()
-        until += 1 if abandon or is_nightly() else 2
+        until += 1 if abandon or is_nightly() else 5
     assert kept(db) == wanted
     db.close()
     assert until > 5

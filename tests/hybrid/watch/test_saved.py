@@ -55,7 +55,7 @@ from tests.hybrid.watch.test_checkpoint import (
     steps,
 )
 from tests.hybrid.watch.test_checkpoint import test_matches_are_those_of_a_run_without_end as whole_runs
-from tests.properties.comparing import fewer
+from tests.properties.comparing import fewer, is_nightly
 
 QUERIES = {"falls": FALLS, "passing": PASSING, "absent": ABSENT, "joined": JOINED, "chained": CHAINED, "once": ONCE}
 #: Made by the release before format 2: ten events, then QUERIES, fifteen more, whose rows were fetched (fetched.json),
@@ -194,7 +194,7 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [None, "past"])
 def test_states_that_mean_something_else_are_made_anew(tmp_path, seed, start):
@@ -302,7 +302,7 @@ def test_a_spoilt_checkpoint_is_told_and_nothing_is_lost(tmp_path):
         state = checkpoint.newest
         with pytest.warns(HybridWarning, match=f"{newest.name} is damaged: queries resume from the previous one"):
             assert state(hybrid_place(tmp_path / "db")) is not None
-        if i % 6 == 0:
+        if i % (6 if is_nightly() else 12) == 0:
             shutil.copytree(tmp_path / "db", tmp_path / str(i))
             with pytest.warns(HybridWarning, match=f"{newest.name} is damaged"):
                 assert went_on(tmp_path / str(i), found) == of_one_run(QUERIES)

@@ -14,6 +14,7 @@ import hybrid
 from hybrid.database.database import Database
 from tests.hybrid.statement.test_boxes_of_streams import ORDER, ORDERS, PAID, SEEN, VISIT, declare, rows
 from tests.hybrid.watch.test_merged_feed import end, push_parts, visits
+from tests.properties.comparing import is_nightly
 
 TABLES = {"clicks": SEEN, "orders": PAID, "refunds": PAID}
 #: Queries over the clicks and another stream, over the clicks alone, and over all three streams.
@@ -77,7 +78,7 @@ def test_they_go_on_after_restarts(tmp_path: Path, seed: int, limit: str | None)
                 if not todo:
                     break
                 name = rng.choice(list(todo))
-                n = rng.randrange(1, 60)
+                n = rng.randrange(1, 60 if is_nightly() else 180)
                 db.push(name, todo[name].slice(0, n))
                 todo[name] = todo[name].slice(n)
                 todo = {name: table for name, table in todo.items() if len(table)}

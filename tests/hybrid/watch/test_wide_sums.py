@@ -51,7 +51,7 @@ def keyed(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("cuts", "evidence"), [
     ([3, 12, 20], True), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
         ([20], True), ([20], False), ([3, 12, 20], False), (list(range(1, 21)), True), (list(range(1, 21)), False),

@@ -29,7 +29,7 @@ from matching.value_types import Rules
 from query.schema import Field, Schema
 from tests.properties.comparing import is_nightly
 
-CASES = int(os.environ.get("FUZZ", "10000" if is_nightly() else "3000"))
+CASES = int(os.environ.get("FUZZ", "10000" if is_nightly() else "1500"))
 TYPES = [
     "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "UBIGINT", "HUGEINT", "UHUGEINT", "FLOAT",
     "DOUBLE", "DECIMAL(9,2)", "DECIMAL(38,10)", "VARCHAR", "BLOB", "UUID", "JSON", "ENUM('a', 'b')", "DATE", "TIME",

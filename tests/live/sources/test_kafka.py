@@ -284,6 +284,7 @@ def test_settings_that_do_not_hang_together(topic: Topic, sources: Any, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("group", [None, "readers"])
 def test_everything_once_though_the_broker_and_we_are_stopped_half_way(tmp_path, sources, group):
     count, partitions = 100_000, 3

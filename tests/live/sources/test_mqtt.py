@@ -232,6 +232,7 @@ def test_settings_that_do_not_hang_together(sources, monkeypatch):
         sources(1883, "x")
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_though_the_broker_and_we_are_restarted_half_way(tmp_path, sources, record_property):
     count, name, unkept = 40_000, "half", 5_000
     with mqtt_broker(tmp_path) as broker:

@@ -134,6 +134,7 @@ def gap_rows_of(keys: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> Even
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("place", GapPlace)
 def test_gaps_are_tested_as_by_looking_at_all_rows(place: GapPlace) -> None:
     rng, test, lies_in = np.random.default_rng(2), gap_test(place), PLACES[place][1]

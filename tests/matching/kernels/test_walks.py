@@ -59,6 +59,7 @@ def test_the_median_distance_from_the_median(values: list[float]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @given(values=st.lists(NUMBERS, min_size=1, max_size=12), same_ones=st.booleans())
 @pytest.mark.parametrize("function", ["skewness", "kurtosis", "kurtosis_pop"])
 def test_skewness_and_kurtosis(function: str, values: list[float], same_ones: bool) -> None:
