@@ -109,11 +109,11 @@ docs: .venv/.dev  ## every example, table and help text of the documents is what
 
 nightly: .venv/.dev .venv/.spark  ## 200 kills, every interrupt, each bit flipped, each call failing, and all cases of all tests with 20,000 examples each (hours)
 	KILLS=200 $(PYTEST) -k 'killed or kills' tests/archive tests/live tests/hybrid/database/test_leaving.py </dev/null
-	INTERRUPTS=all $(PYTEST) tests/hybrid/database/test_interrupts.py </dev/null
+	INTERRUPTS=all HYPOTHESIS_PROFILE=nightly $(PYTEST) tests/hybrid/database/test_interrupts.py </dev/null
 	NIGHTLY_DAMAGE=1 $(PYTEST) -k no_damage_is_silent tests/archive/test_log.py </dev/null
 	DAMAGE=all DAMAGE_SECONDS=3600 $(PYTEST) -s tests/archive/test_damage.py tests/hybrid/database/test_damage.py \
 		tests/hybrid/service/test_service_files.py </dev/null
-	CALLS_SECONDS=3600 $(PYTEST) -s tests/hybrid/service/test_service_calls.py </dev/null
+	CALLS_SECONDS=3600 HYPOTHESIS_PROFILE=nightly $(PYTEST) -s tests/hybrid/service/test_service_calls.py </dev/null
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 --ignore tests/docs </dev/null
 
 bench: .venv/.dev  ## the V pattern beside its peers, as JSON; ROWS=1_000_000 for a short one

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Kills of one archive that is written and maintained, at all of its named points in turn.
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 #: Kills at each named point of a job that archives files.
 ROUNDS = 3 if KILLS >= 60 else 1
 

@@ -84,6 +84,7 @@ def check(directory: Path, promised: Promised) -> None:
     assert [f for f in verify(Table.open(directory), deep=True) if f.kind == "broken"] == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("point", APPENDING)
 def test_killed_at_a_named_point(tmp_path, point):
     for seed, count in enumerate((1, 2, 12)):  # 12: around a checkpoint of the log
@@ -97,7 +98,7 @@ def test_killed_at_any_moment(tmp_path):
         check(tmp_path, promised)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("point", MAINTAINING)
 def test_killed_while_it_maintains(tmp_path, point):
     promised = run_until_killed(tmp_path, 1, point, 2, role="maintain")

@@ -599,6 +599,7 @@ def test_a_job_that_was_overtaken_begins_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("round", range(ROUNDS))
 def test_killed_at_a_named_point_and_run_again(tmp_path, point, round):

@@ -70,6 +70,7 @@ def batch_of(schema: Schema, ts_us: np.ndarray, values: list) -> EventBatch:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("type", "values"), VALUES)
 def test_every_type_comes_back_as_it_went_in(tmp_path, type, values):
     schema = declared(type)

@@ -59,6 +59,7 @@ def test_nothing_to_repair(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["last", "checkpoint", "all"])
 def test_the_log_is_put_back(tmp_path, name):
     filled(tmp_path, 12)

@@ -40,6 +40,7 @@ def test_the_paths_find_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_what_takes_too_long_falls_short() -> None:
     case = next(c for c in cases() if c.name == "v > A.v * 1.01")
     worker = Worker(5, 1, 0.001)

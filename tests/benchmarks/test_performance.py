@@ -29,6 +29,7 @@ def test_latency_runs_small() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_latency_draws(tmp_path: Path) -> None:
     result = latency.benchmark(200, 200, 1, progress=False)
     latency.plot(result, str(tmp_path / "latency.png"))

@@ -27,6 +27,7 @@ def case(seconds: dict[str, float], **at: Any) -> Result:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_strategy_gives_the_same_rows(tmp_path: Path) -> None:
     """The run itself fails where they do not."""
     size = ("--directory", str(tmp_path), "--events", "20_000", "--symbols", "20", "--days", "2")

@@ -140,7 +140,7 @@ MODES += [(shown + mode, s) for shown in SHOWN for mode in (*EVERY, *SKIP_TO) fo
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("pattern", ["A B+", "^ A B | A A? B", "A B $ | A B"])
 @pytest.mark.parametrize(("mode", "selection"), MODES)
 def test_rows_are_forgotten_behind_within(mode: str, selection: str, pattern: str) -> None:

@@ -89,6 +89,7 @@ def lanes(offset: np.ndarray, length: int, words: np.ndarray, sources: np.ndarra
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "random"])
 def test_millions_of_chains_have_ids_of_their_own(kind: str) -> None:
     """Each lane alone has no equal ones either: of so many, two are equal once in four million such tests."""

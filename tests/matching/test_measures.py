@@ -227,6 +227,7 @@ CALLS = [
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("rows_per_match", "seed"), [(rows, seed) for rows in ROWS[:2] for seed in SEEDS])
 def test_aggregates(rows_per_match: str, seed: int) -> None:
     rows = rows_of(seed, 30)

@@ -219,6 +219,7 @@ PLANS = {
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["V", pytest.param("waits long", marks=pytest.mark.slow), "chains"])
 @pytest.mark.parametrize("within", [None, Within(interval_us=900), Within(rows=40)])
 def test_starts_equal_run_lists(name: str, within: Within | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ def test_a_limit_may_be_set_later(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("name", list(ENGINES))
 def test_every_engine_finds_the_same(name: str, policy: Policy) -> None:

@@ -87,6 +87,7 @@ def test_layers_that_leave_memory_change_nothing(record_property: Callable[[str,
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_layers_of_several_streams_that_leave_memory_change_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:

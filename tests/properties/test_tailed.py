@@ -205,6 +205,7 @@ def test_records_that_were_read_in_two_ways(tmp_path: Path, suffix: str, type: s
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "ndjson", "ndjson.gz", "parquet"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=EXAMPLES, deadline=None, derandomize="FUZZ" not in os.environ)

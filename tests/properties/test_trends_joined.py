@@ -172,6 +172,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_strategy_gives_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     examples: Counter[str] = Counter()
     monkeypatch.setattr("hybrid.join.history_cache.SAMPLE_STAKE_S", 0.0)  # costs are known from the first match on

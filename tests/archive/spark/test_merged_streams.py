@@ -202,7 +202,7 @@ def layered(by: str, pattern: str, selection: str) -> str:
     return f"WITH pair AS ({PAIR}), talk AS ({TALK}) {outermost}"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("by", "pattern", "selection", "keys"), [
     ("PARTITION BY customer", "P T O", NEXT, 1),
     ("PARTITION BY customer", "P ~N T O", "SELECTION SKIP TILL ANY MATCH", 1),

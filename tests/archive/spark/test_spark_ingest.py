@@ -181,6 +181,7 @@ def test_what_spark_refuses(spark, files, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("point", ["list written", "before commit", "after commit"])
 @pytest.mark.parametrize("round", range(ROUNDS))
 def test_a_driver_killed_at_a_named_point_and_run_again(tmp_path, point, round):
@@ -220,6 +221,7 @@ except DataError as error:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_java_that_ends_in_the_middle_is_said_in_a_line(tmp_path):
     (tmp_path / "a.csv").write_text("ts,symbol,price,rank\n2024-01-01 10:00:00,A,1,1\n")
     table = tmp_path / "t"

@@ -175,6 +175,7 @@ needs_flights = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly
 @needs_flights
 def test_flights_watch_is_the_backtest_and_the_independent_answer(tmp_path: Path) -> None:
     expected = flights_check.answer(flights.data())

@@ -149,6 +149,7 @@ def test_the_command_says_what_was_found(
     assert "missing in theft: ('north', 'p1')" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @needs_flights
 def test_delays_are_those_of_loops_over_the_flights(year: delays.DelaysResult) -> None:
     growth, waves, days = delays_check.answer(flights.data())

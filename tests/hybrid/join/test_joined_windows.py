@@ -98,6 +98,7 @@ def test_ranges_with_the_same_events_have_their_own_windows() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("strategy", ["llaa", "sllaa", "alaa", "ollaa", "auto"])
 @pytest.mark.parametrize("bounds", ["FROM {} TO {}", "BETWEEN {} AND {}"])
 def test_windows_of_earlier_ranges_answer_later_ones(bounds: str, strategy: str) -> None:

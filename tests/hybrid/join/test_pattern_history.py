@@ -70,7 +70,7 @@ def rows(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_those_that_a_stream_has_kept(tmp_path: Path, pattern: str) -> None:
     # Each kind meets patterns that come out at once, and others; all meet all by night.
@@ -201,6 +201,7 @@ def test_rows_joined_with_the_rows_of_a_pattern_feed_another(tmp_path: Path, pat
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pattern", ["all matches", "greedy", "two streams"])
 def test_a_box_may_be_joined_with_the_rows_of_a_pattern(tmp_path: Path, pattern: str) -> None:
     box = TWO.format(of="clicks").replace("ORDER BY seen", "ORDER BY ts").replace("F.seen", "F.t1")

@@ -122,7 +122,7 @@ K = TICKS.column("k").to_numpy()
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("source", "expected"),

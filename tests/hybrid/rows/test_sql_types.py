@@ -84,7 +84,7 @@ Typed = tuple[str, duckdb.DuckDBPyConnection]
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_measures(typed: Typed) -> None:
     type, connection = typed
     each = match("A.i AS i, A.x AS x, PREV(A.x) AS p", "PATTERN (A)")
@@ -104,7 +104,7 @@ def test_measures(typed: Typed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3, 2)
+@pytest.mark.thinned(6, 4)
 def test_partition_keys(typed: Typed) -> None:
     _, connection = typed
     text = "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY x ORDER BY i MEASURES list(A.i) AS l PATTERN (A+))"
@@ -114,7 +114,7 @@ def test_partition_keys(typed: Typed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6, 2)
 def test_order_keys(typed: Typed) -> None:
     type, connection = typed
     for order in ("NULLS LAST", "DESC NULLS FIRST"):

@@ -64,6 +64,7 @@ def told_of(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
     """Two runs, each ended by SIGTERM: every event is archived once, every row delivered once."""
     (tmp_path / "app.toml").write_text(APP)

@@ -261,7 +261,7 @@ class Faulty:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", ["fails", "says it failed"])
 @pytest.mark.parametrize("kind", ["lines", "parts"])
 @pytest.mark.parametrize("at", range(6))

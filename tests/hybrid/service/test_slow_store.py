@@ -139,6 +139,7 @@ def watched(state: Path) -> Iterator[list[float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_slow_store_holds_up_neither_events_nor_status(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: run with the proxy in a process of its own: the status was 28.1 s old, and an event waited for 27.3 s.
     With the proxy in this process nothing even started: deltalake held the interpreter while it waited."""

@@ -58,7 +58,7 @@ def by_reference(query: str, events: pa.Table, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("many", [False, True], ids=["few keys", "many keys"])
 @pytest.mark.parametrize("order", ["time", "key", "shuffled", "ties"])
 def test_the_rows_of_the_reference_in_its_order(order: str, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ def answer(text: str, cuts: list[int], sharing: str = "dynamic") -> tuple[list[d
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_before_a_failing_row_come_out(name: str) -> None:
     # Before: those that the push of the failing row had decided were lost.

@@ -83,6 +83,7 @@ def test_a_query_may_take_four_fifths_of_the_limit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_fails_again_after_a_restart_and_with_more_memory_goes_on(tmp_path: Path) -> None:
     db = opened(tmp_path / "db")
     db.watch(GROWS.format(""), name="grows")

@@ -131,7 +131,7 @@ def declare(db: hybrid.Database, lateness: str = "0s") -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("memory_limit", [None, "50MB"])
 def test_evidence_is_that_of_sql(name: str, memory_limit: str | None, tmp_path: Path) -> None:

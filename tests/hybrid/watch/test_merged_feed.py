@@ -132,6 +132,7 @@ def of_part(text: str, seen: dict[str, int]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, "20KB")])
 def test_queries_come_and_go_with_restarts_between(tmp_path: Path, seed: int, limit: str | None) -> None:

@@ -128,6 +128,7 @@ def test_when_the_load_is_gone_all_keys_go_on_as_if_nothing_had_been_left_out(te
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("seed", "skew"), [(s, k) for s in range(4) for k in (0.0, 0.8)])
 def test_the_recall_is_estimated_within_a_tenth(seed: int, skew: float) -> None:
     events = ticks(seed, 30_000, 300, skew)

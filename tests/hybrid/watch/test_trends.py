@@ -205,7 +205,7 @@ SHARINGS = ["none", "hamlet", "static", "dynamic"]
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("after", SHARINGS)
 @pytest.mark.parametrize("before", SHARINGS)
 def test_a_query_changes_its_mode_in_the_middle_of_a_window(before: str, after: str) -> None:

@@ -64,6 +64,7 @@ def freed(text: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_new_version_is_as_if_it_had_run_since_the_old_one_began(
     record_property: Callable[[str, object], None],
 ) -> None:

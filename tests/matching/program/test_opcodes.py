@@ -404,6 +404,7 @@ def columns(rows: list[list[Value]], kinds: tuple[Kind, ...]) -> list[tuple[np.n
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join([c.name, *map(str, c.constants)]))
 @fewer(6, least=6)  # of several rows each
 @given(data=st.data())
