@@ -32,7 +32,7 @@ def fewer(share: int, least: int = 10, by_day: int | None = None) -> settings:
     """Fewer examples than others have: a share of those of the profile, for a property whose examples take long.
 
     by_day: at most so many, unless it is night; for a property that draws on until it has met what it is to meet, and
-    has met it sooner in short rounds."""
+    has met it sooner in short rounds. Where a match is rare, long rounds are sooner: first examples are small."""
     examples = max(least, settings().max_examples // share)
     return settings(max_examples=examples if by_day is None or is_nightly() else min(examples, by_day))
 

@@ -58,6 +58,7 @@ def opened(path: str) -> Database:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_the_backtest_and_the_watch_from_the_beginning(record_property: Callable[[str, object], None]) -> None:
     seen = {"rows": 0, "before": 0, "behind": 0}
 

@@ -188,6 +188,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_joined_rows_are_events(
     tmp_path_factory: pytest.TempPathFactory, record_property: Callable[[str, object], None]
 ) -> None:

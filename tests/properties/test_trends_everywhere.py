@@ -39,6 +39,7 @@ def in_order(found: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_of_windows_are_the_same_everywhere() -> None:
     counts: Counter[str] = Counter()
 
