@@ -25,6 +25,8 @@ ROWS_MAX = 1 << 19
 BACK, BACK_MAX = 64, 256
 #: Lists that are computed together, at least if that many may be asked for soon.
 LISTS_MIN = 1 << 13
+#: Lists that are kept from block to block, at most.
+LISTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,19 @@ class AskedLists:
         self._back = BACK
         self._row = -1  # of the block: the one that asked before
 
+    def _wanted(self, rows: int, nodes: int) -> int:
+        return int(self._lines[0, lists.COUNT]) + 4 * (nodes + rows) + 1024
+
+    def is_full(self, rows: int, nodes: int) -> bool:
+        """True if there are too many lists for a block of rows to begin with. nodes: that runs have."""
+        return self._lines[0, lists.COUNT] > 1 and self._wanted(rows, nodes) > max(LISTS_MAX, len(self._lines))
+
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
         """Returns tables of matching.kernels.layout for the rows of a block. nodes: that runs have."""
         self._note()
         self._partition, self._position, self._row = partition, position, -1
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)
-        wanted = 4 * (nodes + len(partition)) + 1024
+        wanted = self._wanted(len(partition), nodes)
         if wanted > len(self._lines):
             self._lines = grown(self._lines, max(wanted, 2 * len(self._lines)))
             self._table = np.zeros(1 << (2 * len(self._lines)).bit_length(), np.int64)
