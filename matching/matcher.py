@@ -545,6 +545,8 @@ class KernelMatcher:
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self._ranks_texts:
                 looking_up(self.engine).look_up(ranks=self.codes.ranks())
+            if self.program.joined:
+                looking_up(self.engine).look_up(steps=self.codes.steps(self.program.joined))
             if self._kept is not None:
                 if not self._kept_of_all:
                     self._keep_all(self._kept)
