@@ -64,7 +64,7 @@ class Rows:
         self.looked_up = looked_up
         types = [plain_type(c.type) for c in partition_by]
         whole = len(types) - looked_up
-        self.keys: Keys = DividedKeys(types, whole) if looked_up and whole > 1 else Keys(types)
+        self.keys: Keys = DividedKeys(types, max(whole, 1)) if looked_up and len(types) > 2 else Keys(types)
         self.store = RowStore({}, (), pa.schema([]), False)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0

@@ -66,7 +66,6 @@ def tied(plan: Plan) -> Tied | str | None:
     partition = {c.name for c in plan.partition_by}
     columns = tuple(c for c in dict.fromkeys(c for ties in found for c in ties) if c.name not in partition)
     columns = tuple(c for c in columns if all(c in ties for ties in found))
-    columns = columns[: 1 if partition else 2]  # partition ids have room for two columns of any number of values
     if not columns:
         return None
     if (why := _why_not(plan)) is not None:
