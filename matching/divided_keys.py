@@ -15,10 +15,11 @@ class DividedKeys(Keys):
     """Partition ids of several columns together: those of all but the last one and a value of the last, so any number of
     values have room."""
 
-    def __init__(self, types: Sequence[pa.DataType], whole: int) -> None:
-        """whole: number of columns with ids of their own, one at least."""
+    def __init__(self, types: Sequence[pa.DataType], whole: int, keeps: bool = False) -> None:
+        """whole: number of columns with ids of their own, one at least. keeps: these are never freed."""
+        self._keeps = keeps
         self._before = len(types) - 1  # columns before the last one
-        self._whole = DividedKeys(types[:-1], whole) if self._before > whole else Keys(types[:-1])
+        self._whole = DividedKeys(types[:-1], whole, keeps) if self._before > whole else Keys(types[:-1])
         super().__init__([pa.int64(), types[-1]])
 
     def encode(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
@@ -36,6 +37,8 @@ class DividedKeys(Keys):
     def forget(self, ids: Int64Array) -> None:
         """Frees ids in use, for other keys. Cost: linear in the ids in use."""
         super().forget(ids)
+        if self._keeps and not isinstance(self._whole, DividedKeys):
+            return
         first = self.encoders[0]
         there = np.ones(len(first), np.bool_)
         there[first.free] = False

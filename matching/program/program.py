@@ -150,7 +150,8 @@ class Program:
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
     asked: the functions between rows that DuckDB computes. walks: the values that are found by walking over the rows of
-    a run. joined: the constants that joined texts are compared with.
+    a run. joined: the constants that joined texts are compared with. numbered: `within_us` is a difference of numbers of
+    rows.
     """
 
     labels: tuple[Label, ...]
@@ -180,6 +181,7 @@ class Program:
     asked: tuple[AskedFunction, ...] = ()
     walks: tuple[Walked, ...] = ()
     joined: tuple[Joined, ...] = ()
+    numbered: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -273,7 +275,8 @@ class Program:
             ),
         ]
         if self.within_us is not None:
-            lines.append(f"within      {self.within_us} us")
+            of_rows = f"{self.within_us + 1} rows, by their numbers"
+            lines.append(f"within      {of_rows if self.numbered else f'{self.within_us} us'}")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
         if self.skip.row in (Skip.TO_FIRST, Skip.TO_LAST):

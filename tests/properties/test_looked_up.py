@@ -47,6 +47,7 @@ from tests.strategies import (
     X,
     aggregate,
     among,
+    at,
     by_duckdb,
     chains,
     compare,
@@ -66,8 +67,9 @@ BOUNDS = (5, 3, 8, 2, 4, 1, 0)
 
 
 def local(draw: st.DrawFn) -> Expression:
-    """A condition on a row alone, without its neighbours."""
+    """A condition on a row alone, some with the row before it, of any value."""
     return draw(among(
+        compare(V, "<>", at(V, -1)), compare(at(S, -2), "=", Constant("a", "VARCHAR")),
         TRUE, TRUE, compare(V, ">", number(1)), compare(V, "<=", number(3)), compare(S, "=", Constant("a", "VARCHAR")),
         compare(S, "<>", Constant("a", "VARCHAR")), Call("is_not_null", (X,), "BOOLEAN"),
     ))  # fmt: skip
