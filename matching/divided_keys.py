@@ -12,8 +12,8 @@ from matching.keys import Keys
 
 
 class DividedKeys(Keys):
-    """Partition ids of several columns together: those of all but the last one and a value of the last, so any number of
-    values have room."""
+    """Partition ids of several columns together: those of all but the last one and a value of the last, so any number
+    of values have room."""
 
     def __init__(self, types: Sequence[pa.DataType], whole: int, keeps: bool = False) -> None:
         """whole: number of columns with ids of their own, one at least. keeps: these are never freed."""

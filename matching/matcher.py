@@ -250,7 +250,8 @@ class KernelMatcher:
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
-        new_when_idle = found and (not reach or self.rows.grouped) and _is_new_when_idle(plan, program, bool(chosen.looked_up))
+        alone = not reach or self.rows.grouped  # no later row of the partition reads an earlier one
+        new_when_idle = found and alone and _is_new_when_idle(plan, program, bool(chosen.looked_up))
         self.forgets = bool(self.rows.partition_by) and new_when_idle
         #: where further columns divide the rows of a partition
         self._numbers: MatchNumbers | None = None

@@ -138,7 +138,8 @@ class RowStore:
 
     numeric: columns stored as lanes (name -> floating); other: columns stored as Arrow. linked: True if rows know their
     neighbours in the partition (needed for PREV, NEXT and anchors). floor: earlier rows are ignored in searches for
-    neighbours. numbered: rows have their numbers as times. grouped: further columns divide the rows (matching.tied), and neighbours are those of PARTITION BY.
+    neighbours. numbered: rows have their numbers as times. grouped: further columns divide the rows (matching.tied),
+    and neighbours are those of PARTITION BY.
     """
 
     floor = 0

@@ -88,8 +88,8 @@ def _accumulated(f: str) -> list[str]:
     """Returns the statements by which a register that has a value gets the next one. f: as above."""
     names = {name: name + f for name in "xy"}
     lines = [f"{names[name]} = {of}{f}{at}" for name, of, at in (("x", "registers", "[r]"), ("y", "feature", "[f, i]"))]
-    names |= {"z": _ASSIGNED["z"], "t": _ASSIGNED["t"], "d": _ASSIGNED["d"], "c": "program.ranks", "w": "registers_f[program.register_depth[r]]",
-              "u": _ASSIGNED["u"]}  # fmt: skip
+    names |= {name: _ASSIGNED[name] for name in "ztdu"}
+    names |= {"c": "program.ranks", "w": "registers_f[program.register_depth[r]]"}
     for k, (kind, does) in enumerate(_accumulating(f)):
         lines.append(f"{'elif' if k else 'if'} kind == {int(kind)}:")
         lines += _indented(_more(does, names, f"registers{f}[r]", "return np.int64(-1)"))

@@ -150,8 +150,8 @@ class Program:
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
     asked: the functions between rows that DuckDB computes. walks: the values that are found by walking over the rows of
-    a run. joined: the constants that joined texts are compared with. numbered: `within_us` is a difference of numbers of
-    rows.
+    a run. joined: the constants that joined texts are compared with. numbered: `within_us` is a difference of numbers
+    of rows.
     """
 
     labels: tuple[Label, ...]

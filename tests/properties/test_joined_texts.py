@@ -38,7 +38,7 @@ def comparisons(draw: st.DrawFn) -> str:
     ))).format(given)  # fmt: skip
     return draw(st.sampled_from((
         f"{of} = {constant}", f"{of} <> {constant}", f"{of} < {constant}", f"{of} <= {constant}", f"{of} > {constant}",
-        f"{constant} >= {of}", f"{constant} < {of}", f"{of} BETWEEN {constant} AND 'b'", f"{of} IN ('a,ab', {constant})",
+        f"{constant} >= {of}", f"{constant} < {of}", f"{of} BETWEEN {constant} AND 'b'", f"{of} IN ('a,b', {constant})",
     )))  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         where = draw(st.integers(1, len(parts)) if draw(among(True, True, False)) else among(0, len(parts)))
         parts[where:where] = [Negation("N"), Negation("M")][: draw(among(1, 1, 2))]
     elif draw(sometimes):
-        within = draw(among(None, within, Within(rows=4)))
+        within = draw(among(None, within, Within(rows=4), Within(rows=7)))
     defines = []
     for n in names:
         alone = n == names[0] and draw(among(True, True, True, False))
