@@ -192,7 +192,7 @@ def rows_wanted(program: Program) -> WantedRows:
 def only_met_decide(program: Program) -> bool:
     """True if rows that meet no condition change no match of an input that is matched as a whole: at most when a match
     comes out."""
-    return _passes_over(program) and not _all_count(program)
+    return _passes_over(program) and not (_all_count(program) or program.numbered)
 
 
 def _all_count(program: Program) -> bool:

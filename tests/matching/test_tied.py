@@ -175,6 +175,7 @@ def test_what_is_behind_rows_of_other_values_is_not_kept(condition: str) -> None
     matcher = make_matcher(plan_of("Q A", define, f"WITHIN 20 ROWS {STEP}"))
     assert isinstance(matcher, KernelMatcher)
     assert matcher.chosen.looked_up
+    assert matcher.met(()) is None  # rows that meet no condition count
     base = {"k": 1, "x": None, "i": None}
     events = [base | {"ts": tk, "s": "q", "tk": tk, "n": 0} for tk in range(500)]
     for at in range(0, 500, 25):
