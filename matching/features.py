@@ -1,4 +1,6 @@
-"""Row-local expressions over whole batches: numpy in lanes where that is exact, one DuckDB projection for the rest."""
+"""Row-local expressions over whole batches: numpy in lanes where that is exact, one DuckDB projection for the rest.
+
+Long: the values of rows, and the codes, ranks and steps by which conditions tell texts apart."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from matching.batch import Int64Array
 from matching.kernels.joined import step_texts
 from matching.keys import Encoder, Texts
 from matching.not_computed import not_computed
-from matching.program.conditions import Joined, is_storable
+from matching.program.conditions import JoinedTexts, is_storable
 from matching.program.lanes import (
     CODED,
     Lane,
@@ -141,7 +143,7 @@ class Codes:
         self._ranks[self._order] = np.arange(count)
         return self._ranks
 
-    def steps(self, joined: Sequence[Joined]) -> np.ndarray:
+    def steps(self, joined: Sequence[JoinedTexts]) -> np.ndarray:
         """How joined texts stand to constants, step by step: int16 (tables, 1 + codes at least, states).
 
         State 0: they are less than the constant; 1 + n: they are its first n bytes, and equal if these are all; the

@@ -139,7 +139,7 @@ class Walked:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedTexts:
     """Texts that are joined, compared with a constant."""
 
     constant: bytes
@@ -166,7 +166,7 @@ class ConditionCode:
         self.texts: dict[str, int] = {}
         self._asked: dict[Expression, int] = {}
         self.walks: list[Walked] = []
-        self.joined: list[Joined] = []
+        self.joined: list[JoinedTexts] = []
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
@@ -393,7 +393,7 @@ class ConditionCode:
             return None
         if e.where is not None:
             argument = Call("case", (e.where, argument, Constant(None, argument.type)), argument.type)
-        joined, whole = Joined(constant, separator.encode()), Lane(False)
+        joined, whole = JoinedTexts(constant, separator.encode()), Lane(False)
         if joined not in self.joined:
             self.joined.append(joined)
         table = self.joined.index(joined)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from matching.program.conditions import AskedFunction, ConditionCode, Joined, Walked, only_by_reference
+from matching.program.conditions import AskedFunction, ConditionCode, JoinedTexts, Walked, only_by_reference
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.neighbours import by_neighbours, is_far, rows_together
 from matching.program.opcodes import OPCODES, OpCode
@@ -180,7 +180,7 @@ class Program:
     carries: tuple[int, ...] | None = None
     asked: tuple[AskedFunction, ...] = ()
     walks: tuple[Walked, ...] = ()
-    joined: tuple[Joined, ...] = ()
+    joined: tuple[JoinedTexts, ...] = ()
     numbered: bool = False
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matching.program.conditions import Joined, Wanted
+from matching.program.conditions import JoinedTexts, Wanted
 from matching.program.program import Program, assemble
 from matching.program.refused import NoKernel
 from query.errors import QueryError
@@ -80,11 +80,11 @@ def test_what_walks_find(condition: str, wanted: Wanted) -> None:
 
 
 @pytest.mark.parametrize(("condition", "joined"), [
-    ("string_agg(A.s, '-') > 'b'", (Joined(b"b", b"-"),)), ("'b' <= string_agg(s)", (Joined(b"b", b","),)),
-    ("string_agg(A.s, '-') IN ('a', 'b')", (Joined(b"a", b"-"), Joined(b"b", b"-"))),
+    ("string_agg(A.s, '-') > 'b'", (JoinedTexts(b"b", b"-"),)), ("'b' <= string_agg(s)", (JoinedTexts(b"b", b","),)),
+    ("string_agg(A.s, '-') IN ('a', 'b')", (JoinedTexts(b"a", b"-"), JoinedTexts(b"b", b"-"))),
     (f"string_agg(A.s) = '{65 * 'a'}'", ()), ("string_agg(A.s, '-' ORDER BY A.v) > 'b'", ()),
 ])  # fmt: skip
-def test_joined_texts_are_compared_as_they_come(condition: str, joined: tuple[Joined, ...]) -> None:
+def test_joined_texts_are_compared_as_they_come(condition: str, joined: tuple[JoinedTexts, ...]) -> None:
     # Before: DuckDB was asked for each list of rows.
     program = program_of(condition)
     assert program.joined == joined
