@@ -44,6 +44,18 @@ _numbers = itertools.count(1)
 _answering: weakref.WeakValueDictionary[int, Answers] = weakref.WeakValueDictionary()
 
 
+#: Partitions, features, which of these are not null, positions, masks.
+_Block = tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array]
+
+
+def _moved(block: _Block, moved: Int64Array) -> _Block:
+    """Returns the rows of a block that are kept. moved: by position, the new one, -1 for rows that are gone."""
+    partition, feature, valid, position, mask = block
+    position = np.where(position < len(moved), moved[np.minimum(position, len(moved) - 1)], -1)
+    kept = position >= 0
+    return partition[kept], feature[:, kept], valid[:, kept], position[kept], mask[kept]
+
+
 class _Seen(NamedTuple):
     """The rows of the last blocks. order: their indices by partition; place: of each row in this order; begin: the
     place of the first row of its partition."""
@@ -71,8 +83,7 @@ class Answers:
         self._size = [1024] * len(program.asked)  # lines that are computed together
         #: by function and partition, the values that were asked last, and for how many rows
         self._held: dict[tuple[int, int], tuple[bytes, int]] = {}
-        #: partitions, features, which of these are not null, positions, masks
-        self._blocks: list[tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array]] = []
+        self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
         self.forget()
@@ -86,6 +97,10 @@ class Answers:
     def _empty(self, lines: int) -> None:
         self._keys = np.zeros((lines, self._width), np.int64)
         self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
+
+    def is_full(self, rows: int, nodes: int) -> bool:
+        """True if everything is to be forgotten before a block of rows begins. nodes: how many runs have."""
+        return self._lists is not None and self._lists.is_full(rows, nodes)
 
     def begin(
         self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray, position: Int64Array,
@@ -120,7 +135,8 @@ class Answers:
         """Renumbers rows. moved: by position in the row store, the new one, -1 for rows that are gone."""
         if self._lists is not None:
             self._lists.move(moved)
-            self._blocks, self._seen = [], None
+            # rows that runs keep, so that their lists are foreseen
+            self._blocks, self._seen = [kept for block in self._blocks if len((kept := _moved(block, moved))[0])], None
 
     def end(self) -> None:
         """Raises what has been raised while a kernel asked."""

@@ -25,6 +25,10 @@ ROWS_MAX = 1 << 19
 BACK, BACK_MAX = 64, 256
 #: Lists that are computed together, at least if that many may be asked for soon.
 LISTS_MIN = 1 << 13
+#: Rows of lists that are foreseen, at least, beside half as many again as the longest had that was not.
+LENGTH_MIN = 4
+#: Lists that are kept from block to block, at most.
+LISTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,23 @@ class AskedLists:
         self._time = 0
         self._ahead = 1024  # rows that are looked at
         self._back = BACK
+        self._length = 0  # of the longest list that was not foreseen; less with each block
         self._row = -1  # of the block: the one that asked before
+
+    def _wanted(self, rows: int, nodes: int) -> int:
+        return int(self._lines[0, lists.COUNT]) + 16 * (nodes + rows) + 1024
+
+    def is_full(self, rows: int, nodes: int) -> bool:
+        """True if there are too many lists for a block of rows to begin with. nodes: that runs have."""
+        return self._lines[0, lists.COUNT] > 1 and self._wanted(rows, nodes) > max(LISTS_MAX, len(self._lines))
 
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
         """Returns tables of matching.kernels.layout for the rows of a block. nodes: that runs have."""
         self._note()
         self._partition, self._position, self._row = partition, position, -1
+        self._length -= self._length // 8
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)
-        wanted = 4 * (nodes + len(partition)) + 1024
+        wanted = self._wanted(len(partition), nodes)
         if wanted > len(self._lines):
             self._lines = grown(self._lines, max(wanted, 2 * len(self._lines)))
             self._table = np.zeros(1 << (2 * len(self._lines)).bit_length(), np.int64)
@@ -127,11 +140,13 @@ class AskedLists:
         next, behind = seen.after(here)
         base = np.full(len(next), -1, np.int64)
         number = int(self._rows[walk, row])
+        length = int(self.expanded(np.array([number]))[1][-1])
+        self._length = max(self._length, length)
         if row == self._row:  # by several runs: mostly, they began one after the other
-            length = int(self.expanded(np.array([number]))[1][-1])
             self._back = min(BACK_MAX, max(self._back, length + 2))
         self._row = row
-        since = np.maximum(next - self._back, np.append(0, behind[:-1]))
+        length_max = self._length + self._length // 2 + LENGTH_MIN
+        since = np.maximum(next - min(self._back, length_max), np.append(0, behind[:-1]))
         first = since.copy()
         place = np.empty(len(seen.index), np.int64)
         place[seen.index] = np.arange(len(seen.index))
@@ -163,7 +178,7 @@ class AskedLists:
             upto, _ = seen.after(min(here + self._ahead, len(mask) - 1))
             count = lists.foresee(
                 self._lines, self._table, base, first, since, upto, here, seen.position, seen.index, joins, asks,
-                includes, ROWS_MAX, numbers, at,
+                includes, length_max, ROWS_MAX, numbers, at,
             )  # fmt: skip
             if count < size or self._ahead <= 16:
                 break

@@ -12,26 +12,33 @@ from matching.keys import Keys
 
 
 class DividedKeys(Keys):
-    """Partition ids of several columns together, of which the first ones have ids of their own: more values of the
-    others have room."""
+    """Partition ids of several columns together: those of all but the last one and a value of the last, so any number
+    of values have room."""
 
-    def __init__(self, types: Sequence[pa.DataType], whole: int) -> None:
-        """whole: number of columns with ids of their own."""
-        self._whole = Keys(types[:whole])
-        super().__init__([pa.int64(), *types[whole:]])
+    def __init__(self, types: Sequence[pa.DataType], whole: int, keeps: bool = False) -> None:
+        """whole: number of columns with ids of their own, one at least. keeps: these are never freed."""
+        self._keeps = keeps
+        self._before = len(types) - 1  # columns before the last one
+        self._whole = DividedKeys(types[:-1], whole, keeps) if self._before > whole else Keys(types[:-1])
+        super().__init__([pa.int64(), types[-1]])
 
     def encode(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
         """Partition id of each row, int64 (rows,)."""
-        whole = len(self._whole.encoders)
-        return super().encode([pa.array(self._whole.encode(columns[:whole], rows)), *columns[whole:]], rows)
+        return super().encode([pa.array(self._whole.encode(columns[:-1], rows)), columns[-1]], rows)
 
     def whole(self, ids: Int64Array) -> Int64Array:
         """Returns the ids of the first columns alone, of these partition ids."""
+        before = self._but_last(ids)
+        return self._whole.whole(before) if isinstance(self._whole, DividedKeys) else before
+
+    def _but_last(self, ids: Int64Array) -> Int64Array:
         return np.asarray(super().values(0, ids).to_numpy())
 
     def forget(self, ids: Int64Array) -> None:
         """Frees ids in use, for other keys. Cost: linear in the ids in use."""
         super().forget(ids)
+        if self._keeps and not isinstance(self._whole, DividedKeys):
+            return
         first = self.encoders[0]
         there = np.ones(len(first), np.bool_)
         there[first.free] = False
@@ -42,10 +49,7 @@ class DividedKeys(Keys):
 
     def values(self, column: int, ids: Int64Array) -> pa.Array:
         """The values of partition column `column` for these partition ids."""
-        whole = len(self._whole.encoders)
-        if column >= whole:
-            return super().values(column - whole + 1, ids)
-        return self._whole.values(column, self.whole(ids))
+        return super().values(1, ids) if column == self._before else self._whole.values(column, self._but_last(ids))
 
     @property
     def nbytes(self) -> int:

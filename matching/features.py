@@ -1,4 +1,6 @@
-"""Row-local expressions over whole batches: numpy in lanes where that is exact, one DuckDB projection for the rest."""
+"""Row-local expressions over whole batches: numpy in lanes where that is exact, one DuckDB projection for the rest.
+
+Long: the values of rows, and the codes, ranks and steps by which conditions tell texts apart."""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ import pyarrow.compute as pc
 
 from matching.array_lanes import Overflow, Values, run_lanes
 from matching.batch import Int64Array
+from matching.kernels.joined import step_texts
 from matching.keys import Encoder, Texts
 from matching.not_computed import not_computed
-from matching.program.conditions import is_storable
+from matching.program.conditions import JoinedTexts, is_storable
 from matching.program.lanes import (
     CODED,
     Lane,
@@ -95,6 +98,15 @@ def columns_read(expressions: Sequence[Expression]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for x in expressions for e in walk(x) if isinstance(e, Column)))
 
 
+def _step_texts(texts: pa.Array, constant: bytes, out: np.ndarray) -> None:
+    """Writes the states after each text (matching.kernels.joined)."""
+    binary = texts.cast(pa.binary())
+    offsets = np.frombuffer(binary.buffers()[1], np.int32)[binary.offset : binary.offset + len(binary) + 1]
+    data = binary.buffers()[2]
+    none = np.zeros(0, np.uint8)
+    step_texts(offsets, none if data is None else np.frombuffer(data, np.uint8), np.frombuffer(constant, np.uint8), out)
+
+
 class Codes:
     """The codes of values that conditions only tell apart: a dictionary for each of the CODED types, which keeps every
     value it has met as long as the matcher lives. texts: the VARCHAR values that have the codes 0, 1, 2, ..."""
@@ -105,6 +117,8 @@ class Codes:
         self._sorted = np.zeros(0, object)  # the texts in order, and their codes
         self._order = np.zeros(0, np.int64)
         self._ranks = np.zeros(1, np.int64)
+        self._steps = np.zeros((1, 1, 1), np.int16)
+        self._stepped = 0  # the codes that are in there
 
     def encode(self, column: pa.Array, type: str) -> Values:
         if type not in self.encoders:
@@ -129,6 +143,31 @@ class Codes:
         self._ranks[self._order] = np.arange(count)
         return self._ranks
 
+    def steps(self, joined: Sequence[JoinedTexts]) -> np.ndarray:
+        """How joined texts stand to constants, step by step: int16 (tables, 1 + codes at least, states).
+
+        State 0: they are less than the constant; 1 + n: they are its first n bytes, and equal if these are all; the
+        last state: greater. Row 0 of a table has the state after the separator, row 1 + c after the text of code c. So
+        a comparison costs a look-up a row, however many are joined, and new texts their bytes once."""
+        encoder = self.encoders.get("VARCHAR")
+        count = 0 if encoder is None else len(encoder)
+        if encoder is None or (count == self._stepped and len(self._steps) == len(joined)):
+            return self._steps
+        if 1 + count > self._steps.shape[1] or len(self._steps) != len(joined):
+            states = max(len(j.constant) for j in joined) + 3
+            larger = np.zeros((len(joined), 1 + max(2 * count, 64), states), np.int16)
+            if self._stepped:
+                larger[:, : 1 + self._stepped] = self._steps[:, : 1 + self._stepped]
+            else:
+                for j, table in zip(joined, larger, strict=True):
+                    _step_texts(pa.array([j.separator]), j.constant, table[:1])
+            self._steps = larger
+        new = encoder.of(np.arange(self._stepped, count)).fill_null("")
+        for j, table in zip(joined, self._steps, strict=True):
+            _step_texts(new, j.constant, table[1 + self._stepped : 1 + count])
+        self._stepped = count
+        return self._steps
+
     def snapshot(self) -> dict[str, pa.Array]:
         """The values by code, of each type that has any."""
         return {type: e.values for type, e in self.encoders.items() if len(e)}
@@ -136,6 +175,7 @@ class Codes:
     def restore(self, values: Mapping[str, pa.Array]) -> None:
         self.encoders |= {type: Encoder(array.type, array) for type, array in values.items()}
         self._sorted, self._order = self._sorted[:0], self._order[:0]
+        self._steps, self._stepped = np.zeros((1, 1, 1), np.int16), 0
 
 
 class RowValues:

@@ -310,7 +310,12 @@ class Others(_Codes):
             self._parts = [pa.concat_arrays(self._parts)]
         if not self._found:
             return pa.nulls(len(codes), self.type)
-        return self._parts[0].take(pa.array(self._place[codes]))
+        return of_one_zero(self._parts[0].take(pa.array(self._place[codes])))
+
+
+def of_one_zero(column: pa.Array) -> pa.Array:
+    """Returns keys with 0.0 instead of -0.0, which is equal: which of both comes first may have been forgotten."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _hashable(value: object) -> object:
@@ -595,7 +600,7 @@ class KeyRuns(Keys):
         """The values of partition column `column` for these partition ids."""
         if len(self._firsts[column]) > 1:
             self._firsts[column] = [pa.concat_arrays(self._firsts[column])]
-        return self._firsts[column][0].take(pa.array(ids))
+        return of_one_zero(self._firsts[column][0].take(pa.array(ids)))
 
 
 def differs(before: pa.Array, behind: pa.Array) -> Bools:

@@ -150,7 +150,13 @@ def _rows_for(plan: Plan, chosen: EnginePlan, spill: Spill | None = None) -> Row
     """Returns rows for the matcher of a plan."""
     assert chosen.program is not None
     columns = (*plan.partition_by, *chosen.looked_up)
-    return Rows(columns, chosen.program.reach.after, spill, len(chosen.looked_up))
+    after, grouped = chosen.program.reach.after, _has_grouped(chosen)
+    return Rows(columns, after, spill, len(chosen.looked_up), grouped, chosen.program.numbered)
+
+
+def _has_grouped(chosen: EnginePlan) -> bool:
+    """True if rows have neighbours of other values of the columns that are looked up."""
+    return bool(chosen.looked_up) and chosen.program is not None and chosen.program.reach.before > 0
 
 
 def _may_share(plan: Plan, chosen: EnginePlan, rows: Rows, spill: Spill | None) -> bool:
@@ -163,7 +169,7 @@ def _may_share(plan: Plan, chosen: EnginePlan, rows: Rows, spill: Spill | None) 
         return False
     if (rows.partition_by, rows.looked_up) != ((*plan.partition_by, *chosen.looked_up), len(chosen.looked_up)):
         return False
-    if rows.after != program.reach.after:
+    if (rows.after, rows.grouped, rows.numbered) != (program.reach.after, _has_grouped(chosen), program.numbered):
         return False
     return not rows.began or not (program.reach.after or any(program.first_row))
 
@@ -244,7 +250,8 @@ class KernelMatcher:
         self.rows.add(self)
         self.store, self.keys = self.rows.store, self.rows.keys
         found = chosen.purpose not in (Purpose.COUNTS, Purpose.GRAPH)
-        new_when_idle = found and not reach and _is_new_when_idle(plan, program, bool(chosen.looked_up))
+        alone = not reach or self.rows.grouped  # no later row of the partition reads an earlier one
+        new_when_idle = found and alone and _is_new_when_idle(plan, program, bool(chosen.looked_up))
         self.forgets = bool(self.rows.partition_by) and new_when_idle
         #: where further columns divide the rows of a partition
         self._numbers: MatchNumbers | None = None
@@ -371,7 +378,7 @@ class KernelMatcher:
         wanted = self.wants(batch.sources)
         self.take(self.rows.retain([wanted]))
         self.rows.taken()
-        if self._sorts and len(batch):  # rows of other values decide too
+        if (self._sorts or self.program.numbered) and len(batch):  # rows of other values decide too
             self.expire(int(batch.ts_us[-1]), NO_ROWS)
         matches = self.emit()
         self.rows.compact()
@@ -487,6 +494,8 @@ class KernelMatcher:
             self._guarded(lambda: self.engine.finish(len(self.keys)))
         else:
             until = np.zeros(0, np.int64)
+            if self.program.numbered:
+                watermark_us = self.store.came
             if len(held):
                 until = np.full(len(self.keys), np.iinfo(np.int64).max)
                 np.minimum.at(until, self.store.partition[held], self.store.ts[held])
@@ -545,6 +554,8 @@ class KernelMatcher:
                 feature_valid = self._tests.with_failing(failing, feature_valid)
             if self._ranks_texts:
                 looking_up(self.engine).look_up(ranks=self.codes.ranks())
+            if self.program.joined:
+                looking_up(self.engine).look_up(steps=self.codes.steps(self.program.joined))
             if self._kept is not None:
                 if not self._kept_of_all:
                     self._keep_all(self._kept)
@@ -552,6 +563,9 @@ class KernelMatcher:
                 looking_up(self.engine).look_up(**self._kept.tables(positions))
             if self._answers is not None:
                 rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+                if self._answers.is_full(len(rows), self.engine.size):
+                    self._answers.forget()
+                    looking_up(self.engine).forget_walks()
                 tables = self._answers.begin(
                     self.codes, self.store.partition[positions], feature, feature_valid, rows, mask, self._kept,
                     self.engine.size,
@@ -660,8 +674,8 @@ class KernelMatcher:
         """Returns, for starts of matches, whether WITHIN is over for them when the first row not taken comes."""
         if not len(self._untaken) or self.program.within_us is None:
             return np.zeros(len(rows), np.bool_)
-        now = self.store.ts[self._untaken[0]]
-        return np.asarray(now - self.store.ts[rows] > self.program.within_us)
+        now = self.store.clock[self._untaken[0]]
+        return np.asarray(now - self.store.clock[rows] > self.program.within_us)
 
     def _cut(self, out: Decode) -> Decode:
         """Returns those of the decided matches that do not depend on the rows not taken. They are the first ones."""
@@ -699,7 +713,7 @@ class KernelMatcher:
         if not len(self._untaken) or (self.program.within_us is None and windowed(self.engine) is None):
             return
         unknown, of = self._first_unknown(), self.store.partition[self._untaken[0]]
-        now = int(self.store.ts[self._untaken[0] if unknown is None else unknown])
+        now = int(self.store.clock[self._untaken[0] if unknown is None else unknown])
         until = NO_ROWS
         if self.program.reach.after:
             waiting = np.flatnonzero(~self._taken())

@@ -53,10 +53,12 @@ class Rows:
     """
 
     def __init__(
-        self, partition_by: Sequence[Column], after: int, spill: Spill | None = None, looked_up: int = 0
-    ) -> None:
+        self, partition_by: Sequence[Column], after: int, spill: Spill | None = None, looked_up: int = 0,
+        grouped: bool = False, numbered: bool = False,
+    ) -> None:  # fmt: skip
         """spill: settings for partitions that may leave memory; None: they do not. looked_up: how many of the columns,
-        the last ones, are not those of a PARTITION BY."""
+        the last ones, are not those of a PARTITION BY. grouped: neighbours are those of PARTITION BY nevertheless.
+        numbered: rows have their numbers as times."""
         self.spilled = None if spill is None else Spilled(spill)
         self._serial = 0
         self.partition_by = tuple(partition_by)
@@ -64,8 +66,11 @@ class Rows:
         self.looked_up = looked_up
         types = [plain_type(c.type) for c in partition_by]
         whole = len(types) - looked_up
-        self.keys: Keys = DividedKeys(types, whole) if looked_up and whole > 1 else Keys(types)
-        self.store = RowStore({}, (), pa.schema([]), False)
+        self.grouped, self.numbered = grouped, numbered
+        divides = looked_up and (len(types) > 2 or (grouped and whole))
+        # while there are neighbours, keys of PARTITION BY have their last rows
+        self.keys: Keys = DividedKeys(types, max(whole, 1), grouped and whole > 0) if divides else Keys(types)
+        self.store = RowStore({}, (), pa.schema([]), False, grouped, numbered)
         self.block: Int64Array | slice = slice(0, 0)
         self.begin = 0
         self.came = 0  # number of rows of the last `append`
@@ -196,7 +201,8 @@ class Rows:
             self.store.show(batch, partition)
             self.begin, self._shown = 0, True
         else:
-            self.begin = self.store.append(batch, partition, len(self.keys))
+            group = self.groups(partition) if self.grouped else None
+            self.begin = self.store.append(batch, partition, len(self.keys), group)
         if not self.after:
             self.block = slice(self.begin, self.store.count)
             return

@@ -32,10 +32,10 @@ CHUNKS_MAX = 8
 
 @kernel
 def link_rows(partition, begin, end, last, previous, following, first):
-    """Chains the rows [begin, end) of the store to the previous row of their partition; last: of each partition; first:
-    set for rows that are the first of their partition."""
+    """Chains the rows [begin, end) of the store to the previous row of their partition; partition: of each of these;
+    last: of each partition; first: set for rows that are the first of their partition."""
     for i in range(begin, end):
-        p = partition[i]
+        p = partition[i - begin]
         before = last[p]
         first[i] = before == NONE
         previous[i] = max(before, -1)
@@ -138,12 +138,20 @@ class RowStore:
 
     numeric: columns stored as lanes (name -> floating); other: columns stored as Arrow. linked: True if rows know their
     neighbours in the partition (needed for PREV, NEXT and anchors). floor: earlier rows are ignored in searches for
-    neighbours.
+    neighbours. numbered: rows have their numbers as times. grouped: further columns divide the rows (matching.tied),
+    and neighbours are those of PARTITION BY.
     """
 
     floor = 0
 
-    def __init__(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
+    def __init__(
+        self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool, grouped: bool = False,
+        numbered: bool = False,
+    ) -> None:  # fmt: skip
+        self.grouped = grouped
+        self.number = np.zeros(1024, np.int64) if numbered else None
+        self.came = 0  # rows so far, if they are numbered
+        self._fixed = (*FIXED, "number") if numbered else FIXED
         self.numeric = numeric
         self.other = tuple(other)
         self.schema = schema
@@ -162,6 +170,11 @@ class RowStore:
         self.values = {n: np.zeros(1024, np.float64 if f else np.int64) for n, f in numeric.items()}
         self.valid: dict[str, np.ndarray | None] = dict.fromkeys(numeric)
         self.arrow = pa.table({n: pa.array([], schema.field(n).type) for n in self.other})
+
+    @property
+    def clock(self) -> Int64Array:
+        """By position, what WITHIN compares: times, or the numbers of rows."""
+        return self.ts if self.number is None else self.number
 
     def adapt(self, numeric: dict[str, bool], other: Sequence[str], schema: pa.Schema, linked: bool) -> None:
         """Stores other columns from now on. Existing rows have nulls in new columns, and links only to new rows after
@@ -201,23 +214,29 @@ class RowStore:
     def _reserve(self, count: int, partitions: int) -> None:
         if count > len(self.ts):
             capacity = max(count, 2 * len(self.ts))
-            for name in FIXED:
+            for name in self._fixed:
                 setattr(self, name, grown(getattr(self, name), capacity))
             self.values = {n: grown(v, capacity) for n, v in self.values.items()}
             self.valid = {n: None if v is None else grown(v, capacity, 1) for n, v in self.valid.items()}
         if partitions > len(self.last):
             self.last = grown(self.last, max(partitions, 2 * len(self.last)), NONE)
 
-    def append(self, batch: EventBatch, partition: Int64Array, partitions: int) -> int:
-        """Adds the rows of a batch; returns the position of the first. One copy a column."""
+    def append(
+        self, batch: EventBatch, partition: Int64Array, partitions: int, group: Int64Array | None = None
+    ) -> int:
+        """Adds the rows of a batch; returns the position of the first. One copy a column. group: of each row if
+        `grouped`: the number of its key by PARTITION BY."""
         begin, end = self.count, self.count + len(batch)
-        self._reserve(end, partitions)
+        self._reserve(end, partitions if group is None else int(group.max(initial=0)) + 1)
         self.ts[begin:end] = batch.ts_us
         self.source[begin:end] = batch.source
         self.offset[begin:end] = batch.offset
         self.seq[begin:end] = batch.seq
         self.partition[begin:end] = partition
         self.released[begin:end] = False
+        if self.number is not None:
+            self.number[begin:end] = np.arange(self.came, self.came + len(batch))
+            self.came += len(batch)
         for name, floating in self.numeric.items():
             values, valid = lanes(batch.columns.column(name), floating)
             self.values[name][begin:end] = values
@@ -229,7 +248,8 @@ class RowStore:
         if self.other:
             self.arrow = with_rows(self.arrow, pa.table({n: batch.columns.column(n) for n in self.other}))
         if self.linked:
-            link_rows(self.partition, begin, end, self.last, self.previous, self.next, self.first)
+            whose = partition if group is None else group
+            link_rows(whose, begin, end, self.last, self.previous, self.next, self.first)
         self.count = end
         return begin
 
@@ -275,7 +295,7 @@ class RowStore:
         neighbours."""
         end, rows = begin + len(index), index + begin
         if len(index):
-            arrays = [getattr(self, name) for name in FIXED if name not in LINKS]
+            arrays = [getattr(self, name) for name in self._fixed if name not in LINKS]
             for array in (*arrays, *self.values.values(), *(v for v in self.valid.values() if v is not None)):
                 array[begin:end] = array[rows]
         if self.other:
@@ -344,7 +364,7 @@ class RowStore:
         kept = np.flatnonzero(keep[: self.count])
         moved = np.full(self.count + 1, -1, np.int64)  # the last entry: -1 stays -1
         moved[kept] = np.arange(len(kept))
-        for name in FIXED:
+        for name in self._fixed:
             array = getattr(self, name)
             array[: len(kept)] = array[kept]
         for array in self.values.values():
@@ -358,6 +378,7 @@ class RowStore:
         if self.linked:
             for chain in (self.previous, self.next):
                 chain[: self.count] = moved[chain[: self.count]]
+            ids = np.arange(len(self.last)) if self.grouped else ids
             last = self.last[ids]
             gone = moved[np.maximum(last, 0)]
             self.last[ids] = np.where(last < 0, last, np.where(gone < 0, DROPPED, gone))
@@ -429,6 +450,8 @@ class RowStore:
         """Arrays by name, and the Arrow columns."""
         arrays = {tag: getattr(self, name)[: self.count] for name, tag in TAGS.items()}
         arrays["last"] = self.last
+        if self.number is not None:
+            arrays |= {"number": self.number[: self.count], "came": np.array([self.came])}
         arrays |= {f"value.{n}": v[: self.count] for n, v in self.values.items()}
         arrays |= {f"valid.{n}": v[: self.count] for n, v in self.valid.items() if v is not None}
         return arrays, self.arrow
@@ -438,6 +461,8 @@ class RowStore:
         for name, tag in TAGS.items():
             setattr(self, name, grown(arrays[tag], max(1024, self.count)))
         self.last = arrays["last"].copy()
+        if self.number is not None:
+            self.number, self.came = grown(arrays["number"], max(1024, self.count)), int(arrays["came"][0])
         self.values = {n: grown(arrays[f"value.{n}"], max(1024, self.count)) for n in self.numeric}
         self.valid = {
             n: grown(arrays[f"valid.{n}"], max(1024, self.count), 1) if f"valid.{n}" in arrays else None

@@ -28,7 +28,7 @@ from query.plan.expression import (
 )
 from query.plan.never_fails import NEVER_FAIL, never_fails
 from query.plan.pattern import anchors, negated
-from query.plan.plan import AfterMatch, Define, Plan
+from query.plan.plan import AfterMatch, Define, Plan, Within
 from query.plan.row_parts import total
 
 #: Types of which `=` holds for the values that PARTITION BY puts together, but for null.
@@ -42,10 +42,12 @@ _NO_TIME = Column("", "")
 @dataclass(frozen=True, slots=True)
 class Tied:
     """columns: those whose value all rows of a match have in common. plan: finds the same matches; its rows are divided
-    by these columns too, and its conditions do without the equalities that follow from that."""
+    by these columns too, and its conditions do without the equalities that follow from that. numbered: WITHIN is over
+    the numbers of rows, of all values, instead of times."""
 
     columns: tuple[Column, ...]
     plan: Plan
+    numbered: bool = False
 
 
 def tied(plan: Plan) -> Tied | str | None:
@@ -66,7 +68,6 @@ def tied(plan: Plan) -> Tied | str | None:
     partition = {c.name for c in plan.partition_by}
     columns = tuple(c for c in dict.fromkeys(c for ties in found for c in ties) if c.name not in partition)
     columns = tuple(c for c in columns if all(c in ties for ties in found))
-    columns = columns[: 1 if partition else 2]  # partition ids have room for two columns of any number of values
     if not columns:
         return None
     if (why := _why_not(plan)) is not None:
@@ -89,18 +90,22 @@ def tied(plan: Plan) -> Tied | str | None:
     if passes and after.kind is AfterMatchKind.PAST_LAST_ROW and negated_ends(plan.pattern).behind:
         after = AfterMatch(AfterMatchKind.TO_NEXT_ROW)  # see matching.match_numbers.Overlaps
     divided = (*plan.partition_by, *columns)
-    return Tied(columns, replace(plan, partition_by=divided, defines=defines, after=after))
+    within, numbered = plan.within, plan.within is not None and plan.within.rows is not None
+    if within is not None and within.rows is not None:
+        within = Within(interval_us=within.rows - 1)
+    return Tied(columns, replace(plan, partition_by=divided, defines=defines, after=after, within=within), numbered)
 
 
 def _why_not(plan: Plan) -> str | None:
-    """Returns the clause that looks at rows of other values."""
+    """Returns the clause that looks at rows of other values. What PREV reads is known with a row; NEXT would keep keys
+    that have rows which wait."""
     read = [*(d.condition for d in plan.defines), *(m.expression for m in plan.measures)]
-    if any(isinstance(e, Navigation) and e.physical_offset for x in read for e in walk(x)):
-        return "PREV or NEXT reads rows beside the match"
+    if any(isinstance(e, Navigation) and e.physical_offset > 0 for x in read for e in walk(x)):
+        return "NEXT reads rows beside the match"
     if any(isinstance(e, MatchNumber) for d in plan.defines for e in walk(d.condition)):
         return "a condition reads MATCH_NUMBER()"
-    if plan.within is not None and plan.within.rows is not None:
-        return "WITHIN counts all rows"
+    if plan.within is not None and plan.within.rows is not None and not _counts_alone(plan):
+        return "WITHIN counts the rows of each key" if plan.partition_by else "WITHIN counts all rows"
     if plan.after.kind in (AfterMatchKind.TO_FIRST, AfterMatchKind.TO_LAST):
         return f"AFTER MATCH {plan.after}"
     if anchors(plan.pattern):
@@ -108,6 +113,12 @@ def _why_not(plan: Plan) -> str | None:
     if plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED:
         return "rows outside of matches come out too"
     return None
+
+
+def _counts_alone(plan: Plan) -> bool:
+    """True if WITHIN n ROWS counts the rows of one partition, whose numbers are as good as times, and no match waits
+    for its end."""
+    return not plan.partition_by and not negated_ends(plan.pattern).behind
 
 
 def _ties(condition: Expression) -> list[tuple[Column, Navigation]]:

@@ -41,6 +41,7 @@ _ASSIGNED = {
     "zv": "(valid >> program.register_link[r]) & 1 != 0",
     "d": "program.register_depth[r]",
     "k": "feature[program.register_depth[r], i]",
+    "t": "program.steps",
     "kv": "feature_valid[program.register_depth[r], i]",
     "u": "(feature_valid[f, i] and unseen(program.walked, f, program.register_mask[r], i))",
 }
@@ -79,7 +80,7 @@ def _begun() -> list[str]:
         for kind, does in _accumulating(f):
             if does.first != "y":
                 lines.append(f"if kind == {int(kind)} and {asked}:")
-                lines.append(f"    registers{f}[r] = {written(does.first, {'y': f'feature{f}[f, i]'})}")
+                lines.append(f"    registers{f}[r] = {written(does.first, _ASSIGNED | {'y': f'feature{f}[f, i]'})}")
     return lines
 
 
@@ -87,8 +88,8 @@ def _accumulated(f: str) -> list[str]:
     """Returns the statements by which a register that has a value gets the next one. f: as above."""
     names = {name: name + f for name in "xy"}
     lines = [f"{names[name]} = {of}{f}{at}" for name, of, at in (("x", "registers", "[r]"), ("y", "feature", "[f, i]"))]
-    names |= {"z": _ASSIGNED["z"], "c": "program.ranks", "w": "registers_f[program.register_depth[r]]",
-              "u": _ASSIGNED["u"]}  # fmt: skip
+    names |= {name: _ASSIGNED[name] for name in "ztdu"}
+    names |= {"c": "program.ranks", "w": "registers_f[program.register_depth[r]]"}
     for k, (kind, does) in enumerate(_accumulating(f)):
         lines.append(f"{'elif' if k else 'if'} kind == {int(kind)}:")
         lines += _indented(_more(does, names, f"registers{f}[r]", "return np.int64(-1)"))

@@ -156,7 +156,7 @@ class BufferedRuns(ABC):
     ) -> None:  # fmt: skip
         """Takes the rows at `positions` through the kernel. bad: like mask, the labels whose conditions cannot be
         computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
-        partition, ts = store.partition[positions], store.ts[positions]
+        partition, ts = store.partition[positions], store.clock[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, upto, count, status = 0, 0, len(mask), step.OK
         given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid

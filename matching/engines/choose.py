@@ -75,6 +75,10 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         divided = looked_up.plan if isinstance(looked_up, Tied) else plan
         resident = why_resident(divided, program if carried is None else carried.program, engine)
         columns = looked_up.columns if isinstance(looked_up, Tied) else ()
+        if columns and program.reach.before:
+            resident = "PREV reads rows of other values"
+        if program.numbered:
+            resident = "WITHIN counts rows of other values"
         if columns and program.absence.behind:
             resident = "matches of several values wait, to be put in order"
         return EnginePlan(
@@ -121,7 +125,7 @@ def _none_fails(plan: Plan) -> bool:
 def _among_rows_of_one_value(looked_up: Tied) -> Program | None:
     """Returns the program that runs among the rows of each value alone; None if only the reference can run it."""
     try:
-        return assemble(looked_up.plan)
+        return replace(assemble(looked_up.plan), numbered=looked_up.numbered)
     except NoKernel:
         return None
 
@@ -188,7 +192,7 @@ def rows_wanted(program: Program) -> WantedRows:
 def only_met_decide(program: Program) -> bool:
     """True if rows that meet no condition change no match of an input that is matched as a whole: at most when a match
     comes out."""
-    return _passes_over(program) and not _all_count(program)
+    return _passes_over(program) and not (_all_count(program) or program.numbered)
 
 
 def _all_count(program: Program) -> bool:

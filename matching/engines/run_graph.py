@@ -106,7 +106,7 @@ class RunGraph:
         feature_valid: np.ndarray, bad: Int64Array = NONE_BAD,
     ) -> None:  # fmt: skip
         """Takes the rows at `positions`; see matching.engines.engine.Engine.run."""
-        partition, ts = store.partition[positions], store.ts[positions]
+        partition, ts = store.partition[positions], store.clock[positions]
         if self.program.within_us is not None and not self.program.reach.after:  # no earlier row can come
             self._floor = max(self._floor, int(ts[-1]) - self.program.within_us)
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions

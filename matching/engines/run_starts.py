@@ -98,7 +98,7 @@ class RunStarts:
         self._fill(store.count)
         partition = store.partition[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        ts = store.ts[positions]
+        ts = store.clock[positions]
         at, count = 0, len(mask)
         while at < count:
             at, room = kernels.step_starts(

@@ -116,6 +116,7 @@ class ProgramArrays(NamedTuple):
     state_mask: np.ndarray  # per state: bit v set if an edge has label v
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
+    steps: np.ndarray  # by which joined texts are compared (matching.features.Codes.steps); replaced as texts come
     asked: AskedArrays | None  # None: conditions ask DuckDB nothing
     walked: WalkArrays | None  # None: conditions read no rows of a run but by registers
     parameters: np.ndarray
@@ -253,8 +254,8 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
         np.array(program.edge_waits, np.bool_), ints(absence.of_edge),
         ints(np.cumsum([0, *map(len, absence.gaps)])), ints([v for gap in absence.gaps for v in gap]),
         np.array(coded, np.bool_), ints([of_gaps]),
-        ints(state_masks), ints(program.carries or ()), ints([0]), asked(program),
-        walked(program), parameters,
+        ints(state_masks), ints(program.carries or ()), ints([0]), np.zeros((1, 1, 1), np.int16),
+        asked(program), walked(program), parameters,
     )  # fmt: skip
 
 

@@ -93,7 +93,8 @@ def rows_of(lines, numbers, bounds, rows):
 
 @kernel
 def foresee(
-    lines, table, base, first, since, upto, here, position, index, joins, asks, includes, values_max, numbers, at,
+    lines, table, base, first, since, upto, here, position, index, joins, asks, includes, length_max, values_max,
+    numbers, at,
 ):  # fmt: skip
     """Finds the lists that are probably asked for soon, where no row lies between two rows of a match. Returns their
     number.
@@ -102,7 +103,7 @@ def foresee(
     partitions; since: the first place where another list may begin; upto: the places to look at. position, index: of
     the row at a place, in the row store and in the order of events; those after `here` are foreseen. joins: whether the
     row may be of the match; asks: whether its condition may ask. includes: a list has the row that asks. numbers, at:
-    get the lists and the places of the rows that ask. values_max: rows of all lists, at most."""
+    get the lists and the places of the rows that ask. length_max, values_max: rows of a list, and of all, at most."""
     found, left = 0, values_max
     for p in range(len(base)):
         for start in range(since[p] - 1, upto[p]):
@@ -127,7 +128,7 @@ def foresee(
                     numbers[found], at[found] = asked, place
                     found += 1
                     left -= length
-                if more < 0:
+                if more < 0 or length >= length_max:
                     break
                 number = more
                 length += 1

@@ -15,7 +15,7 @@ from matching.kernels.estimates import estimated, ranks_of
 from matching.kernels.floats import float_larger, float_less
 from matching.kernels.jit import called, inlined
 from matching.kernels.libm import multiplied_and_added
-from matching.kernels.lists import forget, with_row
+from matching.kernels.lists import COUNT, forget, with_row
 from matching.kernels.moments import add, kurtosis, skewness
 from matching.kernels.trees import ITEMS_MAX, SIZE, UPPER, at_place_with, insert, leaf_of
 from matching.program.conditions import Wanted
@@ -243,8 +243,11 @@ def walks_to(walked, which, label, i, asked):
     place, labels, wanted, node, here = walk[PLACE], walk[LABELS], walk[WANTED], at[NODE], walked.rows[i]
     counts = walk[BEFORE] == 0 and (labels >> label) & 1 == 1
     if wanted == LIST:
+        full = lines[0, COUNT] >= len(lines)  # nothing more could be foreseen
         while True:
-            number = list_of(previous, variable, row, labels, node, roots[which], lines, table, rows)
+            number = np.int64(-1)
+            if not full:
+                number = list_of(previous, variable, row, labels, node, roots[which], lines, table, rows)
             if number >= 0 and counts:
                 number = with_row(lines, table, number, here)
             if number >= 0:
@@ -253,6 +256,7 @@ def walks_to(walked, which, label, i, asked):
             for w in range(len(walks)):
                 if walks[w, WANTED] == LIST:
                     roots[w, :] = -1
+            full = False
         at_rows[which, i] = number
         at[RESULT] = number
         return True

@@ -58,6 +58,10 @@ _IN_ORDER = "say in which order of its values: DISTINCT x ORDER BY x"
 _OF_VARIABLES = "count the rows of a variable by count(A.*), and read its first and last by FIRST(A.x) and LAST(A.x)"
 _IN_SECONDS = "read its seconds, epoch(x)"
 _NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
+#: Bytes of a constant that joined texts are compared with, at most.
+JOINED_MAX = 64
+_COMPARED = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: DuckDB's functions for the length of a list.
 _LENGTHS = ("len", "length", "array_length", "list_length")
 #: Aggregates whose value is exactly independent of the order of their rows.
@@ -134,6 +138,19 @@ class Walked:
                 return f"{wanted.name.lower()} of f{self.feature}"
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedTexts:
+    """Texts that are joined, compared with a constant."""
+
+    constant: bytes
+    separator: bytes
+
+    @property
+    def equal(self) -> int:
+        """The state in which they are equal to it; lower ones are less, larger ones greater."""
+        return len(self.constant) + 1
+
+
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
     constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
@@ -149,6 +166,7 @@ class ConditionCode:
         self.texts: dict[str, int] = {}
         self._asked: dict[Expression, int] = {}
         self.walks: list[Walked] = []
+        self.joined: list[JoinedTexts] = []
 
     def feature(self, expression: Expression) -> int:
         if expression not in self.features:
@@ -320,6 +338,10 @@ class ConditionCode:
         if expression in self._asked:
             return self._ask(expression)
         match expression:
+            case Call("=" | "<>" | "<" | "<=" | ">" | ">=" as name, (Aggregate() as of, Constant(str(text)))):
+                return self._compared_joined(name, of, text)
+            case Call("=" | "<>" | "<" | "<=" | ">" | ">=" as name, (Constant(str(text)), Aggregate() as of)):
+                return self._compared_joined(_SWAPPED.get(name, name), of, text)
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
             case Constant():
@@ -352,6 +374,32 @@ class ConditionCode:
             case _ if is_row_local(expression):
                 return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
+
+    def _compared_joined(self, name: str, e: Aggregate, text: str) -> Lowered | None:
+        """Returns the comparison of joined texts with a constant, which is decided by the first difference. None for
+        other aggregates, texts in an order of their own, and long constants."""
+        match e.more:
+            case ():
+                separator = ","
+            case (Constant(str(separator)),):
+                pass
+            case _:
+                return None
+        argument, constant = e.argument, text.encode()
+        plain = e.function in ("string_agg", "group_concat", "listagg") and not e.distinct and not e.order
+        if not plain or argument is None or not is_row_local(argument) or len(constant) > JOINED_MAX:
+            return None
+        if (argument.type, e.type) != ("VARCHAR", "VARCHAR"):
+            return None
+        if e.where is not None:
+            argument = Call("case", (e.where, argument, Constant(None, argument.type)), argument.type)
+        joined, whole = JoinedTexts(constant, separator.encode()), Lane(False)
+        if joined not in self.joined:
+            self.joined.append(joined)
+        table = self.joined.index(joined)
+        kept = Leaf(self._register(RegisterKind.JOINED, self.feature(argument), e.variables, table, whole), whole)
+        state = self._before(kept) if e.before else kept
+        return Op(_COMPARED[name], (state, Literal(joined.equal, whole)), BOOLEAN)
 
     def _before(self, lowered: Lowered) -> Lowered:
         """Returns an aggregate without the row that is tried: what its registers held before they took it."""

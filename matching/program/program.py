@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from matching.program.conditions import AskedFunction, ConditionCode, Walked, only_by_reference
+from matching.program.conditions import AskedFunction, ConditionCode, JoinedTexts, Walked, only_by_reference
 from matching.program.lanes import Lane, NoLane, Unit
 from matching.program.neighbours import by_neighbours, is_far, rows_together
 from matching.program.opcodes import OPCODES, OpCode
@@ -150,7 +150,8 @@ class Program:
     of these under SKIP TILL NEXT MATCH.
     carries: the registers that come out with a match instead of its rows (matching.program.carried); None: its rows do.
     asked: the functions between rows that DuckDB computes. walks: the values that are found by walking over the rows of
-    a run.
+    a run. joined: the constants that joined texts are compared with. numbered: `within_us` is a difference of numbers
+    of rows.
     """
 
     labels: tuple[Label, ...]
@@ -179,6 +180,8 @@ class Program:
     carries: tuple[int, ...] | None = None
     asked: tuple[AskedFunction, ...] = ()
     walks: tuple[Walked, ...] = ()
+    joined: tuple[JoinedTexts, ...] = ()
+    numbered: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -216,7 +219,7 @@ class Program:
     def specialises(self) -> bool:
         """True if a kernel can be written out for it, which has no place for what changes, for MATCH_NUMBER(), and for
         negations whose condition reads the match."""
-        changes = self.ranks_texts or self.asked or self.kept
+        changes = self.ranks_texts or self.asked or self.kept or self.joined
         return not (changes or self.number >= 0 or any(self.code[v] for v in self.absent))
 
     @property
@@ -272,7 +275,8 @@ class Program:
             ),
         ]
         if self.within_us is not None:
-            lines.append(f"within      {self.within_us} us")
+            of_rows = f"{self.within_us + 1} rows, by their numbers"
+            lines.append(f"within      {of_rows if self.numbered else f'{self.within_us} us'}")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
         if self.skip.row in (Skip.TO_FIRST, Skip.TO_LAST):
@@ -520,6 +524,7 @@ def assemble(plan: Plan) -> Program:
         edge_waits=tuple(e.waits for edges in cut for e in edges) if ignore else (),
         asked=conditions.asked_of_rows(),
         walks=tuple(conditions.walks),
+        joined=tuple(conditions.joined),
     )
 
 

@@ -7,8 +7,8 @@ the statements of a kernel written out for a program (matching.written_registers
 The texts of an entry are Python over x, the register before the row, y, the value of the row, z, the linked register
 before the row, and d, the depth; xv, yv and zv are True if these are not null; w is the float register of the number d,
 before the row; k is the value of feature d, and kv true if it is not null; u is True if y is not null and no earlier
-row has it; c are the places of texts in their order, by code. They may call the functions of
-matching.program.opcodes.PRIMITIVES.
+row has it; c are the places of texts in their order, by code; t are tables by which joined texts are compared
+(matching.features.Codes.steps). They may call the functions of matching.program.opcodes.PRIMITIVES.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class RegisterKind(IntEnum):
     BITS_OF_ANY = Accumulate("x | y")
     BITS_OF_ODD = Accumulate("x ^ y")
     NUMBER = Assign("x")  # of MATCH_NUMBER(), given to a run as it begins
+    # of texts joined: how they stand to a constant, in the table of the number d
+    JOINED = Accumulate("t[d, y + 1, t[d, 0, x]]", first="t[d, y + 1, 1]")
 
     @property
     def counts(self) -> bool:
@@ -113,7 +115,7 @@ class RegisterKind(IntEnum):
     @property
     def whole_only(self) -> bool:
         """True if the register is no float ever."""
-        return self.ranks_texts or self.name.startswith("BITS")
+        return self.ranks_texts or self.joins_texts or self.name.startswith("BITS")
 
     @property
     def asks_for_new(self) -> bool:
@@ -124,6 +126,11 @@ class RegisterKind(IntEnum):
     def ranks_texts(self) -> bool:
         """True if the value after a row depends on the order of texts."""
         return _reads("c", self.does)
+
+    @property
+    def joins_texts(self) -> bool:
+        """True if the register says how joined texts stand to a constant."""
+        return _reads("t", self.does)
 
     @property
     def beside(self) -> bool:
@@ -152,7 +159,8 @@ class Register:
 
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
     bound. depth: the offset of FIRST and LAST, which is kept as BEFORE from 1 on; 0 for what an aggregate was before
-    its last row; of SPREAD the number of its MEAN; of AT_LEAST and the like the other feature. link: of BEFORE the
+    its last row; of SPREAD the number of its MEAN; of AT_LEAST and the like the other feature; of JOINED the number of
+    its table. link: of BEFORE the
     register whose value before the row it keeps, of FIRST the COUNT_ROWS it reads, of MEAN and SPREAD the
     COUNT_VALUES, of AT_LEAST and the like the MIN or MAX, else -1. A register comes after the one it links to, and
     updates go from the last register to the first, so that each reads the value before.

@@ -78,8 +78,11 @@ def found(plan: Plan) -> str:
      "the condition of A may fail where tk is null; let all conditions say tk IS NOT NULL"),
     ("Q A", "Q AS tk IS NOT NULL, A AS tk IS NOT NULL AND tk = Q.tk AND n * 2 > Q.n", STEP,
      "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND n * 2 > LASTQ.n"),
-    ("Q A", "A AS tk = Q.tk AND n > PREV(n)", STEP, "PREV or NEXT reads rows beside the match"),
-    ("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "WITHIN counts all rows"),
+    ("Q A", "A AS tk = Q.tk AND n > PREV(n)", STEP, "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND n > PREVn"),
+    ("Q A", "A AS tk = Q.tk AND n > NEXT(n)", STEP, "NEXT reads rows beside the match"),
+    ("Q A", "A AS tk = Q.tk AND n = Q.n AND x = Q.x", STEP, "tk, n, x: Q tk IS NOT NULL AND n IS NOT NULL AND x IS NOT "
+     "NULL; A tk IS NOT NULL AND n IS NOT NULL AND x IS NOT NULL"),
+    ("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "tk: Q tk IS NOT NULL; A tk IS NOT NULL"),
     ("Q A", "A AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;{STEP}", "tk: Q tk IS NOT NULL; A tk IS NOT NULL"),
     ("Q A NOT N", "A AS tk = Q.tk, N AS tk = Q.tk", f"AFTER MATCH SKIP PAST LAST ROW;WITHIN INTERVAL 1 HOUR {STEP}",
      "tk: Q tk IS NOT NULL; A tk IS NOT NULL; N tk IS NOT NULL"),
@@ -93,6 +96,11 @@ def test_partition_columns_divide_first() -> None:
     tie = tied(plan)
     assert isinstance(tie, Tied)
     assert [c.name for c in tie.plan.partition_by] == ["k", "tk"]
+    tie = tied(plan_of("Q A", "A AS tk = Q.tk AND n = Q.n", before="PARTITION BY k"))
+    assert isinstance(tie, Tied)
+    assert [c.name for c in tie.plan.partition_by] == ["k", "tk", "n"]  # Before: the first one only
+    rows = tied(plan_of("Q A", "A AS tk = Q.tk", f"WITHIN 5 ROWS {STEP}", "PARTITION BY k"))
+    assert rows == "WITHIN counts the rows of each key"
     assert tied(plan_of("Q A", "A AS tk = Q.tk", before="PARTITION BY tk")) is None
 
 
@@ -100,8 +108,8 @@ def test_explain_says_what_is_looked_up() -> None:
     # Before: nothing was looked up, and each row met each partial match.
     plan = plan_of("Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk")
     assert "looked up   tk: a row meets partial matches of its own value only" in str(choose_engine(plan, Purpose.ROWS))
-    beside = str(choose_engine(plan_of("Q A", "A AS tk = Q.tk AND n > PREV(n)"), Purpose.ROWS))
-    assert "looked up   nothing, though rows of a match are equal: PREV or NEXT reads rows beside the match" in beside
+    beside = str(choose_engine(plan_of("Q A", "A AS tk = Q.tk AND n > NEXT(n)"), Purpose.ROWS))
+    assert "looked up   nothing, though rows of a match are equal: NEXT reads rows beside the match" in beside
     none = str(choose_engine(plan_of("Q A", "Q AS s = 'q', A AS s = 'a'"), Purpose.ROWS))
     assert "looked up" not in none
     waiting = plan_of("Q R NOT A", "Q AS s = 'q', A AS s = 'a' AND n = Q.tk", "WITHIN INTERVAL '1' HOUR")
@@ -158,6 +166,27 @@ def test_what_a_match_has_ended_is_not_kept() -> None:
     assert len(matcher.push(batch_of(EVENTS, [base | {"ts": 50, "s": "a", "tk": 7}], 50))) == 1
     assert not matcher.rows.needed(matcher).any()
     assert matcher.spill.runs == 0
+
+
+@pytest.mark.parametrize("condition", ["", " AND n > Q.n"])
+def test_what_is_behind_rows_of_other_values_is_not_kept(condition: str) -> None:
+    # Before: nothing was looked up where WITHIN counts rows.
+    define = f"Q AS s = 'q', A AS s = 'a' AND tk = Q.tk{condition}"
+    matcher = make_matcher(plan_of("Q A", define, f"WITHIN 20 ROWS {STEP}"))
+    assert isinstance(matcher, KernelMatcher)
+    assert matcher.chosen.looked_up
+    assert matcher.met(()) is None  # rows that meet no condition count
+    base = {"k": 1, "x": None, "i": None}
+    events = [base | {"ts": tk, "s": "q", "tk": tk, "n": 0} for tk in range(500)]
+    for at in range(0, 500, 25):
+        matcher.push(batch_of(EVENTS, events[at : at + 25], at))
+    assert matcher.rows.needed(matcher).sum() == 19  # the next row is the last one within 20 rows of the first of them
+    late = base | {"ts": 500, "s": "a", "tk": 481, "n": 1}
+    assert len(matcher.push(batch_of(EVENTS, [late], 500))) == 1
+    assert not len(matcher.push(batch_of(EVENTS, [late | {"ts": 501}], 501)))
+    matcher.rows.compact_at = matcher.rows.forget_at = 0
+    matcher.push(batch_of(EVENTS, [late | {"ts": 502, "tk": 0}], 502))
+    assert len(matcher.keys) - len(matcher.keys.free) <= 21
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

@@ -47,6 +47,7 @@ from tests.strategies import (
     X,
     aggregate,
     among,
+    at,
     by_duckdb,
     chains,
     compare,
@@ -66,8 +67,9 @@ BOUNDS = (5, 3, 8, 2, 4, 1, 0)
 
 
 def local(draw: st.DrawFn) -> Expression:
-    """A condition on a row alone, without its neighbours."""
+    """A condition on a row alone, some with the row before it, of any value."""
     return draw(among(
+        compare(V, "<>", at(V, -1)), compare(at(S, -2), "=", Constant("a", "VARCHAR")),
         TRUE, TRUE, compare(V, ">", number(1)), compare(V, "<=", number(3)), compare(S, "=", Constant("a", "VARCHAR")),
         compare(S, "<>", Constant("a", "VARCHAR")), Call("is_not_null", (X,), "BOOLEAN"),
     ))  # fmt: skip
@@ -123,7 +125,7 @@ def tying(draw: st.DrawFn, raising: bool = False) -> Plan:
         where = draw(st.integers(1, len(parts)) if draw(among(True, True, False)) else among(0, len(parts)))
         parts[where:where] = [Negation("N"), Negation("M")][: draw(among(1, 1, 2))]
     elif draw(sometimes):
-        within = draw(among(None, within, Within(rows=4)))
+        within = draw(among(None, within, Within(rows=4), Within(rows=7)))
     defines = []
     for n in names:
         alone = n == names[0] and draw(among(True, True, True, False))

@@ -12,6 +12,7 @@ import pytest
 import hybrid
 from benchmarks.conditions.cases import EVENTS, events
 from hybrid.statement.statement import compare_with_reference
+from matching.answers import Answers
 from query.errors import DataError, HybridWarning
 from tests.expressions import pairs
 from tests.properties.comparing import is_nightly
@@ -78,6 +79,7 @@ def test_engines_agree_with_the_reference(condition: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "define"), [
     ("A+ B", "A AS v < 80, B AS v > mad(A.v) AND string_agg(A.s, ',') > 'b'"),
+    ("A+ B", "A AS v < 80, B AS length(string_agg(A.s, ',')) > 4"),
     ("A+ B", "A AS v < 80, B AS v > kurtosis(A.v) AND q > approx_count_distinct(A.q)"),
     ("A+ B", "A AS mode(q) < 15 AND median(v) < 60"), ("A+ B", "A AS sum(DISTINCT q) < 90, B AS s = mode(A.s)"),
 ])  # fmt: skip
@@ -105,6 +107,29 @@ def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path:
     db.close()
     assert len(wanted) > 0
     assert sorted(map(str, pa.concat_tables(found).to_pylist())) == sorted(map(str, wanted.to_pylist()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("define", "slack"), [
+    ("A AS length(string_agg(s, ',')) < 20", 1 << 17), ("A AS v < 80, B AS length(string_agg(A.s, ',')) > 12", 16),
+])  # fmt: skip
+def test_duckdb_is_asked_for_many_lists_at_a_time(define: str, slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: 135 times, as lists were foreseen up to the last row of their key, and all were forgotten where they had
+    # no room; and 359 times, run by run, for what had begun before rows were dropped.
+    calls = []
+    answer = Answers.answer
+    monkeypatch.setattr(Answers, "answer", lambda self: calls.append(1) or answer(self))
+    monkeypatch.setattr("matching.rows.SLACK", slack)
+    text = f"SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (A+ B) DEFINE {define})"
+    found = 0
+    with hybrid.connect() as db:
+        db.create_stream("t", {f.name: f.type for f in EVENTS.fields}, time="ts", key="k")
+        alerts = db.watch(text)
+        for batch in events(1_500, 50, 1).to_batches(max_chunksize=250):
+            db.push("t", pa.Table.from_batches([batch]))
+            found += len(alerts.fetch())
+    assert found
+    assert 0 < len(calls) < 60
 
 
 @pytest.mark.slow

@@ -269,3 +269,14 @@ def test_a_plot_of_a_match(tmp_path: Path) -> None:
     assert path.stat().st_size > 5_000
     with pytest.raises(hybrid.DataError, match="row 9 has no evidence"):
         hybrid.sql(QUERY, ticks=TICKS).plot(9)
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+@pytest.mark.parametrize("condition", ["v >= 0", "string_agg(CLASSIFIER(), '') <> 'x'"], ids=["engine", "reference"])
+@pytest.mark.parametrize("type", [pa.float64(), pa.float32()], ids=str)
+def test_zeros_are_one_key_that_is_shown_without_a_sign(type: pa.DataType, condition: str) -> None:
+    # Before: as the one that came first in memory, and by the reference as that of the first row of the match.
+    table = pa.table({"ts": range(4), "k": pa.array([-0.0, 0.0, -0.0, 0.0], type), "v": range(4)})
+    text = f"""SELECT k FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (A B)
+        DEFINE A AS {condition}, B AS v > A.v)"""
+    assert [str(row["k"]) for row in hybrid.sql(text, t=table).arrow().to_pylist()] == ["0.0", "0.0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matching.program.conditions import Wanted
+from matching.program.conditions import JoinedTexts, Wanted
 from matching.program.program import Program, assemble
 from matching.program.refused import NoKernel
 from query.errors import QueryError
@@ -77,6 +77,18 @@ def test_what_engines_do_not_run_says_what_to_write_instead(condition: str, inst
 ])  # fmt: skip
 def test_what_walks_find(condition: str, wanted: Wanted) -> None:
     assert [walk.wanted for walk in program_of(condition).walks] == [wanted]
+
+
+@pytest.mark.parametrize(("condition", "joined"), [
+    ("string_agg(A.s, '-') > 'b'", (JoinedTexts(b"b", b"-"),)), ("'b' <= string_agg(s)", (JoinedTexts(b"b", b","),)),
+    ("string_agg(A.s, '-') IN ('a', 'b')", (JoinedTexts(b"a", b"-"), JoinedTexts(b"b", b"-"))),
+    (f"string_agg(A.s) = '{65 * 'a'}'", ()), ("string_agg(A.s, '-' ORDER BY A.v) > 'b'", ()),
+])  # fmt: skip
+def test_joined_texts_are_compared_as_they_come(condition: str, joined: tuple[JoinedTexts, ...]) -> None:
+    # Before: DuckDB was asked for each list of rows.
+    program = program_of(condition)
+    assert program.joined == joined
+    assert bool(program.asked) == (not joined)
 
 
 def test_aggregates_of_the_same_rows_have_one_list() -> None:

@@ -32,8 +32,10 @@ LABELS = ("A", "B")
 TEXTS = (7, 9)
 WHOLE, FLOAT = 0, 1
 LANES = Lane(False), Lane(True)
-#: They read what a kernel has; see tests.properties.test_run_aggregates.
-OF_KERNELS = {RegisterKind.COUNT_NEW, RegisterKind.SUM_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT}
+#: They read what a kernel has; see tests.properties.test_run_aggregates and test_joined_texts.
+OF_KERNELS = {
+    RegisterKind.COUNT_NEW, RegisterKind.SUM_NEW, RegisterKind.FIRST_TEXT, RegisterKind.LAST_TEXT, RegisterKind.JOINED,
+}  # fmt: skip
 BITS = {
     RegisterKind.BITS_OF_ALL: int.__and__, RegisterKind.BITS_OF_ANY: int.__or__, RegisterKind.BITS_OF_ODD: int.__xor__,
 }  # fmt: skip
@@ -226,7 +228,7 @@ def test_every_kind_is_tried() -> None:
 def test_an_entry_is_complete(kind: RegisterKind) -> None:
     for does in (kind.does, kind.does_float):
         accumulates = isinstance(does, Accumulate)
-        known = {"x", "y", "z", "w", "c", "u"} if accumulates else {"x", "y", "yv", "z", "zv", "d", "k", "kv", "u"}
+        known = {*"xyzwcutd"} if accumulates else {*"xyzdku", "yv", "zv", "kv"}
         known |= {"and", "or", "not", *PRIMITIVES}
         texts = (does.value, does.first, does.when, does.fails) if accumulates else (does.value, does.valid, does.when)
         for text in texts:
@@ -246,6 +248,7 @@ def test_what_a_register_depends_on() -> None:
         "MEAN": (False, True, True, True), "SPREAD": (False, True, True, True),
         "SUM_NEW": accumulates, "PRODUCT": accumulates, "BITS_OF_ALL": accumulates, "BITS_OF_ANY": accumulates,
         "BITS_OF_ODD": accumulates, "NUMBER": (True, True, False, False),
+        "JOINED": accumulates,
     }  # fmt: skip
     program = assemble(plan_of("i > LAST(A.i, 1)"))
     reads = {a for code in program.code for op, a, _ in code if op == OpCode.REGISTER}
