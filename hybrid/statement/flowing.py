@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import one_batch, stands_in_order, times_us
-from hybrid.statement.by_key import has_many_keys
+from hybrid.statement.gathered import has_many_keys
 from matching.batch import EventBatch
 from query.plan.plan import Plan
 
