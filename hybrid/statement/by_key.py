@@ -68,8 +68,8 @@ class ByKey:
             return None
         ts_us = np.zeros(table.num_rows, np.int64) if time is None else times_us(table, time, name)
         if met is not None and (kept := met(table)) is not None:
-            first = _firsts(begins, kept.rows, table.num_rows)
-            begins = np.flatnonzero(first)
+            begins = np.searchsorted(kept.rows, begins)  # the next row kept, of the same partition or of a later one
+            begins = begins[np.diff(begins, append=len(kept.rows)) > 0]
             table, ts_us = some_rows(some_columns(table, kept.columns), kept.rows), ts_us[kept.rows]
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
@@ -188,15 +188,6 @@ def _of_blocks(table: pa.Table, plan: Plan, names: list[str], most: int) -> np.n
     if len(first) > most or keys.group_by(names).aggregate([]).num_rows < len(first):
         return None  # a partition continues after another one
     return first
-
-
-def _firsts(begins: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns which of some rows of a table, ascending, are the first ones of their partition among these, bool (n,).
-    begins: the first row of each partition; count: of the table's rows."""
-    marked = np.zeros(count, np.int32)
-    marked[begins] = 1
-    partition = np.cumsum(marked, out=marked)[rows]
-    return np.diff(partition, prepend=0) > 0
 
 
 def is_plain(type: pa.DataType) -> bool:
