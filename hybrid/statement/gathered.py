@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import BATCH_ROWS, FIRST_ROWS, OrderedInput, events_of, some_columns
-from hybrid.rows.taking import Ahead, RowsOf, taken
+from hybrid.rows.taking import Ahead, RowsOf
 from hybrid.statement.by_key import ROWS_MIN, blocks_of, is_plain
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed
@@ -29,10 +29,12 @@ class Gathered:
     """The rows of an input partition by partition, in the order in which partitions appear. They are taken block by
     block, so that they are not held twice.
 
-    seq: the sequences of the rows, partition by partition; begins: the first place of each."""
+    seq, rows: the sequences of the rows, partition by partition, and their numbers in the table; begins: the first
+    place of each partition."""
 
     ordered: OrderedInput
     seq: np.ndarray
+    rows: np.ndarray
     begins: np.ndarray
 
     @staticmethod
@@ -50,26 +52,16 @@ class Gathered:
         from matching.kernels.radix import by_number  # loads numba, as the matcher has
         from matching.keys import numbered
 
-        order = ordered.order
-        table = ordered.table.select(names) if order is None else taken(ordered.table.select(names), order)
-        keys = [column.combine_chunks() for column in table.columns]
+        keys = [column.combine_chunks() for column in ordered.table.select(names).columns]
         ids = numbered(keys, rows)
-        del keys, table
-        counts = np.bincount(ids)
-        begins = np.cumsum(counts) - counts
-        seq = by_number(ids, begins)
-        return Gathered(ordered, seq, begins)
+        del keys
+        return Gathered(ordered, *by_number(ids, ordered.order))
 
     def blocks(self, columns: Collection[str]) -> Iterator[Iterator[EventBatch]]:
         """Yields batches of whole partitions, at most BATCH_ROWS rows together unless it is one partition."""
         count = len(self.seq)
-        some = RowsOf.of(some_columns(self.ordered.table, columns)).ahead(count, self._rows)
+        some = RowsOf.of(some_columns(self.ordered.table, columns)).ahead(count, lambda low, high: self.rows[low:high])
         return (self._events(some, start, stop) for start, stop in blocks_of(self.begins, count))
-
-    def _rows(self, start: int, stop: int) -> np.ndarray:
-        """Returns the table's rows by their places [start, stop)."""
-        seq, order = self.seq[start:stop], self.ordered.order
-        return seq if order is None else order[seq]
 
     def _events(self, some: Ahead, start: int, stop: int) -> Iterator[EventBatch]:
         """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows."""
@@ -157,7 +149,7 @@ def run_alone(matcher: Matcher, ordered: OrderedInput, plan: Plan) -> list[Match
         return None
     seq = np.flatnonzero(stays)
     heed(len(ts_us) - len(seq))
-    alone = Gathered(ordered, seq, np.arange(len(seq)))
+    alone = Gathered(ordered, seq, seq if order is None else order[seq], np.arange(len(seq)))
     found: list[Matches] = []
     for batches in alone.blocks(plan.columns):
         found += pushed(matcher, batches)

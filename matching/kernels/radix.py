@@ -98,20 +98,64 @@ def _sorted(bits, keys, order, other_keys, other_order, counts):
             order[i] = source_order[i]
 
 
-def by_number(numbers: np.ndarray, begins: np.ndarray) -> np.ndarray:
-    """The row numbers that sort whole numbers from 0 on (n,), equal ones in their order; int32 (n,), int64 of more
-    than 2**31. begins: the first place of each number. Needs no memory but the result and a copy of `begins`."""
-    order = row_numbers(len(numbers))
-    _place(numbers, begins.copy(), order)
-    return order
+def by_number(numbers: np.ndarray, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Puts rows together by whole numbers from 0 on (n,), those first that come first in the order, and each in it.
+    Returns (places, rows, begins): the places in the order, the row numbers, int32 or int64 (n,), both the same array
+    without an order, and the first one of each number. numbers: of the rows, in order of first appearance if `order` is
+    None; else order: the rows in that order."""
+    kind = np.int32 if len(numbers) < 1 << 31 else np.int64
+    seen = np.zeros((int(numbers.max(initial=-1)) + 1, 2), kind)  # side by side: a row of many misses the cache once
+    if order is None:
+        _count(numbers, seen)
+        begins = np.cumsum(seen[:, 1]) - seen[:, 1]
+        places = row_numbers(len(numbers))
+        _place(numbers, begins.astype(kind), places)
+        return places, places, begins
+    there = np.empty(len(order), kind)
+    _count_in_order(numbers, order, seen, there)
+    counts = np.empty(len(seen), np.int64)
+    counts[seen[:, 0] - 1] = seen[:, 1]
+    begins = np.cumsum(counts) - counts
+    both = np.empty((len(order), 2), kind)
+    _place_both(there, order, begins.astype(kind), both)
+    return both[:, 0], both[:, 1], begins
 
 
 @kernel
-def _place(numbers, places, order):
+def _count(numbers, seen):
+    for number in numbers:
+        seen[number, 1] += 1
+
+
+@kernel
+def _count_in_order(numbers, order, seen, there):
+    """Writes the numbers in the order, new ones by their first appearance there, and counts them. seen: zeros, for each
+    number; gets the new one, plus 1, and the count."""
+    count = 0
+    for i in range(len(order)):
+        number = numbers[order[i]]
+        if seen[number, 0] == 0:
+            count += 1
+            seen[number, 0] = count
+        seen[number, 1] += 1
+        there[i] = seen[number, 0] - 1
+
+
+@kernel
+def _place(numbers, ends, places):
     for i in range(len(numbers)):
-        at = places[numbers[i]]
-        places[numbers[i]] = at + 1
-        order[at] = i
+        at = ends[numbers[i]]
+        ends[numbers[i]] = at + 1
+        places[at] = i
+
+
+@kernel
+def _place_both(numbers, order, ends, both):
+    for i in range(len(numbers)):
+        at = ends[numbers[i]]
+        ends[numbers[i]] = at + 1
+        both[at, 0] = i
+        both[at, 1] = order[i]
 
 
 def by_range(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -231,7 +231,15 @@ def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=events).arrow().num_rows
 
 
-def test_rows_are_placed_by_number_in_their_order() -> None:
-    numbers = np.random.default_rng(4).integers(0, 50, 1_000)
-    begins = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=50))[:-1]])
-    assert np.array_equal(by_number(numbers, begins), np.argsort(numbers, kind="stable"))
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_are_placed_by_number_in_their_order(shuffled: bool) -> None:
+    random = np.random.default_rng(4)
+    order = random.permutation(1_000).astype(np.int32) if shuffled else np.arange(1_000)
+    drawn = random.integers(0, 50, 1_000)
+    seen = list(dict.fromkeys(drawn.tolist()))  # as rows stand; by first appearance in the order if that is how they do
+    numbers = np.array([seen.index(x) for x in drawn])
+    places, rows, begins = by_number(numbers, order if shuffled else None)
+    groups = [np.flatnonzero(drawn[order] == key) for key in dict.fromkeys(drawn[order].tolist())]
+    assert np.array_equal(places, np.concatenate(groups))
+    assert np.array_equal(rows, order[np.concatenate(groups)])
+    assert begins.tolist() == [0, *np.cumsum([len(group) for group in groups])[:-1]]
