@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import RowsOf, taken
+from hybrid.rows.taking import Chunks, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -553,7 +553,7 @@ class OrderedInput:
                 start = stop
             return
         order, count = self.order, table.num_rows
-        some = RowsOf.of(table).ahead(count, lambda low, high: order[low:high])
+        some = Chunks.of(table).ahead(count, lambda low, high: order[low:high])
         for start in range(0, count, rows):
             stop = min(start + rows, count)
             yield events_of(*some(start, stop), np.arange(start, stop), self.row_us, self.time)
@@ -589,20 +589,6 @@ def events_of(
     else:
         ts_us = row_us[rows]
     return EventBatch(columns, ts_us, np.zeros(len(rows), np.int32), rows, seq)
-
-
-def alike(one: pa.Table, other: pa.Table) -> bool:
-    """True if two tables with the same columns have equal rows in the same order; NaN equals itself."""
-
-    def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-        if not pa.types.is_floating(column.type):
-            return column
-        words = pa.int64() if column.type == pa.float64() else pa.int32()
-        return pa.chunked_array([chunk.view(words) for chunk in column.chunks], words)
-
-    return one.schema.equals(other.schema) and all(
-        comparable(a).equals(comparable(b)) for a, b in zip(one.columns, other.columns, strict=True)
-    )
 
 
 def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:

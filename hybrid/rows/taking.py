@@ -44,7 +44,7 @@ Ahead = Callable[[int, int], tuple[pa.RecordBatch, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOf:
+class Chunks:
     """A table whose rows are taken part by part, in any order, without a copy of the table unless it has more than
     CHUNKS_MAX chunks. begins: the first row of each batch, and the end."""
 
@@ -52,12 +52,12 @@ class RowsOf:
     begins: np.ndarray
 
     @staticmethod
-    def of(table: pa.Table) -> RowsOf:
+    def of(table: pa.Table) -> Chunks:
         batches = table.to_batches()
         if len(batches) > CHUNKS_MAX:
             batches = table.combine_chunks().to_batches()  # several if texts have more than 2 GB
         batches = batches or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        return RowsOf(batches, np.cumsum([0, *map(len, batches)]))
+        return Chunks(batches, np.cumsum([0, *map(len, batches)]))
 
     def ahead(self, count: int, rows: Callable[[int, int], np.ndarray]) -> Ahead:
         """Returns what gives rows by their places [start, stop), asked for in ascending order, of `count`, and their

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import BATCH_ROWS, FIRST_ROWS, OrderedInput, events_of, some_columns
-from hybrid.rows.taking import Ahead, RowsOf
+from hybrid.rows.taking import Ahead, Chunks
 from hybrid.statement.by_key import ROWS_MIN, blocks_of, is_plain
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed
@@ -60,7 +60,7 @@ class Gathered:
     def blocks(self, columns: Collection[str]) -> Iterator[Iterator[EventBatch]]:
         """Yields batches of whole partitions, at most BATCH_ROWS rows together unless it is one partition."""
         count = len(self.seq)
-        some = RowsOf.of(some_columns(self.ordered.table, columns)).ahead(count, lambda low, high: self.rows[low:high])
+        some = Chunks.of(some_columns(self.ordered.table, columns)).ahead(count, lambda low, high: self.rows[low:high])
         return (self._events(some, start, stop) for start, stop in blocks_of(self.begins, count))
 
     def _events(self, some: Ahead, start: int, stop: int) -> Iterator[EventBatch]:

@@ -19,10 +19,11 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.faults import placed, placed_data, placed_history
-from hybrid.rows.inputs import OrderedInput, alike
+from hybrid.rows.inputs import OrderedInput
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.reread import alike
 from hybrid.rows.result import Lookups, Result, evidence_table, series
 from hybrid.rows.taking import taken
 from hybrid.statement.by_key import ByKey, run_by_key
