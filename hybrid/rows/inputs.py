@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import Chunks, taken
+from hybrid.rows.taking import Chunks, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -594,11 +594,3 @@ def events_of(
 def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
     """Returns the table with these columns, or with its first column if none matches, to keep the number of rows."""
     return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
-
-
-def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Returns the table as one record batch. Copies only if it has several chunks."""
-    batches = table.combine_chunks().to_batches()
-    if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
-    return batches[0]

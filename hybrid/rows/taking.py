@@ -89,5 +89,13 @@ class Chunks:
         return pa.concat_batches(parts).take(pa.array(place)) if parts else self.batches[0].slice(0, 0)
 
 
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Returns the table as one record batch. Copies only if it has several chunks."""
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    return batches[0]
+
+
 def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return values.chunks if isinstance(values, pa.ChunkedArray) else [values]

@@ -17,12 +17,11 @@ from hybrid.rows.inputs import (
     Key,
     compare_neighbours,
     keys_of,
-    one_batch,
     some_columns,
     stands_in_order,
     times_us,
 )
-from hybrid.rows.taking import some_rows
+from hybrid.rows.taking import one_batch, some_rows
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed, run
 from matching.ordering import sorting_order
