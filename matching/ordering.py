@@ -36,7 +36,7 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     ts_us = batch.ts_us
     if n < 2 or bool((ts_us[1:] > ts_us[:-1]).all()):
         return np.arange(n, dtype=np.int64)
-    order = sorting_order(ts_us, stable=False)
+    order = sorting_order(ts_us, stable=False).astype(np.int64, copy=False)
     ts_us = ts_us.take(order)
     equal = ts_us[1:] == ts_us[:-1]
     tied = np.zeros(n, np.bool_)
@@ -56,15 +56,14 @@ def total_order(batch: EventBatch, schema: Schema) -> Int64Array:
     return order
 
 
-def sorting_order(values: np.ndarray, stable: bool = True) -> Int64Array:
-    """Returns the row numbers that sort whole numbers (n,), equal ones in their order if stable; int64 (n,)."""
+def sorting_order(values: np.ndarray, stable: bool = True) -> np.ndarray:
+    """Returns the rows that sort whole numbers (n,), equal ones in their order if stable; int32 or int64 (n,)."""
     descents = int(np.count_nonzero(values[1:] < values[:-1]))
     if not descents:
         return np.arange(len(values), dtype=np.int64)
     # A few sorted runs are merged (timsort) many times faster than they are sorted; the rest is sorted faster.
     if descents < 64 or len(values) < RADIX_ROWS_MIN or values.dtype != np.int64:
-        by_comparing = np.argsort(values, kind="stable" if stable or descents < 64 else "quicksort")
-        return by_comparing.astype(np.int64, copy=False)
+        return np.argsort(values, kind="stable" if stable or descents < 64 else "quicksort")
     from matching.kernels.radix import radix_argsort  # loads numba, too slow for few rows
 
     return radix_argsort(values)

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from archive.reader import HistoryReader, RangeRequest, Values
 from hybrid.join.driver import HistoryStream
-from hybrid.rows.inputs import one_batch, order_index
+from hybrid.rows.inputs import order_index
 from hybrid.rows.merged import Merged, MergedReader
+from hybrid.rows.taking import one_batch
 from matching.batch import EventBatch, Matcher, Matches
 from matching.identity import id_lanes
 from matching.types import arrow_schema

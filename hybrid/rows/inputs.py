@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import duckdb
@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import taken
+from hybrid.rows.taking import Chunks, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -354,7 +354,7 @@ def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
 
 
 def order_index(table: pa.Table, order_by: tuple[Order, ...], by_content: bool = False) -> np.ndarray | None:
-    """Returns the row numbers in the order of ORDER BY, or None if the rows are already in that order.
+    """Returns the row numbers in the order of ORDER BY, int32 or int64, or None if the rows are already in that order.
 
     Ties keep their order. With by_content, for rows without positions, ties are ordered by content: columns in schema
     order, nulls first, NaN last. If only ties are out of order, only they are sorted.
@@ -499,19 +499,28 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
     return _integers(values).astype(np.int64, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OrderedInput:
     """A bounded input in its total order.
 
     table: the rows as given, or sorted by content if they have no position. order: the row numbers in the total order,
-    None if the rows are already in it. ts_us: their times in that order, zeros without a time column. The offset of an
-    event is its position in the table; its sequence is its place in the order.
+    int32 or int64, None if the rows are already in it. row_us: the times of the table's rows, zeros without a time
+    column; time: its name. The offset of an event is its position in the table; its sequence is its place in the order.
     """
 
     name: str
     table: pa.Table
     order: np.ndarray | None
-    ts_us: np.ndarray
+    row_us: np.ndarray
+    time: str | None = None
+
+    @cached_property
+    def ts_us(self) -> np.ndarray:
+        """Returns the times in the total order; a copy of them if the rows are in another one."""
+        return self.row_us if self.order is None else self.row_us[self.order]
+
+    def __len__(self) -> int:
+        return len(self.row_us)
 
     @staticmethod
     def of(
@@ -524,8 +533,8 @@ class OrderedInput:
         order = order_index(table, order_by, by_content)
         if order is not None and by_content:
             table, order = taken(table, order), None
-        ts_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
-        return OrderedInput(name, table, order, ts_us if order is None else ts_us[order])
+        row_us = times_us(table, time, name) if time is not None else np.zeros(table.num_rows, np.int64)
+        return OrderedInput(name, table, order, row_us, time)
 
     def rows(self, columns: Collection[str] | None = None) -> pa.Table:
         """Returns the rows in the total order. columns: the needed ones (None: all)."""
@@ -534,22 +543,31 @@ class OrderedInput:
 
     def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
         """Yields batches of at most `rows` rows, zero copy except for a sort. columns: the needed ones (None: all)."""
-        start = 0
-        for batch in self.rows(columns).to_batches(max_chunksize=rows):
-            stop = start + batch.num_rows
-            if stop > start:
-                yield self._events(batch, start, stop)
-            start = stop
+        table = self.table if columns is None else some_columns(self.table, columns)
+        if self.order is None:
+            start = 0
+            for batch in table.to_batches(max_chunksize=rows):
+                stop = start + batch.num_rows
+                if stop > start:
+                    yield self._events(batch, start, stop)
+                start = stop
+            return
+        order, count = self.order, table.num_rows
+        some = Chunks.of(table).ahead(count, lambda low, high: order[low:high])
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            yield events_of(*some(start, stop), np.arange(start, stop), self.row_us, self.time)
 
     def _events(self, columns: pa.RecordBatch, start: int, stop: int) -> EventBatch:
-        at = np.arange(start, stop, dtype=np.int64)
-        offset = at if self.order is None else self.order[start:stop]
-        return EventBatch(columns, self.ts_us[start:stop], np.zeros(stop - start, np.int32), offset, at)
+        at = np.arange(start, stop)
+        rows = at if self.order is None else self.order[start:stop].astype(np.int64, copy=False)
+        return events_of(columns, rows, at, self.row_us, self.time)
 
     def read(self, request: RangeRequest) -> EventBatch:
         """Returns the rows of a range, as HistorySnapshot.read does. Needs a time order."""
         start, stop = positions_in(self.ts_us, request)
-        part = self.table.slice(start, stop - start) if self.order is None else self.table.take(self.order[start:stop])
+        at = None if self.order is None else pa.array(self.order[start:stop])
+        part = self.table.slice(start, stop - start) if at is None else self.table.take(at)
         batch = self._events(one_batch(part), start, stop)
         if not request.keys:
             return batch
@@ -560,28 +578,19 @@ class OrderedInput:
         return batch.take(np.flatnonzero(mask))
 
 
-def alike(one: pa.Table, other: pa.Table) -> bool:
-    """True if two tables with the same columns have equal rows in the same order; NaN equals itself."""
-
-    def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-        if not pa.types.is_floating(column.type):
-            return column
-        words = pa.int64() if column.type == pa.float64() else pa.int32()
-        return pa.chunked_array([chunk.view(words) for chunk in column.chunks], words)
-
-    return one.schema.equals(other.schema) and all(
-        comparable(a).equals(comparable(b)) for a, b in zip(one.columns, other.columns, strict=True)
-    )
+def events_of(
+    columns: pa.RecordBatch, rows: np.ndarray, seq: np.ndarray, row_us: np.ndarray, time: str | None
+) -> EventBatch:
+    """Returns rows of a table as events. rows: their numbers there; row_us: the times of the table's rows; time: the
+    column that they are from, which is read if it is there: that is cheaper."""
+    place = columns.schema.get_field_index(time) if time is not None else -1
+    if place >= 0 and columns.schema.types[place] == pa.timestamp("us"):
+        ts_us = np.asarray(columns.column(place).view(pa.int64()))
+    else:
+        ts_us = row_us[rows]
+    return EventBatch(columns, ts_us, np.zeros(len(rows), np.int32), rows, seq)
 
 
 def some_columns(table: pa.Table, columns: Collection[str]) -> pa.Table:
     """Returns the table with these columns, or with its first column if none matches, to keep the number of rows."""
     return table.select([c for c in table.column_names if c in columns] or table.column_names[:1])
-
-
-def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Returns the table as one record batch. Copies only if it has several chunks."""
-    batches = table.combine_chunks().to_batches()
-    if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
-    return batches[0]

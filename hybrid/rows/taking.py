@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
+#: Tables of more chunks are put together before rows are taken again and again: each part would be of many chunks.
+CHUNKS_MAX = 1 << 10
 #: Most rows that are brought into another order in one call of Arrow.
 TAKEN_ROWS = 1 << 19
 
@@ -32,6 +37,64 @@ def some_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
         parts = [chunk.take(pa.array(rows[low:high] - begin)) for chunk, begin, low, high in of_chunks]
         columns.append(pa.chunked_array(parts, column.type))
     return pa.table(columns, schema=table.schema).combine_chunks()
+
+
+#: Returns rows by their places [start, stop), and their numbers.
+Ahead = Callable[[int, int], tuple[pa.RecordBatch, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A table whose rows are taken part by part, in any order, without a copy of the table unless it has more than
+    CHUNKS_MAX chunks. begins: the first row of each batch, and the end."""
+
+    batches: list[pa.RecordBatch]
+    begins: np.ndarray
+
+    @staticmethod
+    def of(table: pa.Table) -> Chunks:
+        batches = table.to_batches()
+        if len(batches) > CHUNKS_MAX:
+            batches = table.combine_chunks().to_batches()  # several if texts have more than 2 GB
+        batches = batches or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+        return Chunks(batches, np.cumsum([0, *map(len, batches)]))
+
+    def ahead(self, count: int, rows: Callable[[int, int], np.ndarray]) -> Ahead:
+        """Returns what gives rows by their places [start, stop), asked for in ascending order, of `count`, and their
+        numbers. TAKEN_ROWS are taken at a time. rows: returns the numbers of the rows of such places."""
+        low = high = 0
+        numbers, part = np.zeros(0, np.int64), self.batches[0].slice(0, 0)
+
+        def some(start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
+            nonlocal low, high, numbers, part
+            if stop > high:
+                low, high = start, max(stop, min(start + TAKEN_ROWS, count))
+                numbers = rows(low, high).astype(np.int64, copy=False)
+                part = self.take(numbers)
+            return part.slice(start - low, stop - start), numbers[start - low : stop - low]
+
+        return some
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        """Returns these rows. Cost: a pass over them, two more if there are several batches, and a call a batch."""
+        if len(self.batches) == 1:
+            return self.batches[0].take(pa.array(rows))
+        from matching.kernels.radix import by_range  # loads numba, too slow for few rows
+
+        within, place, ends = by_range(rows, self.begins)
+        parts = [
+            batch.take(pa.array(within[low:high]))
+            for batch, low, high in zip(self.batches, [0, *ends], ends) if high > low
+        ]  # fmt: skip
+        return pa.concat_batches(parts).take(pa.array(place)) if parts else self.batches[0].slice(0, 0)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Returns the table as one record batch. Copies only if it has several chunks."""
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    return batches[0]
 
 
 def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

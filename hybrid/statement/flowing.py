@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from hybrid.rows.inputs import one_batch, stands_in_order, times_us
-from hybrid.statement.by_key import has_many_keys
+from hybrid.rows.inputs import stands_in_order, times_us
+from hybrid.rows.taking import one_batch
+from hybrid.statement.gathered import has_many_keys
 from matching.batch import EventBatch
 from query.plan.plan import Plan
 

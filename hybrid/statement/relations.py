@@ -26,7 +26,6 @@ from hybrid.rows.inputs import (
     TIME_TYPES,
     NamedTable,
     OrderedInput,
-    alike,
     fields_of,
     has_ties,
     named_table,
@@ -39,6 +38,7 @@ from hybrid.rows.inputs import (
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
+from hybrid.rows.reread import alike
 from hybrid.rows.session import (
     Functions,
     collated,

@@ -19,17 +19,19 @@ from hybrid.join.strategies import strategy_of
 from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.faults import placed, placed_data, placed_history
-from hybrid.rows.inputs import OrderedInput, alike
+from hybrid.rows.inputs import OrderedInput
 from hybrid.rows.limited import limited, memory_of
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
+from hybrid.rows.reread import alike
 from hybrid.rows.result import Lookups, Result, evidence_table, series
 from hybrid.rows.taking import taken
-from hybrid.statement.by_key import ByKey, dates, knowing, run_alone, run_by_key, run_gathered
+from hybrid.statement.by_key import ByKey, run_by_key
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
 from hybrid.statement.flowing import OutOfOrder
+from hybrid.statement.gathered import Gathered, dates, knowing, run_alone, run_gathered
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
@@ -269,7 +271,7 @@ def _found(
     boxes. matcher: a new one of the plan, if there is one."""
     matcher, again = make(plan) if matcher is None else matcher, make is not rows_matcher
     if isinstance(reader, ByKey | OrderedInput):
-        expect(len(reader.ts_us))
+        expect(reader.table.num_rows)
     if isinstance(reader, ByKey):
         found = list(run_by_key(matcher, reader, plan.columns))
         return [reader.own_times(m) for m in found] if again else found
@@ -295,11 +297,9 @@ def found_in(
 ) -> list[Matches]:
     """Returns the bare matches of an input, whose rows come as batches, in the order in which they come out of these.
     make: makes another matcher of the plan."""
-    gathered = ByKey.gathered(rows, plan) if dates(matcher) else None
+    gathered = Gathered.of(rows, plan) if dates(matcher) else None
     if gathered is not None:
-        blocks = gathered.blocks(plan.columns)
-        del gathered  # its rows go with its blocks
-        found = run_gathered(matcher, blocks, waits(plan))
+        found = run_gathered(matcher, gathered.blocks(plan.columns), waits(plan))
         if found is not None:
             return found
         matcher = knowing(make(plan), matcher)

@@ -27,9 +27,10 @@ from hybrid.join.strategies import strategy_of
 from hybrid.join.strategies.base import Strategy
 from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
-from hybrid.rows.inputs import OrderedInput, one_batch, table_of
+from hybrid.rows.inputs import OrderedInput, table_of
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.outer import Outer, factor_name
+from hybrid.rows.taking import one_batch
 from hybrid.rows.times import show_us
 from hybrid.statement.statement import live_matcher
 from hybrid.watch.held_rows import HeldRows

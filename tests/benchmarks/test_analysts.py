@@ -11,7 +11,7 @@ from benchmarks import answers
 from benchmarks.analysts.contenders import CONTENDERS, SOURCES, given, write
 from benchmarks.analysts.questions import QUESTIONS
 from benchmarks.analysts.rows import ORDERS, events
-from hybrid.statement import by_key
+from hybrid.statement import by_key, gathered
 from tests.benchmarks.test_benchmarks import printed
 
 
@@ -20,8 +20,9 @@ from tests.benchmarks.test_benchmarks import printed
 @pytest.mark.parametrize("label", QUESTIONS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_find_the_same_rows(label: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "KEYS_MANY", 50)
+    for module in (by_key, gathered):
+        monkeypatch.setattr(module, "ROWS_MIN", 0)
+    monkeypatch.setattr(gathered, "KEYS_MANY", 50)
     question, path = QUESTIONS[label], tmp_path / "events.parquet"
     for keys, source in zip((1, 20, 300, 300), SOURCES, strict=True):
         write(events(3, 6_000, keys, order, question.reads, 6), path)

@@ -12,8 +12,9 @@ import pytest
 
 import hybrid
 from hybrid.rows import inputs
-from hybrid.statement import by_key, rows_met
+from hybrid.statement import by_key, gathered, rows_met
 from hybrid.statement.by_key import ByKey
+from hybrid.statement.gathered import Gathered
 from hybrid.statement.statement import compare_with_reference
 from matching.kernels.radix import by_number
 from matching.keys import numbered
@@ -70,7 +71,7 @@ def shortcut(way: str) -> Iterator[list[str]]:
     """Both shortcuts for few rows, in blocks of some hundred; or that by key never. What they were used for is added to
     the list."""
     used: list[str] = []
-    of, gathered = ByKey.of, ByKey.gathered
+    of, gathered_of = ByKey.of, Gathered.of
 
     def noted(name: str, make: Any) -> Any:
         def made(*arguments: Any) -> Any:
@@ -81,11 +82,12 @@ def shortcut(way: str) -> Iterator[list[str]]:
         return staticmethod(made)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(by_key, "ROWS_MIN", 0)
-        patch.setattr(rows_met, "ROWS_MIN", 0)
-        patch.setattr(by_key, "KEYS_MANY", 2)
-        patch.setattr(by_key, "BATCH_ROWS", 300)
-        patch.setattr(ByKey, "gathered", noted("gathered", gathered))
+        for module in (by_key, gathered, rows_met):
+            patch.setattr(module, "ROWS_MIN", 0)
+        patch.setattr(gathered, "KEYS_MANY", 2)
+        for module in (by_key, gathered):
+            patch.setattr(module, "BATCH_ROWS", 300)
+        patch.setattr(Gathered, "of", noted("gathered", gathered_of))
         patch.setattr(ByKey, "of", noted("by key", of) if way == "by key" else lambda *arguments: None)
         yield used
 
@@ -156,7 +158,7 @@ def test_a_condition_that_cannot_be_computed_fails_as_by_time(ways: list[str]) -
     errors = []
     for least in (0, 1 << 17):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(by_key, "ROWS_MIN", least)
+            patch.setattr(gathered, "ROWS_MIN", least)
             with pytest.raises(hybrid.DataError) as raised:
                 hybrid.sql(query, t=events)
         errors.append(str(raised.value))
@@ -174,14 +176,14 @@ def test_rows_that_no_condition_takes_are_not_brought_together(
     words = ["a" if x == 1 else "12" if x == 5 else "6" for x in events.column("x").to_pylist()]
     events = events.append_column("t", pa.array(words))
     kept: list[int] = []
-    gathered = ByKey.gathered
+    gathered_of = Gathered.of
 
     def noted(*arguments: Any) -> Any:
-        found = gathered(*arguments)
-        kept.append(found.table.num_rows)
+        found = gathered_of(*arguments)
+        kept.append(len(found.seq))
         return found
 
-    monkeypatch.setattr(ByKey, "gathered", staticmethod(noted))
+    monkeypatch.setattr(Gathered, "of", staticmethod(noted))
     monkeypatch.setattr(ByKey, "of", lambda *arguments: None)
     query = text(pattern, AFTER[1], ROWS[0], "k")
     assert hybrid.sql(query, t=events).arrow().num_rows
@@ -229,7 +231,15 @@ def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=events).arrow().num_rows
 
 
-def test_rows_are_placed_by_number_in_their_order() -> None:
-    numbers = np.random.default_rng(4).integers(0, 50, 1_000)
-    begins = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=50))[:-1]])
-    assert np.array_equal(by_number(numbers, begins), np.argsort(numbers, kind="stable"))
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_are_placed_by_number_in_their_order(shuffled: bool) -> None:
+    random = np.random.default_rng(4)
+    order = random.permutation(1_000).astype(np.int32) if shuffled else np.arange(1_000)
+    drawn = random.integers(0, 50, 1_000)
+    seen = list(dict.fromkeys(drawn.tolist()))  # as rows stand; by first appearance in the order if that is how they do
+    numbers = np.array([seen.index(x) for x in drawn])
+    places, rows, begins = by_number(numbers, order if shuffled else None)
+    groups = [np.flatnonzero(drawn[order] == key) for key in dict.fromkeys(drawn[order].tolist())]
+    assert np.array_equal(places, np.concatenate(groups))
+    assert np.array_equal(rows, order[np.concatenate(groups)])
+    assert begins.tolist() == [0, *np.cumsum([len(group) for group in groups])[:-1]]

@@ -10,7 +10,7 @@ import pytest
 
 import hybrid
 from hybrid.rows import inputs
-from hybrid.statement import by_key, rows_met, statement
+from hybrid.statement import by_key, gathered, rows_met, statement
 from hybrid.statement.relations import Relations
 from matching.engines.choose import choose_engine
 from matching.engines.run_awaited import RunAwaited
@@ -64,9 +64,11 @@ def by_reference(query: str, events: pa.Table, monkeypatch: pytest.MonkeyPatch) 
 def test_the_rows_of_the_reference_in_its_order(order: str, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: what a row of the same key decides came out with that row, and only then what the end decides."""
     monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "ROWS_MIN", 0 if many or order == "key" else 1 << 17)
-    monkeypatch.setattr(by_key, "KEYS_MANY", 2)
-    monkeypatch.setattr(by_key, "BATCH_ROWS", 90)
+    for module in (by_key, gathered):
+        monkeypatch.setattr(module, "ROWS_MIN", 0 if many or order == "key" else 1 << 17)
+    monkeypatch.setattr(gathered, "KEYS_MANY", 2)
+    for module in (by_key, gathered):
+        monkeypatch.setattr(module, "BATCH_ROWS", 90)
     monkeypatch.setattr(rows_met, "BATCH_ROWS", 70)
     monkeypatch.setattr(inputs.OrderedInput.batches, "__defaults__", (None, 50))
     used: list[bool] = []
@@ -121,7 +123,8 @@ BOTH = [("x = 1", "x = 5"), ("x IN (1, 5)", "x = 5"), ("x = 5", "x = 5"), ("x = 
 def test_single_rows_that_stay_are_matched_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: all rows of the two conditions were kept by key until WITHIN was over."""
     monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "BATCH_ROWS", 30)
+    for module in (by_key, gathered):
+        monkeypatch.setattr(module, "BATCH_ROWS", 30)
     monkeypatch.setattr(rows_met, "BATCH_ROWS", 70)
     used: list[bool] = []
 
@@ -130,7 +133,7 @@ def test_single_rows_that_stay_are_matched_alone(kind: str, monkeypatch: pytest.
         used.append(found is not None)
         return found
 
-    run_alone = by_key.run_alone
+    run_alone = gathered.run_alone
     monkeypatch.setattr(statement, "run_alone", noted)
     keys = {"two": "k, y", "none": ""}.get(kind, "k")
     #: a double or a decimal may be shown in two ways
@@ -138,7 +141,8 @@ def test_single_rows_that_stay_are_matched_alone(kind: str, monkeypatch: pytest.
     came = 0
     for seed, (a, b) in enumerate(BOTH * (20 if is_nightly() else 1)):
         order = ("time", "shuffled", "ties", "key")[(seed + list(KEYS).index(kind)) % 4]
-        monkeypatch.setattr(by_key, "ROWS_MIN", 0 if order == "key" else 1 << 17)
+        for module in (by_key, gathered):
+            monkeypatch.setattr(module, "ROWS_MIN", 0 if order == "key" else 1 << 17)
         events = table(seed, order)
         texts = [None if x == 7 else f"c{x}" for x in events.column("x").to_pylist()]
         events = events.set_column(1, "k", KEYS[kind].take(events.column("k"))).append_column("s", pa.array(texts))
@@ -197,7 +201,8 @@ def test_a_row_without_a_time_is_an_error_met_or_not(order: str, monkeypatch: py
 @pytest.mark.parametrize("order", ["time", "key", "shuffled"])
 def test_no_row_meets_a_condition(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_met, "ROWS_MIN", 0)
-    monkeypatch.setattr(by_key, "ROWS_MIN", 0)
+    for module in (by_key, gathered):
+        monkeypatch.setattr(module, "ROWS_MIN", 0)
     query = text("(A NOT B)", "SKIP TILL NEXT MATCH", "SKIP TO NEXT ROW", ROWS[0]).replace("x = ", "x = 100 + ")
     for events in (table(1, order), table(1, order).slice(0, 0)):
         assert hybrid.sql(query, t=events).arrow().num_rows == 0
