@@ -553,7 +553,8 @@ class OrderedInput:
                 start = stop
             return
         order, count = self.order, table.num_rows
-        some = Chunks.of(table).ahead(count, lambda low, high: order[low:high])
+        chunks = Chunks.of(table)
+        some, rows = chunks.ahead(count, lambda low, high: order[low:high]), min(rows, chunks.most)
         for start in range(0, count, rows):
             stop = min(start + rows, count)
             yield events_of(*some(start, stop), np.arange(start, stop), self.row_us, self.time)

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 #: Tables of more chunks are put together before rows are taken again and again: each part would be of many chunks.
 CHUNKS_MAX = 1 << 10
-#: Most rows that are brought into another order in one call of Arrow.
-TAKEN_ROWS = 1 << 19
+#: Most rows that are brought into another order in one call of Arrow, and about how many bytes: of texts, an array has
+#: room for 2 GB.
+TAKEN_ROWS, TAKEN_BYTES = 1 << 19, 1 << 28
 
 
 def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
@@ -45,30 +46,32 @@ Ahead = Callable[[int, int], tuple[pa.RecordBatch, np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A table whose rows are taken part by part, in any order, without a copy of the table unless it has more than
-    CHUNKS_MAX chunks. begins: the first row of each batch, and the end."""
+    """A table whose rows are taken part by part, in any order, without a copy of the table unless it is small or has
+    more than CHUNKS_MAX chunks. begins: the first row of each batch, and the end; most: rows taken at a time."""
 
     batches: list[pa.RecordBatch]
     begins: np.ndarray
+    most: int
 
     @staticmethod
     def of(table: pa.Table) -> Chunks:
         batches = table.to_batches()
-        if len(batches) > CHUNKS_MAX:
+        if len(batches) > CHUNKS_MAX or table.num_rows <= TAKEN_ROWS:
             batches = table.combine_chunks().to_batches()  # several if texts have more than 2 GB
         batches = batches or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        return Chunks(batches, np.cumsum([0, *map(len, batches)]))
+        most = min(TAKEN_ROWS, TAKEN_BYTES * table.num_rows // max(1, table.nbytes))
+        return Chunks(batches, np.cumsum([0, *map(len, batches)]), max(1, most))
 
     def ahead(self, count: int, rows: Callable[[int, int], np.ndarray]) -> Ahead:
         """Returns what gives rows by their places [start, stop), asked for in ascending order, of `count`, and their
-        numbers. TAKEN_ROWS are taken at a time. rows: returns the numbers of the rows of such places."""
+        numbers. rows: returns the numbers of the rows of such places."""
         low = high = 0
         numbers, part = np.zeros(0, np.int64), self.batches[0].slice(0, 0)
 
         def some(start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
             nonlocal low, high, numbers, part
             if stop > high:
-                low, high = start, max(stop, min(start + TAKEN_ROWS, count))
+                low, high = start, max(stop, min(start + self.most, count))
                 numbers = rows(low, high).astype(np.int64, copy=False)
                 part = self.take(numbers)
             return part.slice(start - low, stop - start), numbers[start - low : stop - low]

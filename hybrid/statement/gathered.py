@@ -59,14 +59,14 @@ class Gathered:
 
     def blocks(self, columns: Collection[str]) -> Iterator[Iterator[EventBatch]]:
         """Yields batches of whole partitions, at most BATCH_ROWS rows together unless it is one partition."""
-        count = len(self.seq)
-        some = Chunks.of(some_columns(self.ordered.table, columns)).ahead(count, lambda low, high: self.rows[low:high])
-        return (self._events(some, start, stop) for start, stop in blocks_of(self.begins, count))
+        count, chunks = len(self.seq), Chunks.of(some_columns(self.ordered.table, columns))
+        some, most = chunks.ahead(count, lambda low, high: self.rows[low:high]), min(BATCH_ROWS, chunks.most)
+        return (self._events(some, start, stop, most) for start, stop in blocks_of(self.begins, count))
 
-    def _events(self, some: Ahead, start: int, stop: int) -> Iterator[EventBatch]:
-        """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows."""
-        for at in range(start, stop, BATCH_ROWS):
-            end = min(at + BATCH_ROWS, stop)
+    def _events(self, some: Ahead, start: int, stop: int, most: int) -> Iterator[EventBatch]:
+        """Yields the rows [start, stop) in batches of at most `most` rows."""
+        for at in range(start, stop, most):
+            end = min(at + most, stop)
             seq = self.seq[at:end].astype(np.int64, copy=False)
             yield events_of(*some(at, end), seq, self.ordered.row_us, self.ordered.time)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from hybrid.rows import taking
-from hybrid.rows.taking import some_rows, taken
+from hybrid.rows.taking import Chunks, some_rows, taken
 
 NOON = datetime(2024, 1, 1, 12)
 
@@ -35,3 +36,34 @@ def test_rows_are_taken_in_pieces_as_at_once(rows_at_once: int, monkeypatch: pyt
             found = some_rows(table, rows)
             assert found.equals(whole.take(pa.array(rows)))
             assert all(column.num_chunks <= 1 for column in found.columns)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 50])
+@pytest.mark.parametrize("chunks_max", [1, 4, 1000])
+def test_rows_in_another_order_come_part_by_part(
+    rows_at_once: int, chunks_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a second table of all rows was made first."""
+    monkeypatch.setattr(taking, "TAKEN_ROWS", rows_at_once)
+    monkeypatch.setattr(taking, "CHUNKS_MAX", chunks_max)
+    random = np.random.default_rng(rows_at_once * chunks_max)
+    for count, cuts in ((100, 0), (100, 1), (100, 9), (51, 60), (1, 0), (0, 0)):
+        texts = [None if x % 7 == 0 else f"t{x}" for x in random.integers(0, 99, count)]
+        whole = pa.table({"a": random.integers(0, 9, count), "t": pa.array(texts, pa.string())})
+        at = [0, *np.sort(random.integers(0, count + 1, cuts)), count]
+        table = pa.concat_tables([whole.slice(low, high - low) for low, high in pairwise(at)])
+        for order in (random.permutation(count).astype(np.int32), np.arange(count), random.integers(0, count, count)):
+            chunks = Chunks.of(table)
+            assert chunks.most <= rows_at_once
+            some = chunks.ahead(count, lambda low, high, order=order: order[low:high])
+            steps = [0, *np.sort(random.integers(0, count + 1, 5)), count]
+            came = [some(low, high) for low, high in pairwise(steps)]
+            assert pa.Table.from_batches([batch for batch, _ in came]).equals(whole.take(pa.array(order)))
+            assert np.array_equal(np.concatenate([rows for _, rows in came]), order)
+
+
+def test_long_texts_are_taken_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array has room for 2 GB of texts."""
+    monkeypatch.setattr(taking, "TAKEN_BYTES", 10_000)
+    assert Chunks.of(pa.table({"t": ["x" * 1_000] * 40})).most == 9
+    assert Chunks.of(pa.table({"t": ["x" * 20_000]})).most == 1
