@@ -178,14 +178,14 @@ def _partitions(plan: Plan, rows: Sequence[Row]) -> dict[tuple[object, ...], Par
     return partitions
 
 
-def _of_one_zero(value: object) -> object:
+def of_one_zero(value: object) -> object:
     """Returns the value of a key, of the zeros that are equal the one without a sign."""
     return value + 0.0 if isinstance(value, float) else value
 
 
 def _output(plan: Plan, scope: EvaluationScope, match: ReferenceMatch) -> list[dict[str, Any]]:
     start = scope.rows[match.start]
-    keys = {c.name: _of_one_zero(start[c.name]) for c in plan.partition_by}
+    keys = {c.name: of_one_zero(start[c.name]) for c in plan.partition_by}
     unmatched = match.outcome is Outcome.UNMATCHED
     behind = _timeout_columns(match) if plan.timeout_rows else {}
 

@@ -15,7 +15,7 @@ from query.plan.expression import Expression
 from query.plan.pattern import RowPattern, negated, sides, variables
 from query.plan.plan import Plan, Within
 from query.plan.trends import Over, TrendAggregate
-from query.reference import STEPS_MAX, find, partition_key
+from query.reference import STEPS_MAX, find, of_one_zero, partition_key
 from query.values import Evaluate, EvaluationScope, PartitionRows, Row, value
 
 
@@ -57,7 +57,7 @@ def trend_rows(
         matches = [tuple(x for match in pair for x in match.labels) for pair in product(*found_alone)]
         if matches:
             by = partition_key(replace(plan, partition_by=trends.group_by), of[0])
-            groups.setdefault(by, tuple(of[0][c.name] for c in trends.group_by))
+            groups.setdefault(by, tuple(of_one_zero(of[0][c.name]) for c in trends.group_by))
             listed = found.setdefault((k, by), [])
             listed += [[(name, of[i]) for name, i in labels] for labels in matches]
     out = []
