@@ -24,7 +24,7 @@ ROWS_MAX = 1 << 19
 #: Rows back from which a list may begin that has not been asked for: with few of them, rows would be asked one by one.
 BACK, BACK_MAX = 64, 256
 #: Lists that are computed together, at least if that many may be asked for soon.
-LISTS_MIN = 1 << 13
+LISTS_MIN = 1 << 14
 #: Rows of lists that are foreseen, at least, beside half as many again as the longest had that was not.
 LENGTH_MIN = 4
 #: Lists that are kept from block to block, at most.
@@ -189,7 +189,7 @@ class AskedLists:
 
 
 #: Aggregates that DuckDB computes of a list as it does of rows in order: faster than by GROUP BY.
-OF_LISTS = {"string_agg", "group_concat", "listagg", "mad", "skewness", "kurtosis", "kurtosis_pop", "histogram"}
+OF_LISTS = {"list", "array_agg", "string_agg", "group_concat", "listagg", "mad", "skewness", "kurtosis", "kurtosis_pop", "histogram"}
 
 
 def is_of_list(e: Aggregate) -> bool:
@@ -201,6 +201,8 @@ def is_of_list(e: Aggregate) -> bool:
 def of_list(e: Aggregate, name: str) -> str:
     """Returns the SQL of an aggregate of a column of lists."""
     assert e.argument is not None
+    if e.function in ("list", "array_agg"):
+        return f'CASE WHEN len("{name}") > 0 THEN CAST("{name}" AS {e.type}) END'
     values, more = f'CAST("{name}" AS {e.argument.type}[])', "".join(f", {to_sql(a, {})}" for a in e.more)
     return f"CAST(list_aggregate({values}, '{e.function}'{more}) AS {e.type})"
 

@@ -101,7 +101,8 @@ def foresee(
 
     base: by partition, the list before the last row that asked, -1 none; first: the place of that row, in the order of
     partitions; since: the first place where another list may begin; upto: the places to look at. position, index: of
-    the row at a place, in the row store and in the order of events; those after `here` are foreseen. joins: whether the
+    the row at a place, in the row store and in the order of events; those from `here` on are foreseen, where several
+    runs may ask. joins: whether the
     row may be of the match; asks: whether its condition may ask. includes: a list has the row that asks. numbers, at:
     get the lists and the places of the rows that ask. length_max, values_max: rows of a list, and of all, at most."""
     found, left = 0, values_max
@@ -122,7 +123,7 @@ def foresee(
             for place in range(begin, upto[p]):
                 more = with_row(lines, table, number, position[place]) if joins[place] else np.int64(-1)
                 asked = more if includes else number
-                if asks[place] and asked > 0 and index[place] > here:
+                if asks[place] and asked > 0 and index[place] >= here:
                     if found == len(numbers) or left < length:
                         return found
                     numbers[found], at[found] = asked, place

@@ -63,8 +63,8 @@ def test_lists_are_foreseen_where_rows_may_follow_each_other() -> None:
     numbers, at = np.zeros(32, np.int64), np.zeros(32, np.int64)
     place = np.arange(5)
     asked = number_of(lines, table, [0])
-    # the list that goes on with row 1; those that begin with 1 and 3; row 2 is in none
-    expected = [([0, 1], 2), ([1], 2), ([3], 4)]
+    # the list of row 0, at row 1 and gone on with it; those that begin with 1 and 3; row 2 is in none
+    expected = [([0], 1), ([0, 1], 2), ([1], 2), ([3], 4)]
     for length_max in (9, 2, 1):  # no list is longer
         count = lists.foresee(
             lines, table, np.array([asked]), np.array([1]), np.array([1]), np.array([5]), 1, place, place, joins,
