@@ -189,7 +189,8 @@ class AskedLists:
 
 
 #: Aggregates that DuckDB computes of a list as it does of rows in order: faster than by GROUP BY.
-OF_LISTS = {"list", "array_agg", "string_agg", "group_concat", "listagg", "mad", "skewness", "kurtosis", "kurtosis_pop", "histogram"}
+OF_LISTS = {"list", "array_agg", "string_agg", "group_concat", "listagg", "mad", "skewness", "kurtosis",
+            "kurtosis_pop", "histogram"}  # fmt: skip
 
 
 def is_of_list(e: Aggregate) -> bool:
