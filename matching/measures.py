@@ -597,4 +597,7 @@ def _at(values: np.ndarray, index: Int64Array) -> np.ndarray:
     """values[index], and -1 where the index is -1."""
     if not len(values):
         return np.full(len(index), -1, np.int64)
-    return np.where(index < 0, -1, values[np.maximum(index, 0)])
+    found, none = values[index], index < 0
+    if none.any():
+        found[none] = -1
+    return found

@@ -332,7 +332,8 @@ def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.nd
         position, block = position[order], block[order]
     ts_us = batch.ts_us[position]
     if plan.trends is None:
-        ts_us = one_clock(ts_us, block, (plan.within.interval_us or 0) if plan.within else 0)
+        begins = np.flatnonzero(np.diff(block, prepend=-1))
+        ts_us = one_clock(ts_us, begins, (plan.within.interval_us or 0) if plan.within else 0)
     source, offset = batch.source[position], batch.offset[position]
     for start in range(0, len(position), BATCH_ROWS):
         stop = min(start + BATCH_ROWS, len(position))
@@ -344,13 +345,12 @@ def _in_blocks(plan: Plan, batch: EventBatch, position: np.ndarray, block: np.nd
         yield EventBatch(columns, ts_us[cut], source[cut], offset[cut], position[cut], batch.sources)
 
 
-def one_clock(ts_us: np.ndarray, block: np.ndarray, within_us: int) -> np.ndarray:
+def one_clock(ts_us: np.ndarray, begins: np.ndarray, within_us: int) -> np.ndarray:
     """Returns times shifted block by block so that they never decrease and blocks are further apart than WITHIN, as a
-    matcher may take the time of an event for all partitions. Distances within a block stay; only WITHIN reads them."""
-    if not len(ts_us):
-        return ts_us
-    begins = np.flatnonzero(np.diff(block, prepend=-1))
-    ends = np.append(begins[1:], len(ts_us)) - 1
-    spans = ts_us[ends] - ts_us[begins] + within_us + 1
-    shift = np.cumsum(spans) - spans - ts_us[begins]
-    return ts_us + shift[np.cumsum(np.diff(block, prepend=block[0]) != 0)]
+    matcher may take the time of an event for all partitions. Distances within a block stay; only WITHIN reads them.
+    begins: the first row of each block."""
+    counts = np.diff(begins, append=len(ts_us))
+    spans = ts_us[begins + counts - 1] - ts_us[begins] + within_us + 1
+    clock_us = np.repeat(np.cumsum(spans) - spans - ts_us[begins], counts)
+    clock_us += ts_us
+    return clock_us

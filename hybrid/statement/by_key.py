@@ -73,9 +73,7 @@ class ByKey:
         interval_us = plan.within.interval_us if plan.within is not None else None
         clock_us = ts_us
         if interval_us is not None:  # only WITHIN reads times
-            block = np.zeros(len(ts_us), np.int64)
-            block[begins[1:]] = 1
-            clock_us = one_clock(ts_us, np.cumsum(block), interval_us)
+            clock_us = one_clock(ts_us, begins, interval_us)
         return ByKey(table, ts_us, clock_us, begins)
 
     def batches(self, columns: Collection[str]) -> Iterator[EventBatch]:
