@@ -349,9 +349,9 @@ def test_letters_that_no_font_has_are_drawn_as_their_codes(tmp_path: Path, monke
 
 @pytest.mark.slow
 def test_letters_that_another_font_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    other = next(f for f in fontManager.ttflist if f.name == "STIXGeneral")
+    first, other = (next(f for f in fontManager.ttflist if f.name == name) for name in ("DejaVu Sans", "STIXGeneral"))
     usual = get_font(fontManager.findfont("DejaVu Sans")).get_charmap()
-    monkeypatch.setattr(fontManager, "ttflist", [other])
+    monkeypatch.setattr(fontManager, "ttflist", [first, other])
     letters = sorted(get_font(other.fname).get_charmap(), reverse=True)
     only_there = next(chr(c) for c in letters if c not in usual and chr(c).isprintable())
     figure = hybrid.sql(BERLIN, ticks=in_berlin(only_there)).plot(path=tmp_path / "letter.png")
