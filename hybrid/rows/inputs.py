@@ -519,9 +519,6 @@ class OrderedInput:
         """Returns the times in the total order; a copy of them if the rows are in another one."""
         return self.row_us if self.order is None else self.row_us[self.order]
 
-    def __len__(self) -> int:
-        return len(self.row_us)
-
     @staticmethod
     def of(
         name: str, table: pa.Table, order_by: tuple[Order, ...], time: str | None, *, by_content: bool = False

@@ -55,6 +55,7 @@ class Chunks:
 
     @staticmethod
     def of(table: pa.Table) -> Chunks:
+        """Returns the chunks of a table, zero copy unless they are put together."""
         batches = table.to_batches()
         if len(batches) > CHUNKS_MAX or table.num_rows <= TAKEN_ROWS:
             batches = table.combine_chunks().to_batches()  # several if texts have more than 2 GB

@@ -160,11 +160,9 @@ class Register:
     feature: index of the row value it reads; -1 for COUNT_ROWS, and where the value is the code of the variable that is
     bound. depth: the offset of FIRST and LAST, which is kept as BEFORE from 1 on; 0 for what an aggregate was before
     its last row; of SPREAD the number of its MEAN; of AT_LEAST and the like the other feature; of JOINED the number of
-    its table. link: of BEFORE the
-    register whose value before the row it keeps, of FIRST the COUNT_ROWS it reads, of MEAN and SPREAD the
-    COUNT_VALUES, of AT_LEAST and the like the MIN or MAX, else -1. A register comes after the one it links to, and
-    updates go from the last register to the first, so that each reads the value before.
-    """
+    its table. link: of BEFORE the register whose value before the row it keeps, of FIRST the COUNT_ROWS it reads, of
+    MEAN and SPREAD the COUNT_VALUES, of AT_LEAST and the like the MIN or MAX, else -1. A register comes after the one
+    it links to, and updates go from the last register to the first, so that each reads the value before."""
 
     kind: RegisterKind
     feature: int
