@@ -433,9 +433,22 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
 
 
 def compare_neighbours(column: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns `compare` of each row but the last one with the next. Chunks of numbers are put together once."""
-    column = pa.chunked_array([column.combine_chunks()]) if _whole(column.type) else column
-    return compare(column.slice(0, len(column) - 1), column.slice(1), key)
+    """Returns `compare` of each row but the last one with the next; of numbers chunk by chunk, without a copy."""
+    whole = _whole(column.type)
+    if not whole or column.null_count or key.enum or not len(column):
+        column = pa.chunked_array([column.combine_chunks()]) if whole else column
+        return compare(column.slice(0, len(column) - 1), column.slice(1), key)
+    greater, equal = np.empty(len(column) - 1, np.bool_), np.empty(len(column) - 1, np.bool_)
+    larger = np.less if key.descending else np.greater
+    start, before = 0, np.empty(0, np.int64)
+    for values in map(_integers, _filled(column)):
+        for left, right in (before, values[:1]), (values[:-1], values[1:]):
+            stop = start + len(left)
+            larger(left, right, out=greater[start:stop])
+            np.equal(left, right, out=equal[start:stop])
+            start = stop
+        before = values[-1:]
+    return greater, equal
 
 
 def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
@@ -464,6 +477,12 @@ def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np
         greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
         equal = np.where(a | b, a & b, equal)
     return greater, equal
+
+
+def _filled(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """Yields the chunks of a column but empty ones, each alone; of many small ones, put together."""
+    batches = Chunks.of(pa.table([column], names=["values"])).batches
+    return (pa.chunked_array([batch.column(0)]) for batch in batches if batch.num_rows)
 
 
 def _whole(type: pa.DataType) -> bool:
