@@ -160,16 +160,16 @@ class BufferedRuns(ABC):
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
         at, upto, count, status = 0, 0, len(mask), step.OK
         given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
-        run = self._kernel.step if self._special is None or len(bad) else self._special
         try:
             while at < count:
                 if at == upto:
-                    steps = np.cumsum(self._lengths(partition[at : at + self._rows_unchecked]))
-                    upto = at + max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
+                    run, rows_unchecked = self._next_step(partition[at : at + self._rows_unchecked], len(bad) > 0)
+                    upto = at + rows_unchecked
                 if (walked := self._walked) is not None:
                     self._give_nodes(walked)
                 at, status = run(at, upto, *given, self._tables, *self._state())
-                if at == upto:
+                if status == step.OK:
+                    upto = at
                     self._prune(partition[max(0, at - self._rows_unchecked) : at])
                     check(self.used_bytes + self._decided_bytes + self._walks_bytes)
                 match status:
@@ -182,6 +182,13 @@ class BufferedRuns(ABC):
         except Unfinished as stopped:
             stopped.index = at - (status == step.ERROR)
             raise
+
+    def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
+        """Returns what takes the next rows, which are of these partitions, and how many of them until the next check.
+        some_bad: conditions of some rows cannot be computed."""
+        steps = np.cumsum(self._lengths(partition))
+        rows = max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
+        return self._kernel.step if self._special is None or some_bad else self._special, rows
 
     def _prune(self, partition: Int64Array) -> None:  # noqa: B027
         """Drops runs that are of no use, of partitions that have had rows."""

@@ -20,6 +20,7 @@ from matching.engines.run_trends import RunTrends
 from matching.kernels.starts import COUNT_OF, FIRST_OF, LAST_OF
 from matching.program.carried import Carried, Chain, Picked, carry, chain_of, pick
 from matching.program.determinise import ListTable, determinise
+from matching.program.equalities import equalities_of_steps
 from matching.program.live import merges, merges_rows
 from matching.program.program import Ignore, Mode, NoKernel, Program, Skip, assemble
 from matching.program.starts import StartTable, start_table
@@ -39,6 +40,8 @@ GRAPH_STATES_MAX = 64
 COUNT_STATES_MAX = 16
 #: Maximum number of partial matches of one partition at a time.
 RUNS_MAX = 200_000
+#: The same where a row meets the partial matches that wait for its value only.
+RUNS_LOOKED_UP_MAX = 2_000_000
 #: The engine that knows whether a condition that cannot be computed is read, and so continues after another one.
 AFTER_FAILURE = RunLists
 #: Types whose values all fit into a lane, or have a code.
@@ -68,6 +71,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
     if purpose.again and not (found_again(plan, program) or (contiguous(program) and program.number < 0)):
         purpose = Purpose.LIVE
 
+    looks_up_steps = bool(equalities_of_steps(program))
+
     def by(
         engine: type[Engine], why: str, table: ListTable | StartTable | None = None, carried: Carried | None = None,
         chain: Chain | None = None, picked: Picked | None = None,
@@ -82,7 +87,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         if columns and program.absence.behind:
             resident = "matches of several values wait, to be put in order"
         return EnginePlan(
-            engine, why, purpose, program, table, carried, picked, chain, rows_wanted(program), resident, RUNS_MAX,
+            engine, why, purpose, program, table, carried, picked, chain, rows_wanted(program), resident,
+            RUNS_LOOKED_UP_MAX if looks_up_steps and engine is RunBlocks else RUNS_MAX,
             looked_up=columns, not_looked_up=looked_up if isinstance(looked_up, str) else "",
         )  # fmt: skip
 
@@ -103,7 +109,8 @@ def choose_engine(plan: Plan, purpose: Purpose, program: Program | None = None) 
         return by(RunGraph, "all matches are wanted, and runs in the same state have the same future", chain=as_chain)
     # of a box there may be very many matches for each event
     boxed = any(field.name == KIND.name for field in plan.schema.fields)
-    merging = purpose is Purpose.GRAPH or merges(program) or (boxed and merges_rows(program))
+    # few runs meet a row that looks them up
+    merging = purpose is Purpose.GRAPH or (merges(program) and not looks_up_steps) or (boxed and merges_rows(program))
     if merges_runs(program) and merging:
         return by(RunMerged, "all matches are wanted, and runs with equal values have the same future")
     if purpose is Purpose.GRAPH:

@@ -15,7 +15,7 @@ from matching.batch import Int64Array
 from matching.decode import Decode
 from matching.program.carried import Carried, Chain, Picked
 from matching.program.determinise import ListTable
-from matching.program.equalities import equalities_behind
+from matching.program.equalities import equalities_behind, equalities_of_steps
 from matching.program.program import Mode, Program
 from matching.program.starts import StartTable, show_starts
 from matching.program.trends import TrendTable
@@ -403,11 +403,15 @@ class EnginePlan:
             return self.show_engine()
         tests = str(self.runs) if self.trends is None else self.trends.show_conditions(self.runs.local)
         lines = [tests, self.show_engine(), f"why         {self.why}", f"rows        {self.wanted.value}"]
+        steps = equalities_of_steps(self.runs) if getattr(self.engine, "looks_up_steps", False) else ()
         if self.looked_up:
             names = ", ".join(c.name for c in self.looked_up)
             lines.append(f"looked up   {names}: a row meets partial matches of its own value only")
-        elif self.not_looked_up:
+        elif self.not_looked_up and not steps:
             lines.append(f"looked up   nothing, though rows of a match are equal: {self.not_looked_up}")
+        for found in steps:
+            value, name = show(self.runs.features[found.feature][0]), self.runs.names[found.label]
+            lines.append(f"looked up   {value}: a row that may be {name} meets partial matches that wait for its value")
         if getattr(self.engine, "finds_waiting", False):
             for found in equalities_behind(self.runs):
                 value, name = show(self.runs.features[found.feature][0]), self.runs.names[found.label]

@@ -1,22 +1,30 @@
-"""The engine for strategies that skip rows: runs in a block per partition (matching.kernels.skip_till)."""
+"""The engine for strategies that skip rows: runs in a block per partition (matching.kernels.skip_till), and looked up
+by the value for which they wait where there are many (matching.kernels.by_value)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from matching.batch import Int64Array
 from matching.decode import Decode
-from matching.engines.buffered_runs import BufferedRuns
-from matching.engines.engine import ROOM, Arrays, EnginePlan
-from matching.kernels import layout, match_buffer, runs_in_blocks, skip_till, step
+from matching.engines.buffered_runs import BufferedRuns, Step
+from matching.engines.engine import ROOM, Arrays, EnginePlan, check
+from matching.kernels import by_value, layout, match_buffer, runs_in_blocks, skip_till, step
 from matching.kernels.layout import Counters, Parameters
 from matching.kernels.runs_in_blocks import Block, Run
 from matching.program.carried import POSITION
+from matching.program.equalities import equalities_of_steps
 from matching.records import Blocks, Coming, Leaving, anew, bounds_of, one_each, owners, spread
 from matching.records import RecordBlock as Part
 from matching.store import RowStore
+
+#: After a step in which more than one of so many runs was a candidate, so many steps read all of them.
+CANDIDATES_FEW, STEPS_READING_ALL = 8, 64
+#: Bytes of an entry of a look-up by value, with its share of the buckets.
+_ENTRY_BYTES = 8 * (by_value.ENTRY + 3)
 
 
 class RunBlocks(BufferedRuns):
@@ -25,6 +33,7 @@ class RunBlocks(BufferedRuns):
     name = "blocks of runs"
     tag = "blocks"
     _kernel = skip_till
+    looks_up_steps = True  # see matching.kernels.by_value
 
     def __init__(self, chosen: EnginePlan) -> None:
         super().__init__(chosen)
@@ -40,6 +49,47 @@ class RunBlocks(BufferedRuns):
         position = features.index(POSITION) if POSITION in features else None
         of = [r for r, register in enumerate(program.registers) if register.feature == position]
         self._positions = np.array(of, np.int64)
+        equalities = equalities_of_steps(program)
+        self._lookup = by_value.by_value(program, equalities) if equalities else None
+        self._reading_all = 0  # steps to come that look nothing up
+
+    def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
+        """See BufferedRuns."""
+        if self._lookup is None:
+            return super()._next_step(partition, some_bad)
+        candidates, lines = self._lookup.seen.tolist()
+        self._lookup.seen[:] = 0
+        if candidates * CANDIDATES_FEW > lines:
+            self._reading_all = STEPS_READING_ALL
+        if self._reading_all == 0 and self._lengths(partition).max(initial=0) >= self._lookup.long[0]:
+            return self._look_up, len(partition)
+        self._reading_all = max(0, self._reading_all - 1)
+        self._put_together(partition)
+        return super()._next_step(partition, some_bad)
+
+    def _look_up(self, *given: Any) -> tuple[int, int]:
+        """A step of matching.kernels.by_value."""
+        step: Step = by_value.step
+        return step(*given, self._lookup)
+
+    def _put_together(self, ids: Int64Array) -> None:
+        """Drops the lines of runs that have ended, and the entries, of these partitions."""
+        if self._lookup is not None:
+            by_value.leave(ids, self._runs, self._blocks, self._lookup)
+
+    def _forget_entries(self) -> None:
+        """Drops all entries; no line is one of a run that has ended."""
+        if self._lookup is not None:
+            self._lookup = by_value.with_room(self._lookup, ROOM, len(self._blocks))
+
+    def _without_entries(self, more: int) -> None:
+        """Drops all entries, and makes room for those of all runs and `more`, and as many again."""
+        if self._lookup is not None:
+            self._put_together(np.arange(len(self._blocks)))
+            runs = int(self._blocks[:, Block.LENGTH].sum())
+            entries = 2 * (runs + more) * len(self._lookup.label) + ROOM
+            check(self.used_bytes + _ENTRY_BYTES * entries)
+            self._lookup = by_value.with_room(self._lookup, entries, len(self._blocks))
 
     def _state(self) -> tuple[object, ...]:
         return self._runs, self._blocks, self._buffer, self._heap, self._decided, self._scratch, self._counters
@@ -59,6 +109,8 @@ class RunBlocks(BufferedRuns):
         if partitions > have:
             self._blocks = layout.grown(self._blocks, max(partitions, 2 * have, ROOM))
             self._blocks[have:, Block.SIZE] = -1
+            if self._lookup is not None:
+                self._lookup = by_value.with_partitions(self._lookup, len(self._blocks))
 
     def put_groups(self, ids: Int64Array, groups: Int64Array) -> None:
         """See matching.engines.engine.Grouping."""
@@ -104,6 +156,10 @@ class RunBlocks(BufferedRuns):
         if self.program.absence.behind:
             self._runs = self._runs._replace(behind=layout.grown(self._runs.behind, len(self._buffer.row)))
             self._room_to_decide(partition)
+        if self._lookup is not None:
+            most = self._room_for_runs(partition)
+            if int(self._lookup.used[0]) + most * len(self._lookup.label) > len(self._lookup.entry):
+                self._without_entries(most)
 
     def _room_to_decide(self, partition: int) -> None:
         """Makes room for the waiting matches of a partition, besides those of one row."""
@@ -126,6 +182,7 @@ class RunBlocks(BufferedRuns):
         while (at := skip_till.finish(at, partitions, *state, self._decided, self._counters)) < partitions:
             self._room_to_decide(at)
         self._start()
+        self._forget_entries()
         self._blocks[:, [Block.BASE, Block.BEGIN, Block.LENGTH, Block.QUEUED]] = 0
         self._blocks[:, Block.SIZE] = -1
         self._counters[Counters.HEAP] = 0
@@ -210,8 +267,11 @@ class RunBlocks(BufferedRuns):
         """Resets idle partitions to their state before the first row."""
         self._blocks[ids] = 0
         self._blocks[ids, Block.SIZE] = -1
+        if self._lookup is not None:
+            self._lookup.entered[ids] = False
 
     def snapshot(self) -> Arrays:
+        self._put_together(np.arange(len(self._blocks)))
         line = self._runs.line[: int(self._runs.top[0])]
         kept = {"line": line, "spare": self._runs.spare, "behind": self._runs.behind, "blocks": self._blocks}
         if self._groups is not None:
@@ -229,6 +289,7 @@ class RunBlocks(BufferedRuns):
             line, line.view(np.float64), arrays["spare"], top, arrays["behind"], self._groups
         )
         self._blocks = arrays["blocks"]
+        self._forget_entries()
 
     # ---- partitions that leave memory: see matching.engines.engine.Spillable
 
@@ -240,7 +301,8 @@ class RunBlocks(BufferedRuns):
     @property
     def used_bytes(self) -> int:
         lines = int(self._runs.top[0] - self._runs.top[1])
-        return 8 * self._width * lines + (self.node_bytes + 8 * self.due_yields) * self.size
+        entries = 0 if self._lookup is None else int(self._lookup.used[0])
+        return 8 * self._width * lines + (self.node_bytes + 8 * self.due_yields) * self.size + _ENTRY_BYTES * entries
 
     @property
     def key_bytes(self) -> int:
@@ -258,6 +320,7 @@ class RunBlocks(BufferedRuns):
 
     def copy_out(self, store: RowStore, leaving: Leaving) -> Blocks:
         ids, rows, n = leaving.ids, leaving.rows, len(leaving.ids)
+        self._put_together(ids)
         nodes, kept = self._nodes_out(store, leaving)
         one = self._blocks[ids]
         bounds = bounds_of(one[:, Block.LENGTH])
@@ -279,6 +342,7 @@ class RunBlocks(BufferedRuns):
         runs_in_blocks.leave_blocks(ids, self._blocks, self._runs)
         self.forget(ids)
         self._blocks[ids, Block.QUEUED] = queued
+        self._without_entries(0)
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         ids, n = coming.ids, len(coming.ids)

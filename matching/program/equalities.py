@@ -1,15 +1,16 @@
-"""Negations after a match whose condition compares a value of the row with one of the match for equality.
+"""Conditions that compare a value of the row with one of the match for equality.
 
-A row that may be negated is then tested for the matches that wait with its value (matching.kernels.waiting), not for
-all."""
+A row that a negation after a match may forbid is then tested for the matches that wait with its value
+(matching.kernels.waiting), and a row that a step may take for the runs that wait for its value
+(matching.kernels.by_value), not for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from matching.program.opcodes import OPCODES, Compute, Jump, OpCode, Push
-from matching.program.program import Program
+from matching.program.program import Ignore, Program
 from matching.program.registers import Accumulate, RegisterKind
 
 _Code = tuple[tuple[int, int, int], ...]
@@ -25,7 +26,7 @@ _SAFE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """label: of the negation; feature: of its row; register: of the match."""
+    """label: of the row that is negated or taken; feature: of its row; register: of the match."""
 
     label: int
     feature: int
@@ -35,14 +36,29 @@ class Equality:
 def equalities_behind(program: Program) -> tuple[Equality, ...]:
     """Returns an equality for each negation after a match whose condition reads it; none unless all of them have one
     and their conditions can be computed for every row and match."""
-    coded = [label for label in dict.fromkeys(program.absence.behind) if program.code[label]]
-    found = [_of_one(program, label) for label in coded]
+    return _of_all(program, [label for label in dict.fromkeys(program.absence.behind) if program.code[label]])
+
+
+def equalities_of_steps(program: Program) -> tuple[Equality, ...]:
+    """Returns an equality for each label that a row behind the first one is taken by, under SKIP TILL NEXT MATCH; none
+    unless all of them have one and their conditions can be computed for every row and match, or if rows are negated."""
+    absence = program.absence
+    if program.ignore is not Ignore.NOT_WAITED_FOR or program.walks:
+        return ()
+    if absence.before or absence.behind or any(absence.gaps):
+        return ()
+    return _of_all(program, dict.fromkeys(program.edge_variable[program.edge_start[1] :]))
+
+
+def _of_all(program: Program, labels: Iterable[int]) -> tuple[Equality, ...]:
+    """Returns an equality of each label; none if one has none."""
+    found = [_of_one(program, label) for label in labels]
     return tuple(equality for equality in found if equality is not None) if None not in found else ()
 
 
 def _of_one(program: Program, label: int) -> Equality | None:
     code, variable = program.code[label], program.variables[label]
-    if any(op not in _SAFE for op, _, _ in code):
+    if not code or any(op not in _SAFE for op, _, _ in code):
         return None
     for register in program.registers:
         of_row = not register.variables or variable in register.variables

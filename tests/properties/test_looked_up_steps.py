@@ -1,0 +1,239 @@
+"""Steps that compare a row with the match for equality: runs that are looked up by the value for which they wait give
+what the reference gives, cut anywhere, at every step, restored at any point, and out of memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hybrid
+from matching.batch import Matches
+from matching.engines.run_blocks import RunBlocks
+from matching.matcher import KernelMatcher, make_matcher
+from matching.program.equalities import equalities_of_steps
+from matching.purpose import Purpose
+from matching.spill import Spill
+from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.plan.expression import TRUE, Call, Column, Expression, Logical, MatchNumber
+from query.plan.pattern import Sequence as Concatenation
+from query.plan.pattern import Variable, variables
+from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
+from tests.engines import matcher_by
+from tests.events import batch_of
+from tests.properties.comparing import (
+    FEWER,
+    answer_of,
+    compare_at_every_step,
+    constant,
+    drawn_until_told,
+    program_of,
+    reference_of,
+    restored_equals_reference,
+    run,
+)
+from tests.properties.test_looked_up import BOUNDS, local
+from tests.properties.test_spilled import restored, spills
+from tests.strategies import (
+    COMPARISONS,
+    SCHEMA,
+    SECOND_US,
+    TS,
+    K,
+    Row,
+    S,
+    V,
+    X,
+    aggregate,
+    among,
+    at,
+    chains,
+    compare,
+    events,
+    logical,
+    patterns,
+    sometimes,
+)
+
+NOON, SECOND = datetime(2024, 1, 1, 12), timedelta(seconds=1)
+AFTER = (AfterMatchKind.NO_SKIP, AfterMatchKind.NO_SKIP, AfterMatchKind.TO_NEXT_ROW, AfterMatchKind.PAST_LAST_ROW)
+#: Columns of which a row is compared with one of the match.
+PAIRS: tuple[tuple[Column, Column], ...] = ((S, S), (S, S), (V, V), (X, X), (K, K))
+
+
+def tie(draw: st.DrawFn, name: str, names: tuple[str, ...]) -> Expression:
+    """An equality with a row of the match, mostly of the variable before."""
+    others = tuple(n for n in names if n != name)
+    before = names[names.index(name) - 1 : names.index(name)]
+    mine, theirs = draw(among(*PAIRS))
+    row = logical(draw(among(*Logical)), theirs, draw(among(*[before or others] * 3, names[:1], others)), 0)
+    return compare(mine, "=", row) if draw(among(True, False)) else compare(row, "=", mine)
+
+
+def condition(draw: st.DrawFn, name: str, names: tuple[str, ...]) -> Expression:
+    parts = [tie(draw, name, names)] if draw(among(*[True] * 19, False)) else []
+    parts.insert(draw(st.integers(0, len(parts))), local(draw) if draw(sometimes) else TRUE)
+    if draw(sometimes):
+        parts.append(compare(X, draw(among(*COMPARISONS)), logical(Logical.LAST, X, names[:1])))
+    if draw(sometimes):
+        parts.append(compare(V, "<>", at(V, 1)))  # the row behind, of any value
+    parts = [part for part in parts if part != TRUE] or [TRUE]
+    return Call("and", tuple(parts), "BOOLEAN") if len(parts) > 1 else parts[0]
+
+
+@st.composite
+def stepping(draw: st.DrawFn) -> Plan:
+    """A plan under SKIP TILL NEXT MATCH whose steps compare a row with one of the match for equality."""
+    several = chains().filter(lambda found: isinstance(found, Concatenation) and isinstance(found.parts[0], Variable))
+    pattern = draw(several if draw(among(True, True, True, False)) else patterns())
+    names = variables(pattern)
+    defines = [Define(n, condition(draw, n, names) if n != names[0] else local(draw)) for n in names]
+    bounds = [Within(interval_us=draw(among(*BOUNDS)) * SECOND_US), Within(rows=4), Within(rows=7)]
+    measures = (
+        Measure("n", MatchNumber()), Measure("first", logical(Logical.FIRST, TS, ())), Measure("value", V),
+        Measure("sum", aggregate("sum", X, names[:1])), Measure("rows", aggregate("count", None, ())),
+    )  # fmt: skip
+    return Plan(
+        SCHEMA, draw(among((), (), (K,))), (Order(TS),), measures[: draw(among(5, 3, 0))],
+        draw(among(RowsPerMatch.ONE, RowsPerMatch.ONE, RowsPerMatch.ALL_SHOW_EMPTY)), AfterMatch(draw(among(*AFTER))),
+        pattern, draw(among(None, None, *bounds)), Selection.SKIP_TILL_NEXT, (), tuple(defines),
+    )  # fmt: skip
+
+
+@contextmanager
+def looking_up() -> Iterator[None]:
+    """Within, runs are looked up however few they are, and however many are found."""
+    with constant("matching.kernels.by_value.LONG", 1), constant("matching.engines.run_blocks.CANDIDATES_FEW", 0):
+        yield
+
+
+def matcher_of(plan: Plan, purpose: Purpose = Purpose.MATCHES) -> KernelMatcher:
+    with looking_up():
+        return matcher_by(plan, RunBlocks, purpose, program=program_of(plan), lenient=True)
+
+
+@pytest.mark.slow
+def test_kernel_equals_reference(record_property: Callable[[str, object], None]) -> None:
+    counts: Counter[str] = Counter()
+
+    @given(rows=events(min_size=5, max_size=20), plan=stepping(), size=st.sampled_from((1, 4, 100)))
+    def check(rows: list[Row], plan: Plan, size: int) -> None:
+        expected = reference_of(plan, rows)
+        with looking_up():
+            assert answer_of(run(matcher_of(plan), rows, size)) == expected
+        looked_up = bool(equalities_of_steps(program_of(plan)))
+        counts["examples"] += 1
+        counts["looked up"] += looked_up
+        counts["looked up, two or more"] += looked_up and len(expected) > 1
+        counts[f"looked up, {plan.after.kind.name}"] += looked_up and bool(expected)
+
+    def told() -> None:
+        for what in ("looked up", "looked up, two or more"):
+            assert 6 * counts[what] >= counts["examples"], what
+        for kind in AFTER:
+            assert counts[f"looked up, {kind.name}"] > 2, kind
+
+    drawn_until_told(check, told)
+    record_property("examples", ", ".join(f"{what} {count:,}" for what, count in counts.items()))
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(min_size=5, max_size=10), plan=stepping(), data=st.data())
+def test_a_match_comes_out_with_the_event_or_watermark_that_decides_it(
+    rows: list[Row], plan: Plan, data: st.DataObject
+) -> None:
+    with looking_up():
+        compare_at_every_step(matcher_of(plan), rows, data)
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(), plan=stepping(), data=st.data())
+def test_restoring_and_dropping_change_nothing(rows: list[Row], plan: Plan, data: st.DataObject) -> None:
+    with looking_up():
+        restored_equals_reference(plan, lambda: matcher_of(plan), rows, data, (0, 3))
+
+
+@pytest.mark.slow
+@FEWER
+@given(rows=events(min_size=8, keys=("p", "q", "r")), plan=stepping(), spill=spills(), data=st.data())
+def test_what_leaves_memory_changes_nothing(rows: list[Row], plan: Plan, spill: Spill, data: st.DataObject) -> None:
+    plan = replace(plan, partition_by=(K,))
+    program_of(plan)
+    with looking_up():
+        matcher = make_matcher(plan, lenient=True, spill=spill)
+        assert isinstance(matcher, KernelMatcher)
+        found, at_row = list[Matches](), 0
+        while at_row < len(rows):
+            if data.draw(st.booleans()):
+                matcher.rows.compact_at = matcher.rows.forget_at = 0
+            size = data.draw(st.sampled_from((1, 1, 2, 5)))
+            found.append(matcher.push(batch_of(SCHEMA, rows[at_row : at_row + size], at_row)))
+            at_row += size
+            if not data.draw(st.integers(0, 3)):
+                matcher = restored(matcher, spill)
+        found.append(matcher.advance(None))
+    remembers = [n for n in (m.expression for m in plan.measures) if isinstance(n, MatchNumber)]
+    ours, expected = answer_of(found), reference_of(plan, rows)
+    assert [a[:1] + a[2:5] for a in ours] == [a[:1] + a[2:5] for a in expected] or (remembers and ours == expected)
+
+
+# ---- many runs -----------------------------------------------------------------------------------------------------
+
+CHAIN = """SELECT a, b, c FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.n AS a, B.n AS b, C.n AS c AFTER MATCH {after}
+    PATTERN (A B C) {within} SELECTION SKIP TILL NEXT MATCH
+    DEFINE A AS v < 6, B AS src = A.dst, C AS src = B.dst AND v <> A.v)"""
+ROWS = 6_000
+
+
+def moves(values: int) -> list[Row]:
+    """Rows of a graph: from src to dst, one a second."""
+    drawn = np.random.default_rng(values).integers(0, values, (2, ROWS)).tolist()
+    v = np.random.default_rng(values + 1).integers(0, 10, ROWS).tolist()
+    return [{"n": n, "src": a, "dst": b, "v": v[n], "ts": NOON + n * SECOND} for n, (a, b) in enumerate(zip(*drawn))]
+
+
+def followed(rows: list[Row], window: int | None, overlapping: bool) -> list[tuple[int, int, int]]:
+    """The matches of CHAIN, by hand: each start takes the first row that goes on."""
+    found: list[tuple[int, int, int]] = []
+    waiting: dict[object, list[list[int]]] = {}
+    for n, row in enumerate(rows):
+        here, ended = waiting.pop(row["src"], []), list[list[int]]()
+        for run_ in here:
+            if window is not None and n - run_[0] > window:
+                continue
+            if len(run_) == 1:
+                waiting.setdefault(row["dst"], []).append([*run_, n])
+            elif row["v"] != rows[run_[0]]["v"]:
+                ended.append([*run_, n])
+            else:
+                waiting.setdefault(row["src"], []).append(run_)
+        for a, b, c in sorted(ended)[: None if overlapping else 1]:
+            found.append((a, b, c))
+        if ended and not overlapping:
+            waiting = {}
+        elif int(row["v"]) < 6:  # type: ignore[call-overload]
+            waiting.setdefault(row["dst"], []).append([n])
+    return found
+
+
+@pytest.mark.parametrize("values", [2000, 40])
+@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize(("after", "overlapping"), [("SKIP TO NEXT ROW", True), ("SKIP PAST LAST ROW", False)])
+def test_rows_meet_the_partial_matches_that_wait_for_their_values(
+    after: str, overlapping: bool, window: int | None, values: int
+) -> None:
+    """Before: each row met all partial matches, 80,000 rows took 35 s."""
+    rows = moves(values)
+    query = CHAIN.format(after=after, within="" if window is None else f"WITHIN INTERVAL {window} SECOND")
+    result = hybrid.sql(query, t=rows)
+    assert "looked up   src: a row that may be C meets partial matches that wait for its value" in result.explain()
+    assert [tuple(row.values()) for row in result.arrow().to_pylist()] == followed(rows, window, overlapping)
