@@ -62,13 +62,14 @@ class CountedSelect:
     """How an outer SELECT is answered without matches. sql: the SELECT over one row per partition with a match, which
     has the partition columns, and for each of `aggregates` a column called COLUMN and its index. calls: lines of
     EXPLAIN. alike: pairs of aggregates that must be equal in every partition; otherwise the matches have to be found.
-    trends: the plan of the aggregates, None if only the number of matches is available. paths: that number can be
-    counted by state, up to the largest BIGINT."""
+    divided: the plan that is counted, which may divide the partitions further. trends: the plan of the aggregates, None
+    if only the number of matches is available. paths: that number can be counted by state, up to the largest BIGINT."""
 
     sql: str
     calls: tuple[str, ...]
     aggregates: tuple[TrendAggregate, ...]
     alike: tuple[tuple[int, int], ...]
+    divided: Plan
     trends: Plan | None
     paths: bool
 
@@ -108,8 +109,9 @@ def counted_select(plan: QueryPlan) -> CountedSelect | None:
     if not counting.calls or counting.refused:
         return None
     aggregates = counting.aggregates
-    trends = _trends(factor.plan, aggregates)
-    paths = aggregates == (MATCHES,) and _counts(factor.plan)
+    divided = _divided(factor.plan)
+    trends = None if _looks_up(divided) else _trends(divided, aggregates)
+    paths = aggregates == (MATCHES,) and _counts(divided)
     if trends is None and not paths:
         return None
     schema = Outer(plan).schema()
@@ -119,7 +121,7 @@ def counted_select(plan: QueryPlan) -> CountedSelect | None:
     row = duck.cursor().execute("SELECT json_deserialize_sql(?)", [json.dumps(tree)]).fetchone()
     if row is None:
         return None
-    counted = CountedSelect(str(row[0]), tuple(counting.calls), aggregates, counting.alike, trends, paths)
+    counted = CountedSelect(str(row[0]), tuple(counting.calls), aggregates, counting.alike, divided, trends, paths)
     return counted if _has_schema(plan, counted, schema) else None
 
 
@@ -375,6 +377,25 @@ def _double_quotient(total: str, count: str) -> str:
     return f"{total} / CAST(left({digits}, {_LEADING}) AS DOUBLE) / CAST('1e' || {left_out} AS DOUBLE)"
 
 
+def _divided(plan: Plan) -> Plan:
+    """Returns a plan with the same matches; with further partitions if the rows of a match have values in common."""
+    from matching.tied import Tied, tied
+
+    looked_up = tied(plan)
+    return looked_up.plan if isinstance(looked_up, Tied) and not looked_up.numbered else plan
+
+
+def _looks_up(plan: Plan) -> bool:
+    """True if the search looks partial matches up by value: aggregates over trends would read all rows before."""
+    from matching.program.equalities import equalities_of_steps
+    from matching.program.program import NoKernel, assemble
+
+    try:
+        return bool(equalities_of_steps(assemble(plan)))
+    except NoKernel:
+        return False
+
+
 def _counts(plan: Plan) -> bool:
     """True if an engine can count the matches of a plan by state."""
     from matching.engines.choose import choose_engine
@@ -443,7 +464,7 @@ def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> p
     on_spark = bool(relations.searched_by_spark(factor))
     if counted.paths:
         try:
-            return _counted_by_state(factor, relations)
+            return _counted_by_state(factor, counted.divided, relations)
         except TooManyMatches:
             if counted.trends is None or on_spark:
                 raise
@@ -452,16 +473,17 @@ def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> p
     return _over_trends(counted, counted.trends, factor, relations)
 
 
-def _counted_by_state(factor: FactorPlan, relations: Relations) -> pa.Table:
+def _counted_by_state(factor: FactorPlan, divided: Plan, relations: Relations) -> pa.Table:
     from matching.engines.choose import choose_engine
     from matching.matcher import KernelMatcher
     from matching.purpose import Purpose
 
-    plan = replace(factor.plan, measures=())
-    names = [*(c.name for c in plan.partition_by), f"{COLUMN}0"]
     streams = relations.searched_by_spark(factor)
+    plan = replace(factor.plan if streams else divided, measures=())
+    names = [*(c.name for c in plan.partition_by), f"{COLUMN}0"]
+    factor = replace(factor, plan=plan)
     if streams and relations.spark is not None:
-        return relations.spark.counts(replace(factor, plan=plan), streams).rename_columns(names)
+        return relations.spark.counts(factor, streams).rename_columns(names)
 
     def counted(batches: Iterable[EventBatch]) -> pa.Table:
         matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))
@@ -500,16 +522,17 @@ def _over_trends(counted: CountedSelect, plan: Plan, factor: FactorPlan, relatio
     empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
     rows = pa.concat_tables([empty, *parts])
     columns = [c.combine_chunks() for c in rows.columns[2:]]  # without the bounds of the window
-    keys = columns[: len(plan.partition_by)]
+    keys = columns[: len(factor.plan.partition_by)]
     wanted = _wanted(counted.aggregates)
-    numbers = [_numbers(column, a) for column, a in zip(columns[len(keys) :], wanted, strict=True)]
+    totals = columns[len(plan.partition_by) :]
+    numbers = [_numbers(column, a) for column, a in zip(totals, wanted, strict=True)]
     if any(not numbers[i].equals(numbers[k]) for i, k in counted.alike):
         return None
     of = dict(zip(wanted, numbers, strict=True))
     if not _finite(counted, of):
         return None
     shown = numbers[: len(counted.aggregates)]
-    return pa.table([*keys, *shown], names=[*(c.name for c in plan.partition_by), *_names(len(shown))])
+    return pa.table([*keys, *shown], names=[*(c.name for c in factor.plan.partition_by), *_names(len(shown))])
 
 
 def _names(count: int) -> list[str]:

@@ -104,17 +104,19 @@ def by_value(program: Program, equalities: Sequence[Equality]) -> ByValue:
     start, target = program.edge_start, program.edge_target
     states = range(len(program.accept))
     edges = [range(start[s], start[s + 1]) if s else range(0) for s in states]
-    goes_on = [start[q] < start[q + 1] for q in target]
     labels = [{program.edge_variable[e] for e in of} for of in edges]
+    goes_on = [start[q] < start[q + 1] for q in target]
     forks = any(sum(goes_on[e] for e in of) > 1 or any(not program.edge_waits[e] for e in of) for of in edges)
     none = np.zeros(0, np.int64)
     return ByValue(
-        np.array([e.label for e in equalities], np.int64), np.array([e.feature for e in equalities], np.int64),
-        np.array([e.register for e in equalities], np.int64),
-        np.array([program.registers[e.register].lane.floating for e in equalities], np.bool_),
-        np.array([[e.label in labels[s] for e in equalities] for s in states], np.bool_), np.array([forks]),
-        np.array([LONG], np.int64), np.full(1, -1, np.int64), np.zeros((0, ENTRY), np.int64), np.zeros(1, np.int64), none, none.astype(np.bool_),
-        none, np.zeros(2, np.int64),
+        label=np.array([e.label for e in equalities], np.int64),
+        feature=np.array([e.feature for e in equalities], np.int64),
+        register=np.array([e.register for e in equalities], np.int64),
+        floating=np.array([program.registers[e.register].lane.floating for e in equalities], np.bool_),
+        waits=np.array([[e.label in labels[s] for e in equalities] for s in states], np.bool_),
+        forks=np.array([forks]), long=np.array([LONG], np.int64), buckets=np.full(1, -1, np.int64),
+        entry=np.zeros((0, ENTRY), np.int64), used=np.zeros(1, np.int64), found=none, entered=np.zeros(0, np.bool_),
+        ended=none, seen=np.zeros(2, np.int64),
     )  # fmt: skip
 
 

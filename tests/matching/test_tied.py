@@ -108,7 +108,18 @@ def test_explain_says_what_is_looked_up() -> None:
     # Before: nothing was looked up, and each row met each partial match.
     plan = plan_of("Q A", "Q AS s = 'q', A AS s = 'a' AND tk = Q.tk")
     assert "looked up   tk: a row meets partial matches of its own value only" in str(choose_engine(plan, Purpose.ROWS))
-    beside = str(choose_engine(plan_of("Q A", "A AS tk = Q.tk AND n > NEXT(n)"), Purpose.ROWS))
+    # Before: all partial matches, where a step reads NEXT, counts rows of a key, or compares other columns.
+    steps = {
+        "A": ("Q A", "A AS tk = Q.tk AND n > NEXT(n)", STEP, ""),
+        "B": ("Q A B", "A AS tk = Q.n, B AS n = A.tk", STEP, ""),
+        "R": ("Q A R", "A AS tk = Q.tk, R AS n = Q.n", f"WITHIN 5 ROWS {STEP}", "PARTITION BY k"),
+    }
+    for name, (pattern, define, clauses, before) in steps.items():
+        shown = str(choose_engine(plan_of(pattern, define, clauses, before), Purpose.ROWS))
+        assert f": a row that may be {name} meets partial matches that wait for its value" in shown
+        assert "looked up   nothing" not in shown
+    any_match = plan_of("Q A", "A AS tk = Q.tk AND n > NEXT(n)", "SELECTION SKIP TILL ANY MATCH")
+    beside = str(choose_engine(any_match, Purpose.ROWS))
     assert "looked up   nothing, though rows of a match are equal: NEXT reads rows beside the match" in beside
     none = str(choose_engine(plan_of("Q A", "Q AS s = 'q', A AS s = 'a'"), Purpose.ROWS))
     assert "looked up" not in none

@@ -45,6 +45,8 @@ CONDITIONS = (
 )  # fmt: skip
 AROUND = ("{}", "(SELECT * FROM {}) AS m", "(SELECT k, x0, x1, x2 FROM (FROM {}) AS n) AS m")
 BETWEEN = CONDITIONS[2:6]
+#: Rows of a match have a value in common, by which the search divides them.
+TIES = ("B: v = LAST(A.v)", "B: LAST(A.v) = v AND h > 0", "B: v = FIRST(A.v) AND k IS NOT NULL", "B: m = LAST(A.m)")
 #: Besides random patterns.
 OFTEN = ("A+ B", "A B+ A", "A B*", "A+ B?", "(A | B) A+", "A B NOT C A", "A B{2,}", "B A* B?")
 #: With HAVING, an alias stands for an aggregate.
@@ -93,7 +95,8 @@ def indexed(table: pa.Table) -> Iterator[dict[int, object]]:
     ("selection", "conditions"),
     [
         ("SKIP TILL ANY MATCH", CONDITIONS[:2]), ("SKIP TILL ANY MATCH", BETWEEN), ("SKIP TILL NEXT MATCH", BETWEEN),
-        ("PARTITION", BETWEEN), ("PARTITION", CONDITIONS), ("STRICT", CONDITIONS),
+        ("PARTITION", BETWEEN), ("PARTITION", CONDITIONS), ("STRICT", CONDITIONS), ("SKIP TILL ANY MATCH", TIES),
+        ("SKIP TILL NEXT MATCH", TIES),
     ],
 )  # fmt: skip
 def test_aggregates_over_matches_that_are_not_found(
@@ -146,6 +149,7 @@ def test_aggregates_over_matches_that_are_not_found(
         counts["counted"] += counted
         if counted:
             counts["between neighbours"] += condition in BETWEEN
+            counts["divided"] += condition in TIES and "looked up" in shown
             counts["several matches"] += wanted.num_rows > 0 and max(map(repr, wanted.to_pydict().values())) > "[1]"
             for pair in chosen:
                 counts[f"{pair[0]} of {pair[1]}"] += 1
@@ -159,6 +163,7 @@ def test_aggregates_over_matches_that_are_not_found(
         assert 6 * counts["counted"] > counts["drawn"]
         assert counts["several matches"] > 3
         assert counts["between neighbours"] or conditions != BETWEEN
+        assert counts["divided"] > 3 or conditions != TIES
 
     drawn_until_told(check, told)
     for name, n in counts.most_common():
