@@ -39,10 +39,13 @@ def duckdb_type(type: pa.DataType) -> str:
     return str(relation.types[0])
 
 
-def plain_type(duckdb_type: str) -> pa.DataType:
-    """The Arrow type in which columns of a DuckDB type are kept and handed out: ENUMs as strings."""
-    type = arrow_type(duckdb_type)
-    return type.value_type if pa.types.is_dictionary(type) else type
+@cache
+def plain_type(name: str) -> pa.DataType:
+    """The Arrow type in which columns of a DuckDB type are kept and handed out: ENUMs as strings, in nested types too."""
+    type = arrow_type(name)
+    if pa.types.is_dictionary(type):
+        return type.value_type
+    return arrow_type(duckdb_type(type)) if pa.types.is_nested(type) and "ENUM" in name else type
 
 
 @cache

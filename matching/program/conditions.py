@@ -24,6 +24,7 @@ from matching.program.lanes import (
     NoLane,
     Op,
     Unit,
+    equality,
     exp,
     is_wide,
     kept_lane,
@@ -34,6 +35,7 @@ from matching.program.lanes import (
 from matching.program.opcodes import OpCode, constants_of
 from matching.program.registers import Register, RegisterKind, before_last_row, register_beside, register_of
 from query.language.duck import Settings
+from query.language.session import collation_of
 from query.plan.expression import (
     TRUE,
     Aggregate,
@@ -58,6 +60,8 @@ _IN_ORDER = "say in which order of its values: DISTINCT x ORDER BY x"
 _OF_VARIABLES = "count the rows of a variable by count(A.*), and read its first and last by FIRST(A.x) and LAST(A.x)"
 _IN_SECONDS = "read its seconds, epoch(x)"
 _NARROWER = "CAST it to DOUBLE, BIGINT or DECIMAL(18, ...)"
+#: Types with values that are equal in DuckDB, or are not, otherwise than in Arrow.
+_OTHERWISE_EQUAL = re.compile("TIME WITH TIME ZONE|TIME_NS|MAP|UNION|VARIANT|BIT|GEOMETRY|JSON|COLLATE")
 #: Bytes of a constant that joined texts are compared with, at most.
 JOINED_MAX = 64
 _COMPARED = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -284,8 +288,10 @@ class ConditionCode:
 
     def _operand(self, e: Expression) -> Lowered:
         """Returns what DuckDB is given: a value in its lane, or by its code."""
-        if self._lowers(e):
-            return lower(e, self.leaf)
+        return lower(e, self.leaf) if self._lowers(e) else self._by_code(e)
+
+    def _by_code(self, e: Expression) -> Leaf:
+        """Returns the code of a value that has no lane."""
         feature = self._coded(e.argument if isinstance(e, Navigation) and e.logical is not None else e)
         lane = self.lanes[feature]
         if not isinstance(e, Navigation) or e.logical is None:
@@ -342,6 +348,10 @@ class ConditionCode:
                 return self._compared_joined(name, of, text)
             case Call("=" | "<>" | "<" | "<=" | ">" | ">=" as name, (Constant(str(text)), Aggregate() as of)):
                 return self._compared_joined(_SWAPPED.get(name, name), of, text)
+            case Call("=" | "<>" | "is_distinct" | "is_not_distinct" as name, (a, b)) if self._same_codes(a, b):
+                return self._compared_codes(name, a, b)
+            case Opaque(sql, (a, b), "BOOLEAN") if (written := equality(sql, 1)) and self._same_codes(a, b):
+                return self._compared_codes(written, a, b)
             case Constant(value=str(text), type="VARCHAR"):
                 return Leaf(("text", self.text(text)), kept_lane("VARCHAR"))
             case Constant():
@@ -374,6 +384,15 @@ class ConditionCode:
             case _ if is_row_local(expression):
                 return Leaf(("feature", self.feature(expression)), kept_lane(expression.type))
         return None
+
+    def _same_codes(self, a: Expression, b: Expression) -> bool:
+        """True if two values without a lane are equal in DuckDB exactly where they have one code."""
+        if a.type != b.type or not _is_coded(a) or not _is_coded(b) or _OTHERWISE_EQUAL.search(a.type):
+            return False
+        return not (collation_of(self._settings) and "VARCHAR" in a.type)
+
+    def _compared_codes(self, name: str, a: Expression, b: Expression) -> Lowered:
+        return lower(Call(name, (a, b), "BOOLEAN"), lambda e: self._by_code(e) if e in (a, b) else None)
 
     def _compared_joined(self, name: str, e: Aggregate, text: str) -> Lowered | None:
         """Returns the comparison of joined texts with a constant, which is decided by the first difference. None for
@@ -730,10 +749,16 @@ def _as_double(e: Expression) -> Expression:
 
 
 def _told_apart(e: Expression) -> bool:
-    """True if values of rows without a lane have codes: equal ones are the same to every function."""
+    """True if values of rows without a lane have codes that tell each from all others: equal ones are the same to every
+    function."""
+    return _is_coded(e) and not re.search("DOUBLE|FLOAT", e.type)
+
+
+def _is_coded(e: Expression) -> bool:
+    """True if values of rows without a lane have codes; equal ones have one, such as [0.0] and [-0.0]."""
     if isinstance(e, Navigation) and e.logical is not None:
-        return e.physical_offset == 0 and is_row_local(e.argument) and _told_apart(e.argument)
-    return is_row_local(e) and not is_storable(e) and not re.search("DOUBLE|FLOAT|INTERVAL", e.type)
+        return e.physical_offset == 0 and is_row_local(e.argument) and _is_coded(e.argument)
+    return is_row_local(e) and not is_storable(e) and "INTERVAL" not in e.type
 
 
 def is_storable(feature: Expression) -> bool:

@@ -533,7 +533,7 @@ def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) 
                     raise NoLane(f"{name} of {x.lane.coded or y.lane.coded}")
                 x, y = _ranked(x), _ranked(y)
             return Op(prefix + _COMPARE[name], (x, y), BOOLEAN)
-        case Opaque(sql, (a, *others), "BOOLEAN") if (equal := _equality(sql, len(others))) and a.type in CODED:
+        case Opaque(sql, (a, *others), "BOOLEAN") if (equal := equality(sql, len(others))) and a.type in CODED:
             return down(Call(equal, (a, others[0] if others else a), "BOOLEAN"))
         case Call("is_distinct" | "is_not_distinct" as name, (a, b)):
             if "FLOAT" in (a.type, b.type):
@@ -614,8 +614,8 @@ def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) 
             raise NoLane("an expression that only DuckDB computes")
 
 
-def _equality(sql: str, others: int) -> str | None:
-    """The operator of a comparison that is left to DuckDB, of `others` values with the first one."""
+def equality(sql: str, others: int) -> str | None:
+    """Returns the operator of a comparison that is left to DuckDB, of `others` values with the first one."""
     found = re.fullmatch(r'\("_(\d)" (=|<>|!=|IS DISTINCT FROM|IS NOT DISTINCT FROM) "_(\d)"\)', sql)
     if found is None or others > 1 or {found[1], found[3]} != {"0", str(others)}:
         return None
