@@ -68,6 +68,11 @@ class _Seen(NamedTuple):
     rows: SeenRows
 
 
+def _lines_for(lines: int) -> int:
+    """Returns the size of a table that is to have so many lines: few of them lose their places to others."""
+    return min(LINES_MAX, max(LINES_MIN, 1 << (4 * lines).bit_length()))
+
+
 class Answers:
     """The answers that a matcher knows. codes: of its texts."""
 
@@ -86,21 +91,23 @@ class Answers:
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
+        self._of_block = 0  # lines that a block has put into the table, of the last ones
         self.forget()
 
     def forget(self) -> None:
         """Forgets all answers."""
-        self._used = 0
+        self._used = self._before = 0
         self._lists = AskedLists(self._program) if any(asked.rows for asked in self._asked) else None
-        self._empty(LINES_MIN)
+        self._empty(_lines_for(self._of_block))
 
     def _empty(self, lines: int) -> None:
         self._keys = np.zeros((lines, self._width), np.int64)
         self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
 
-    def is_full(self, rows: int, nodes: int) -> bool:
-        """True if everything is to be forgotten before a block of rows begins. nodes: how many runs have."""
-        return self._lists is not None and self._lists.is_full(rows, nodes)
+    @property
+    def is_full(self) -> bool:
+        """True if everything is to be forgotten before a block of rows begins."""
+        return self._lists is not None and self._lists.is_full
 
     def begin(
         self, codes: Codes, partition: Int64Array, feature: np.ndarray, valid: np.ndarray, position: Int64Array,
@@ -113,9 +120,10 @@ class Answers:
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
             del self._blocks[0]
-        lines = len(self._known)
-        wanted = min(LINES_MAX, max(lines, 1 << (4 * max(self._used, len(partition))).bit_length()))
-        if wanted > lines:
+        self._of_block = max(self._of_block - self._of_block // 8, self._used - self._before)
+        self._before = self._used
+        wanted = _lines_for(max(self._used + self._of_block, len(partition)))
+        if wanted > len(self._known):
             self._grow(wanted)
         of_lists = {} if self._lists is None else self._lists.begin(partition, position, nodes)
         return of_lists | {

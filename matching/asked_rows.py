@@ -73,9 +73,10 @@ class AskedLists:
     def _wanted(self, rows: int, nodes: int) -> int:
         return int(self._lines[0, lists.COUNT]) + 16 * (nodes + rows) + 1024
 
-    def is_full(self, rows: int, nodes: int) -> bool:
-        """True if there are too many lists for a block of rows to begin with. nodes: that runs have."""
-        return self._lines[0, lists.COUNT] > 1 and self._wanted(rows, nodes) > max(LISTS_MAX, len(self._lines))
+    @property
+    def is_full(self) -> bool:
+        """True if there are too many lists for a block of rows to begin with."""
+        return bool(self._lines[0, lists.COUNT] > LISTS_MAX)
 
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
         """Returns tables of matching.kernels.layout for the rows of a block. nodes: that runs have."""

@@ -563,7 +563,7 @@ class KernelMatcher:
                 looking_up(self.engine).look_up(**self._kept.tables(positions))
             if self._answers is not None:
                 rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-                if self._answers.is_full(len(rows), self.engine.size):
+                if self._answers.is_full:
                     self._answers.forget()
                     looking_up(self.engine).forget_walks()
                 tables = self._answers.begin(

@@ -32,7 +32,7 @@ QUERY = """SELECT a, b FROM t MATCH_RECOGNIZE (PARTITION BY g ORDER BY ts MEASUR
 @pytest.mark.parametrize("collation", ["", "NOCASE"])
 @pytest.mark.parametrize("operator", ["=", "<>", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_values_without_numbers_are_equal_as_duckdb_says(values: tuple[str, ...], operator: str, collation: str) -> None:
+def test_values_without_numbers_are_equal_as_in_duckdb(values: tuple[str, ...], operator: str, collation: str) -> None:
     """Every value before every one, in a partition each. Before: LIST of ENUM was an ArrowInvalid."""
     connection = duckdb.connect()
     if collation:
