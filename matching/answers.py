@@ -91,11 +91,13 @@ class Answers:
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
-        self._of_block = 0  # lines that a block has put into the table, of the last ones
+        self._of_block = 0  # lines that a block puts into the table: as many as one of the last ones
+        self._used = self._before = 0
         self.forget()
 
     def forget(self) -> None:
         """Forgets all answers."""
+        self._note_block()
         self._used = self._before = 0
         self._lists = AskedLists(self._program) if any(asked.rows for asked in self._asked) else None
         self._empty(_lines_for(self._of_block))
@@ -120,8 +122,7 @@ class Answers:
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
             del self._blocks[0]
-        self._of_block = max(self._of_block - self._of_block // 8, self._used - self._before)
-        self._before = self._used
+        self._note_block()
         wanted = _lines_for(max(self._used + self._of_block, len(partition)))
         if wanted > len(self._known):
             self._grow(wanted)
@@ -129,6 +130,12 @@ class Answers:
         return of_lists | {
             "asked_keys": self._keys, "asked_values": self._values, "asked_known": self._known, "answer": self._out,
         }  # fmt: skip
+
+    def _note_block(self) -> None:
+        """Notes how many lines the last block has put into the table."""
+        if self._used > self._before:
+            self._of_block = max(self._of_block - self._of_block // 8, self._used - self._before)
+        self._before = self._used
 
     def _grow(self, lines: int) -> None:
         keys, values, known = self._keys, self._values, self._known

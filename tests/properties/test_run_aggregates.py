@@ -133,6 +133,28 @@ def test_duckdb_is_asked_for_many_lists_at_a_time(define: str, slack: int, monke
 
 
 @pytest.mark.slow
+def test_duckdb_is_asked_as_often_in_later_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: once the runs had many nodes, lists were forgotten at each push, with the room for what it asks; and then
+    # rows asked one by one. 20 calls became 2,000.
+    calls = []
+    answer = Answers.answer
+    monkeypatch.setattr(Answers, "answer", lambda self: calls.append(1) or answer(self))
+    monkeypatch.setattr("matching.asked_rows.LISTS_MAX", 1 << 13)
+    monkeypatch.setattr("matching.answers.LINES_MIN", 64)
+    text = """SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts PATTERN (A{1,4} B)
+        DEFINE B AS entropy(A.q) > 2)"""
+    counts = []
+    with hybrid.connect() as db:
+        db.create_stream("t", {f.name: f.type for f in EVENTS.fields}, time="ts", key="k")
+        db.watch(text)
+        for batch in events(10_000, 100, 1).to_batches(max_chunksize=500):
+            db.push("t", pa.Table.from_batches([batch]))
+            counts.append(len(calls))
+            calls.clear()
+    assert 0 < max(counts[1:]) < 12, counts
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["mode(ln(A.v)::INT)", "quantile_disc(ln(A.v)::INT, 0.5)", "mad(ln(A.v)::INT)"])
 def test_a_value_of_a_row_that_cannot_be_computed_fails(aggregate: str) -> None:
     # Before: it counted as null.
