@@ -25,6 +25,15 @@ _ALONG = IN_ANY_ORDER | {
     "first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat", "listagg", "arg_min",
     "arg_max", "min_by", "max_by", "argmin", "argmax", "arg_min_null", "arg_max_null",
 }  # fmt: skip
+#: Aggregates whose state DuckDB changes row by row, and reads without changing what comes of later rows: a window that
+#: streams gives each prefix exactly what the prefix gives alone. (A digest of approx_quantile is changed when it is
+#: read.)
+STREAMED = {
+    "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop", "sem", "corr", "covar_pop", "covar_samp",
+    "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy",
+    "regr_syy", "skewness", "kurtosis", "kurtosis_pop", "product", "favg", "fsum", "sumkahan", "kahan_sum", "mode",
+    "mad",
+}  # fmt: skip
 #: Macros: they take no ORDER BY, and get their rows in order.
 MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
@@ -33,6 +42,10 @@ def runs_along(e: Aggregate) -> bool:
     if e.function in ("sum", "avg", "mean"):
         return e.argument is not None and e.argument.type not in ("DOUBLE", "FLOAT")
     return e.function in _ALONG and not e.order
+
+
+def is_streamed(e: Aggregate) -> bool:
+    return e.function in STREAMED and not e.order
 
 
 def call_sql(e: Aggregate, names: dict[Expression, str], in_order: bool) -> str:

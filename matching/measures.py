@@ -26,6 +26,7 @@ from matching.measure_ways import (
     call_sql,
     folds_type,
     is_leaf,
+    is_streamed,
     lowered_measure,
     runs_along,
 )
@@ -523,6 +524,8 @@ class _Rows:
                 over = "OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING)"
                 sql = f"SELECT r FROM (SELECT i, {call_sql(e, names, False)} {over} AS r FROM t) ORDER BY i"
                 (found,) = query(sql, {"t": columns}, _failure(e), self._settings)
+            elif is_streamed(e):
+                found = self._streamed(e, columns, in_order, call_sql(e, names, False))
             else:
                 found = self._prefixes(e, columns, in_order)
             place = np.where(high > low, high - 1, len(at))
@@ -541,6 +544,31 @@ class _Rows:
         unscaled = [(h << 64) + (w & (2**64 - 1)) for w, h in zip(words[::2], words[1::2], strict=True)]
         out = np.array([float(n) for n in unscaled]) / (np.maximum(counts, 1) * 10.0**scale)
         return to_arrow(out, counts > 0, pa.float64())
+
+    def _streamed(self, e: Aggregate, columns: dict[str, pa.Array], in_order: str, call: str) -> pa.Array:
+        """Returns what `_prefixes` does, in one pass over the rows of each long match. in_order, call: of prefixes, and
+        of a window."""
+        match = columns["k"].to_numpy()
+        begins = np.append(np.flatnonzero(np.diff(match, prepend=-1)), len(match))
+        long = np.flatnonzero(np.diff(begins) >= STREAMED_MIN)
+        if not len(long):
+            return self._prefixes(e, columns, in_order)
+        sql = f"SELECT {call} OVER (ROWS UNBOUNDED PRECEDING) AS r FROM t"
+        parts, at = [], 0
+
+        def short(upto: int) -> None:
+            if upto > at:
+                some = {name: array.slice(at, upto - at) for name, array in columns.items()}
+                parts.append(self._prefixes(e, some, in_order))
+
+        for begin, end in zip(begins[long].tolist(), begins[long + 1].tolist(), strict=True):
+            short(begin)
+            rows = {name: array.slice(begin, end - begin) for name, array in columns.items()}
+            (found,) = query(sql, {"t": rows}, _failure(e), self._settings)
+            parts.append(_plain(found, e.type))
+            at = end
+        short(len(match))
+        return pa.concat_arrays(parts)
 
     def _prefixes(self, e: Aggregate, columns: dict[str, pa.Array], call: str) -> pa.Array:
         """Returns the aggregate at each row over all rows of its match up to it. Quadratic in the length of the
@@ -566,6 +594,8 @@ class _Rows:
         return pa.concat_arrays(parts)
 
 
+#: Rows of a match from which on one pass over it costs less than its prefixes.
+STREAMED_MIN = 256
 #: Maximum number of rows of one query of `_Rows._prefixes`.
 PREFIX_ROWS = 1 << 20
 
