@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import Chunks, one_batch, taken
+from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -558,14 +558,14 @@ class OrderedInput:
         return table if self.order is None else taken(table, self.order)
 
     def batches(self, columns: Collection[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[EventBatch]:
-        """Yields batches of at most `rows` rows, zero copy except for a sort. columns: the needed ones (None: all)."""
+        """Yields batches of at most `rows` rows, zero copy except for a sort and for short chunks. columns: the needed
+        ones (None: all)."""
         table = self.table if columns is None else some_columns(self.table, columns)
         if self.order is None:
             start = 0
-            for batch in table.to_batches(max_chunksize=rows):
+            for batch in long_batches(table.to_batches(max_chunksize=rows), rows):
                 stop = start + batch.num_rows
-                if stop > start:
-                    yield self._events(batch, start, stop)
+                yield self._events(batch, start, stop)
                 start = stop
             return
         order, count = self.order, table.num_rows

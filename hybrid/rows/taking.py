@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ CHUNKS_MAX = 1 << 10
 #: Most rows that are brought into another order in one call of Arrow, and about how many bytes: of texts, an array has
 #: room for 2 GB.
 TAKEN_ROWS, TAKEN_BYTES = 1 << 19, 1 << 28
+#: Rows of batches that are put together, at most.
+BATCH_MOST = 1 << 14
 
 
 def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
@@ -91,6 +93,29 @@ class Chunks:
             for batch, low, high in zip(self.batches, [0, *ends], ends) if high > low
         ]  # fmt: skip
         return pa.concat_batches(parts).take(pa.array(place)) if parts else self.batches[0].slice(0, 0)
+
+
+def long_batches(batches: Iterable[pa.RecordBatch], most: int = BATCH_MOST) -> Iterator[pa.RecordBatch]:
+    """Yields the rows in batches, without empty ones. Short ones that follow each other are put together, to
+    `most` rows and no more: a batch costs beside its rows what some thousand rows do."""
+    most = min(most, BATCH_MOST)
+    short: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if short and rows + batch.num_rows > most:
+            yield _together(short)
+            short, rows = [], 0
+        if not short and 2 * batch.num_rows >= most:
+            yield batch
+        elif batch.num_rows:
+            short.append(batch)
+            rows += batch.num_rows
+    if short:
+        yield _together(short)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

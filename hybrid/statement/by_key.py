@@ -21,7 +21,7 @@ from hybrid.rows.inputs import (
     stands_in_order,
     times_us,
 )
-from hybrid.rows.taking import one_batch, some_rows
+from hybrid.rows.taking import long_batches, one_batch, some_rows
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed, run
 from matching.ordering import sorting_order
@@ -86,12 +86,11 @@ class ByKey:
         return (self._events(table, start, stop) for start, stop in blocks_of(self.begins, self.table.num_rows))
 
     def _events(self, table: pa.Table, start: int, stop: int) -> Iterator[EventBatch]:
-        """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy."""
-        for batch in table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
+        """Yields the rows [start, stop) in batches of at most BATCH_ROWS rows, zero copy except for short chunks."""
+        for batch in long_batches(table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS)):
             end = start + batch.num_rows
-            if end > start:
-                at = np.arange(start, end)
-                yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), at, at)
+            at = np.arange(start, end)
+            yield EventBatch(batch, self.clock_us[start:end], np.zeros(end - start, np.int32), at, at)
             start = end
 
     def own_times(self, found: Matches) -> Matches:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from hybrid.rows.inputs import stands_in_order, times_us
-from hybrid.rows.taking import one_batch
+from hybrid.rows.taking import long_batches, one_batch
 from hybrid.statement.gathered import has_many_keys
 from matching.batch import EventBatch
 from query.plan.plan import Plan
@@ -66,6 +67,6 @@ class Flowing:
                 yield EventBatch(one_batch(table), ts_us, np.zeros(rows, np.int32), at, at)
                 start, last = start + rows, table.slice(rows - 1)
 
-    def _tables(self) -> Generator[pa.Table]:
-        yield from (pa.Table.from_batches([batch]) for batch in self.first.to_batches() if batch.num_rows)
-        yield from (table for table in self.rest if table.num_rows)
+    def _tables(self) -> Iterator[pa.Table]:
+        batches = (batch for table in chain([self.first], self.rest) for batch in table.to_batches())
+        return (pa.Table.from_batches([batch]) for batch in long_batches(batches))
