@@ -37,6 +37,9 @@ FEW, MANY = 64, 1 << 16
 LINES_MIN, LINES_MAX = 1 << 12, 1 << 20
 #: Rows whose values are remembered, at least and at most.
 REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
+#: How far back a function's values have been read: so many ways are foreseen together, as runs that began one after the
+#: other read at different distances.
+BACKS_MAX = 16
 #: In how many rows of a partition before one a value is looked for.
 FAR = 1 << 12
 
@@ -86,6 +89,8 @@ class Answers:
         self._out[NUMBER] = next(_numbers)
         _answering[int(self._out[NUMBER])] = self
         self._size = [1024] * len(program.asked)  # lines that are computed together
+        #: by function, how far back it has read its values, the last ones last
+        self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in program.asked]
         #: by function and partition, the values that were asked last, and for how many rows
         self._held: dict[tuple[int, int], tuple[bytes, int]] = {}
         self._blocks: list[_Block] = []
@@ -293,8 +298,13 @@ class Answers:
         self._held[which, partition] = others, count
         found = []
         if all(d is not None for d in back):
-            rows = np.arange(here + 1, min(here + size, len(seen.order)))
-            found.append(self._lines(which, asked, line, seen, rows, back)[0])
+            backs = self._backs[which]
+            backs.pop(tuple(back), None)  # it is the last one now
+            backs[tuple(back)] = None
+            if len(backs) > BACKS_MAX:
+                del backs[next(iter(backs))]
+            rows = np.arange(here, min(here + 1 + size // len(backs), len(seen.order)))
+            found += [self._lines(which, asked, line, seen, rows, each)[0] for each in reversed(backs)]
         if before == others or None in back:
             at = seen.place[here]
             rows = seen.order[at + 1 : at + 1 + count]
