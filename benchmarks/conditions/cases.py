@@ -16,14 +16,15 @@ EVENTS = Schema(
         Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "DOUBLE"), Field("q", "BIGINT"),
         Field("s", "VARCHAR"), Field("n", "BIGINT"), Field("z", "DOUBLE"), Field("d", "DECIMAL(12,2)"),
         Field("b", "BOOLEAN"), Field("f", "FLOAT"), Field("w", "TIMESTAMP"), Field("u", "BIGINT"),
+        Field("o", "BIGINT"),
     ),
     time="ts", keys=("k",),
 )  # fmt: skip
 
 
 def events(rows: int, keys: int, seed: int) -> pa.Table:
-    """Returns events of `keys` keys at random, seven seconds apart. n has nulls, z has nothing else, u 10,000 values.
-    """
+    """Returns events of `keys` keys at random, seven seconds apart. n has nulls, z has nothing else, u and o 10,000
+    values."""
     at = generator(seed)
     times = START_US + np.arange(rows, dtype=np.int64) * 7_000_000
     words = pa.array(["ab", "Ab", "cde", "x", "yy"])
@@ -36,7 +37,7 @@ def events(rows: int, keys: int, seed: int) -> pa.Table:
         "d": pa.chunked_array([cents]).cast(pa.decimal128(21, 2)).cast(pa.decimal128(12, 2)),
         "b": at.random(rows) < 0.5, "f": price.astype(np.float32),
         "w": pa.array(times + at.integers(0, 3_600_000_000, rows)).view(TIMESTAMP),
-        "u": at.integers(0, 10_000, rows),
+        "u": at.integers(0, 10_000, rows), "o": at.integers(0, 10_000, rows),
     })  # fmt: skip
 
 
@@ -187,6 +188,18 @@ def _equalities() -> list[Case]:
     found.append(Case("equality", two, "Q R NOT A", all_of_u, beside, (), _DAY))
     other = "absent behind, u = Q.n"
     found.append(Case("equality", other, "Q NOT A", "Q AS s = 'x', A AS s = 'yy' AND u = Q.n", beside, (), _DAY))
+    step = "a step, PARTITION BY u"
+    chain, to_next = "Q AS s = 'x', A AS u = Q.o, B AS u = A.o", "AFTER MATCH SKIP TO NEXT ROW"
+    found += [
+        Case("equality", "a chain, u = Q.o, u = A.o", "Q A B", chain, step, (), _NEXT),
+        Case("equality", "a chain, not overlapping", "Q A B", chain, step, (), _NEXT, _PAST),
+        Case("equality", "a chain by k", "Q A B", chain, step, ("k",), _NEXT, to_next),
+        Case("equality", "two columns", "Q A B", "Q AS s = 'x', A AS u = Q.u, B AS o = A.o", step, (), _NEXT),
+        Case("equality", "a loop", "Q A+ B", "Q AS s = 'x', A AS u = Q.u, B AS o = Q.o", step, (), _NEXT, to_next),
+        Case("equality", "beside NEXT", "Q A", "Q AS s = 'x', A AS u = Q.u AND v > NEXT(v)", step, (), _NEXT),
+        Case("equality", "in 5,000 rows of a key", "Q A", "Q AS s = 'x', A AS u = Q.u", step, ("k",),
+             f"WITHIN 5000 ROWS {_NEXT.removeprefix(_DAY)}"),
+    ]  # fmt: skip
     return found
 
 

@@ -23,6 +23,8 @@ from matching.store import RowStore
 
 #: After a step in which more than one of so many runs was a candidate, so many steps read all of them.
 CANDIDATES_FEW, STEPS_READING_ALL = 8, 64
+#: Runs that have been read one by one before some are looked up, whose kernel takes seconds to compile at first.
+READ_FIRST = 1 << 21
 #: Bytes of an entry of a look-up by value, with its share of the buckets.
 _ENTRY_BYTES = 8 * (by_value.ENTRY + 3)
 
@@ -52,6 +54,7 @@ class RunBlocks(BufferedRuns):
         equalities = equalities_of_steps(program)
         self._lookup = by_value.by_value(program, equalities) if equalities else None
         self._reading_all = 0  # steps to come that look nothing up
+        self._read = 0  # runs that steps have read one by one, at least
 
     def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
         """See BufferedRuns."""
@@ -61,11 +64,14 @@ class RunBlocks(BufferedRuns):
         self._lookup.seen[:] = 0
         if candidates * CANDIDATES_FEW > lines:
             self._reading_all = STEPS_READING_ALL
-        if self._reading_all == 0 and self._lengths(partition).max(initial=0) >= self._lookup.long[0]:
+        lengths = self._lengths(partition)
+        if self._reading_all == 0 and self._read >= READ_FIRST and lengths.max(initial=0) >= self._lookup.long[0]:
             return self._look_up, len(partition)
         self._reading_all = max(0, self._reading_all - 1)
         self._put_together(partition)
-        return super()._next_step(partition, some_bad)
+        step, rows = super()._next_step(partition, some_bad)
+        self._read += int(lengths[:rows].sum())
+        return step, rows
 
     def _look_up(self, *given: Any) -> tuple[int, int]:
         """A step of matching.kernels.by_value."""
@@ -207,7 +213,7 @@ class RunBlocks(BufferedRuns):
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach, and unless `exact` perhaps more; to be followed by `move`.
 
-        No node is older than the first row of its run. So if a large part of the nodes precedes the oldest run, that
+        No node is older than the first row of its run, unless rows wait for those behind them (NEXT). So if a large part of the nodes precedes the oldest run, that
         part is dropped and the rest stays, reached or not: walking all chains costs far more. If runs end at different
         times, at most twice as much stays, as a run is as long as WITHIN."""
         self._drop_ended()
@@ -217,7 +223,7 @@ class RunBlocks(BufferedRuns):
             runs_in_blocks.keep_negated(ids, self._runs, self._blocks, keep)
         if self.program.carries is not None:
             runs_in_blocks.mark_positions(ids, self._runs, self._blocks, self._positions, keep)
-        elif not exact and self._mark_behind(store, ids, size, keep):
+        elif not (exact or self.program.reach.after) and self._mark_behind(store, ids, size, keep):
             return
         self._moved = np.full(size, -1, np.int64)
         runs_in_blocks.mark_runs(ids, self._runs, self._blocks, self._buffer, self._moved, keep)

@@ -51,7 +51,7 @@ from matching.program.equalities import Equality
 from matching.program.program import Mode, Program
 
 #: Runs of a partition from which on they are looked up.
-LONG = 256
+LONG = 32
 #: Candidates of rows that are tested between two checks, about, of some hundred nanoseconds each.
 CANDIDATES_UNCHECKED = 1 << 17
 #: The state of a line whose run has ended.
@@ -317,7 +317,10 @@ def step(
         drop_if_ended(p, runs.groups, runs, blocks)
         length = blocks[p, LENGTH]
         m = mask[i]
-        alone = length < (lookup.long[0] // 2 if lookup.entered[p] else lookup.long[0]) or (some_bad and bad[i] != 0)
+        alone = (
+            length < (lookup.long[0] // 2 if lookup.entered[p] else lookup.long[0])
+            or blocks[p, SIZE] < 0 or (some_bad and bad[i] != 0)
+        )  # fmt: skip
         count = 0
         low = np.int64(0)
         stop = low

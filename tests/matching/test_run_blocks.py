@@ -113,3 +113,25 @@ def test_many_partitions_end_at_once() -> None:
     found = matcher.advance(None)
     assert len(found) == len(keys) * MANY * MANY
     assert matcher.engine.idle(len(keys)).all()
+
+
+def test_rows_that_wait_for_the_next_one_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one key begin long before rows of another are taken, which wait for the row behind them."""
+    # Before: a snapshot dropped the first row of such a run, and the match came without it, at time 0.
+    monkeypatch.setattr("matching.rows.FEW", 0)
+    text = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES count(*) AS n AFTER MATCH NO SKIP
+        PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH DEFINE B AS s <> NEXT(s))"""
+    plan = bind(parse(text), lambda _: SCHEMA).factors[0].plan
+    kinds = ["pa", "pa", "qa", "qa", "pa", "pa", "pa", "pa", "pa", "pb", "pa", "pa", "qb"]
+    rows: list[Row] = [{"ts": (i + 1) * SECOND_US, "k": k, "s": s} for i, (k, s) in enumerate(kinds)]
+    matcher, at, found = matcher_of(plan), 0, []
+    for size in (1, 1, 1, 1, 1, 1, 5, 2):
+        found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
+        matcher, old = matcher_of(plan), matcher
+        matcher.restore(old.snapshot())
+        at += size
+    found.append(matcher.advance(None))
+    triples = [m.event_offset.reshape(-1, 3).tolist() for m in found if len(m)]
+    assert sorted(t for some in triples for t in some) == [
+        [0, 8, 9], [1, 8, 9], [2, 3, 12], [4, 8, 9], [5, 8, 9], [6, 8, 9], [7, 8, 9], [8, 9, 10],
+    ]  # fmt: skip

@@ -111,7 +111,9 @@ def stepping(draw: st.DrawFn) -> Plan:
 @contextmanager
 def looking_up() -> Iterator[None]:
     """Within, runs are looked up however few they are, and however many are found."""
-    with constant("matching.kernels.by_value.LONG", 1), constant("matching.engines.run_blocks.CANDIDATES_FEW", 0):
+    engine = "matching.engines.run_blocks"
+    few, first = constant(f"{engine}.CANDIDATES_FEW", 0), constant(f"{engine}.READ_FIRST", 0)
+    with constant("matching.kernels.by_value.LONG", 1), few, first:
         yield
 
 
