@@ -213,9 +213,10 @@ class RunBlocks(BufferedRuns):
     def mark(self, store: RowStore, ids: Int64Array, keep: np.ndarray, exact: bool = False) -> None:
         """Marks the rows that runs can reach, and unless `exact` perhaps more; to be followed by `move`.
 
-        No node is older than the first row of its run, unless rows wait for those behind them (NEXT). So if a large part of the nodes precedes the oldest run, that
-        part is dropped and the rest stays, reached or not: walking all chains costs far more. If runs end at different
-        times, at most twice as much stays, as a run is as long as WITHIN."""
+        No node is older than the first row of its run, unless rows wait for those behind them (NEXT). So if a large
+        part of the nodes precedes the oldest run, that part is dropped and the rest stays, reached or not: walking all
+        chains costs far more. If runs end at different times, at most twice as much stays, as a run is as long as
+        WITHIN."""
         self._drop_ended()
         size = self.size
         self._cut = -1

@@ -120,14 +120,14 @@ def test_rows_that_wait_for_the_next_one_are_kept(monkeypatch: pytest.MonkeyPatc
     # Before: a snapshot dropped the first row of such a run, and the match came without it, at time 0.
     monkeypatch.setattr("matching.rows.FEW", 0)
     text = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES count(*) AS n AFTER MATCH NO SKIP
-        PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH DEFINE B AS s <> NEXT(s))"""
+        PATTERN (A B C) SELECTION SKIP TILL NEXT MATCH DEFINE B AS s >= A.s AND s <> NEXT(s))"""
     plan = bind(parse(text), lambda _: SCHEMA).factors[0].plan
     kinds = ["pa", "pa", "qa", "qa", "pa", "pa", "pa", "pa", "pa", "pb", "pa", "pa", "qb"]
     rows: list[Row] = [{"ts": (i + 1) * SECOND_US, "k": k, "s": s} for i, (k, s) in enumerate(kinds)]
-    matcher, at, found = matcher_of(plan), 0, []
+    matcher, at, found = matcher_by(plan, RunBlocks), 0, []
     for size in (1, 1, 1, 1, 1, 1, 5, 2):
         found.append(matcher.push(batch_of(SCHEMA, rows[at : at + size], at)))
-        matcher, old = matcher_of(plan), matcher
+        matcher, old = matcher_by(plan, RunBlocks), matcher
         matcher.restore(old.snapshot())
         at += size
     found.append(matcher.advance(None))
