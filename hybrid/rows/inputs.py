@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
+from hybrid.rows.taking import Chunks, filled_chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -441,7 +441,7 @@ def compare_neighbours(column: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, n
     greater, equal = np.empty(len(column) - 1, np.bool_), np.empty(len(column) - 1, np.bool_)
     larger = np.less if key.descending else np.greater
     start, before = 0, np.empty(0, np.int64)
-    for values in map(_integers, _filled(column)):
+    for values in map(_integers, filled_chunks(column)):
         for left, right in (before, values[:1]), (values[:-1], values[1:]):
             stop = start + len(left)
             larger(left, right, out=greater[start:stop])
@@ -477,12 +477,6 @@ def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np
         greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
         equal = np.where(a | b, a & b, equal)
     return greater, equal
-
-
-def _filled(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """Yields the chunks of a column but empty ones, each alone; of many small ones, put together."""
-    batches = Chunks.of(pa.table([column], names=["values"])).batches
-    return (pa.chunked_array([batch.column(0)]) for batch in batches if batch.num_rows)
 
 
 def _whole(type: pa.DataType) -> bool:

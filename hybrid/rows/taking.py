@@ -42,6 +42,12 @@ def some_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     return pa.table(columns, schema=table.schema).combine_chunks()
 
 
+def filled_chunks(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """Yields the chunks of a column but empty ones, each alone; of many small ones, put together."""
+    batches = Chunks.of(pa.table([column], names=["values"])).batches
+    return (pa.chunked_array([batch.column(0)]) for batch in batches if batch.num_rows)
+
+
 #: Returns rows by their places [start, stop), and their numbers.
 Ahead = Callable[[int, int], tuple[pa.RecordBatch, np.ndarray]]
 
