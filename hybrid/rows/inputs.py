@@ -19,8 +19,9 @@ from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
+from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
 from hybrid.rows.session import arrow_of, enum_type, is_enum
-from hybrid.rows.taking import Chunks, filled_chunks, long_batches, one_batch, taken
+from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
@@ -323,22 +324,6 @@ def fields_of(table: pa.Table) -> tuple[Field, ...]:
 # ---- order -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One sort key: a column, its direction and the place of nulls. enum: the ENUM type that orders it, or empty."""
-
-    column: str
-    descending: bool = False
-    nulls_first: bool = False
-    enum: str = ""
-
-    @property
-    def sql(self) -> str:
-        direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
-        value = f"CAST({quote(self.column)} AS {self.enum})" if self.enum else quote(self.column)
-        return f"{value} {direction} NULLS {nulls}"
-
-
 def time_of(order_by: tuple[Order, ...]) -> str | None:
     """Returns the event-time column of a plain relation: the first of ORDER BY if an ascending time, else None."""
     if order_by and not order_by[0].descending and order_by[0].column.type in TIME_TYPES:
@@ -386,8 +371,8 @@ def _sorted_index(table: pa.Table, keys: tuple[Key, ...]) -> np.ndarray:
     """Returns row numbers ordered by the keys, then by row number."""
     if len(keys) == 1 and not keys[0].descending:
         column = table.column(keys[0].column)
-        if _whole(column.type) and not column.null_count:
-            return sorting_order(_integers(column))
+        if is_whole(column.type) and not column.null_count:
+            return sorting_order(integers_of(column))
     connection = duck.cursor()
     numbered = table.select(list(dict.fromkeys(k.column for k in keys)))
     numbered = numbered.append_column("__hybrid_row", pa.array(np.arange(table.num_rows)))
@@ -432,72 +417,6 @@ def _ties(table: pa.Table, keys: tuple[Key, ...], among: np.ndarray | None = Non
     return np.arange(table.num_rows - 1) if pairs is None else pairs
 
 
-def compare_neighbours(column: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns `compare` of each row but the last one with the next; of numbers chunk by chunk, without a copy."""
-    whole = _whole(column.type)
-    if not whole or column.null_count or key.enum or not len(column):
-        column = pa.chunked_array([column.combine_chunks()]) if whole else column
-        return compare(column.slice(0, len(column) - 1), column.slice(1), key)
-    greater, equal = np.empty(len(column) - 1, np.bool_), np.empty(len(column) - 1, np.bool_)
-    larger = np.less if key.descending else np.greater
-    start, before = 0, np.empty(0, np.int64)
-    for values in map(_integers, filled_chunks(column)):
-        for left, right in (before, values[:1]), (values[:-1], values[1:]):
-            stop = start + len(left)
-            larger(left, right, out=greater[start:stop])
-            np.equal(left, right, out=equal[start:stop])
-            start = stop
-        before = values[-1:]
-    return greater, equal
-
-
-def compare(left: pa.ChunkedArray, right: pa.ChunkedArray, key: Key) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns (left > right, left = right) as bool arrays in the order of the key, or None if the type has no cheap
-    order."""
-    type = left.type
-    if key.enum:
-        return None
-    primitive = _whole(type)
-    if primitive and not left.null_count and not right.null_count:
-        a, b = _integers(left), _integers(right)
-        return (b > a if key.descending else a > b), a == b
-    floating = pa.types.is_floating(type)
-    ordered = primitive or floating or pa.types.is_decimal(type)
-    if not (ordered or pa.types.is_string(type) or pa.types.is_boolean(type)):
-        return None
-    greater = pc.less(left, right) if key.descending else pc.greater(left, right)
-    greater = _bools(greater)
-    equal = _bools(pc.equal(left, right))
-    if floating:  # NaN equals itself and is the largest
-        a, b = _bools(pc.is_nan(left)), _bools(pc.is_nan(right))
-        greater = np.where(a | b, (b & ~a) if key.descending else (a & ~b), greater)
-        equal = np.where(a | b, a & b, equal)
-    if left.null_count or right.null_count:
-        a, b = _bools(left.is_null()), _bools(right.is_null())
-        greater = np.where(a | b, (b & ~a) if key.nulls_first else (a & ~b), greater)
-        equal = np.where(a | b, a & b, equal)
-    return greater, equal
-
-
-def _whole(type: pa.DataType) -> bool:
-    """True if values of a type are stored as integers of the same order."""
-    return pa.types.is_integer(type) or (pa.types.is_temporal(type) and not pa.types.is_interval(type))
-
-
-def _bools(values: pa.ChunkedArray) -> np.ndarray:
-    return pc.fill_null(values, False).to_numpy()
-
-
-def _integers(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns a column of integers or times without nulls as numpy integers."""
-    if pa.types.is_integer(column.type):
-        return column.to_numpy()
-    wide = pa.int32() if column.type.bit_width == 32 else pa.int64()
-    # A view, not a cast: the same 4 or 8 bytes.
-    chunks = [np.asarray(chunk.view(wide)) for chunk in column.chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.int64)
-
-
 # ---- events ----------------------------------------------------------------------------------------------------
 
 
@@ -509,7 +428,7 @@ def times_us(table: pa.Table, column: str, name: str) -> np.ndarray:
         raise DataError(f"{name}.{column} orders the rows and has {nulls}", f"add WHERE {column} IS NOT NULL")
     if pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("us"))
-    return _integers(values).astype(np.int64, copy=False)
+    return integers_of(values).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
@@ -585,7 +504,7 @@ class OrderedInput:
         mask = np.ones(len(batch), bool)
         for column, values in request.keys.items():
             wanted = pa.array(list(values), part.schema.field(column).type)
-            mask &= _bools(pc.is_in(part.column(column), value_set=wanted))
+            mask &= bools_of(pc.is_in(part.column(column), value_set=wanted))
         return batch.take(np.flatnonzero(mask))
 
 

@@ -14,13 +14,12 @@ from hybrid.join.candidates import one_clock
 from hybrid.rows.inputs import (
     BATCH_ROWS,
     FIRST_ROWS,
-    Key,
-    compare_neighbours,
     keys_of,
     some_columns,
     stands_in_order,
     times_us,
 )
+from hybrid.rows.neighbours import Key, compare_neighbours
 from hybrid.rows.taking import long_batches, one_batch, some_rows
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import advanced, pushed, run

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hybrid.rows import taking
-from hybrid.rows.inputs import Key, compare, compare_neighbours
+from hybrid.rows.neighbours import Key, compare, compare_neighbours
 
 KINDS = [pa.int8(), pa.int64(), pa.uint64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.float64()]
 
