@@ -53,6 +53,7 @@ class RunBlocks(BufferedRuns):
         self._positions = np.array(of, np.int64)
         equalities = equalities_of_steps(program)
         self._lookup = by_value.by_value(program, equalities) if equalities else None
+        self._has_entries = False  # there may be some, and lines of runs that have ended
         self._reading_all = 0  # steps to come that look nothing up
         self._read = 0  # runs that steps have read one by one, at least
 
@@ -75,18 +76,20 @@ class RunBlocks(BufferedRuns):
 
     def _look_up(self, *given: Any) -> tuple[int, int]:
         """A step of matching.kernels.by_value."""
+        self._has_entries = True
         step: Step = by_value.step
         return step(*given, self._lookup)
 
     def _put_together(self, ids: Int64Array) -> None:
         """Drops the lines of runs that have ended, and the entries, of these partitions."""
-        if self._lookup is not None:
+        if self._has_entries:
             by_value.leave(ids, self._runs, self._blocks, self._lookup)
 
     def _forget_entries(self) -> None:
         """Drops all entries; no line is one of a run that has ended."""
         if self._lookup is not None:
             self._lookup = by_value.with_room(self._lookup, ROOM, len(self._blocks))
+            self._has_entries = False
 
     def _without_entries(self, more: int) -> None:
         """Drops all entries, and makes room for those of all runs and `more`, and as many again."""
@@ -96,6 +99,7 @@ class RunBlocks(BufferedRuns):
             entries = 2 * (runs + more) * len(self._lookup.label) + ROOM
             check(self.used_bytes + _ENTRY_BYTES * entries)
             self._lookup = by_value.with_room(self._lookup, entries, len(self._blocks))
+            self._has_entries = False
 
     def _state(self) -> tuple[object, ...]:
         return self._runs, self._blocks, self._buffer, self._heap, self._decided, self._scratch, self._counters
@@ -162,7 +166,7 @@ class RunBlocks(BufferedRuns):
         if self.program.absence.behind:
             self._runs = self._runs._replace(behind=layout.grown(self._runs.behind, len(self._buffer.row)))
             self._room_to_decide(partition)
-        if self._lookup is not None:
+        if self._lookup is not None and self._has_entries:
             most = self._room_for_runs(partition)
             if int(self._lookup.used[0]) + most * len(self._lookup.label) > len(self._lookup.entry):
                 self._without_entries(most)
@@ -349,7 +353,8 @@ class RunBlocks(BufferedRuns):
         runs_in_blocks.leave_blocks(ids, self._blocks, self._runs)
         self.forget(ids)
         self._blocks[ids, Block.QUEUED] = queued
-        self._without_entries(0)
+        if self._has_entries:
+            self._without_entries(0)
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
         ids, n = coming.ids, len(coming.ids)
