@@ -513,6 +513,7 @@ class RowSearch:
         """Returns the preferred match that starts at a row (None: there is none); the preferred partial match that
         WITHIN ended (None: there is none) with the variables it waited for; and the moment of the decision. None while
         rows to come may change it."""
+        heed()  # an attempt may be too short to ask by its steps
         self.steps_left = self.steps_max
         decided = self._seen(partition, start + self.reach)
         timeout: tuple[list[_Step], tuple[str, ...]] | None = None
@@ -607,6 +608,7 @@ class RowSearch:
     def _all_from(self, partition: PartitionRows, start: int) -> Iterator[Came]:
         """Yields every decided match whose first row is at `start`, with its order (completion, last row, first row,
         preference)."""
+        heed()
         self.steps_left = self.steps_max
         begin: _Derivations = {(self.begin, ()): frozenset()}
         # labels, their preference, the ways to read them, the next row to test

@@ -296,3 +296,20 @@ def test_empty_matches_are_numbered() -> None:
         {"k": "p", "n": 2, "c": 2, "last": "a"},
         {"k": "p", "n": 3, "c": 0, "last": None},
     ]
+
+
+@pytest.mark.parametrize("after", ["SKIP PAST LAST ROW", "NO SKIP"])
+def test_it_stops_between_short_attempts(after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: it asked after each 256th step of an attempt, so never where attempts are short: timeout= came 10 s late.
+    class Asked(Exception):
+        pass
+
+    def heed() -> None:
+        raise Asked
+
+    monkeypatch.setattr("query.reference.heed", heed)
+    text = f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts AFTER MATCH {after} PATTERN (A B) DEFINE B AS v > A.v)"
+    matcher = ReferenceMatcher(bind(parse(text), lambda _: SCHEMA).factors[0].plan)
+    rows: list[Row] = [{"ts": i * SECOND_US, "k": "p", "s": "a", "v": i % 3, "x": 0.5} for i in range(20)]
+    with pytest.raises(Asked):
+        matcher.push(batch_of(SCHEMA, rows))
