@@ -243,10 +243,9 @@ def answer_factor(
         except Overflows as overflow:
             if not alone or not may_be_wide(factor.plan):
                 raise
-            warn(matched_again(overflow))
             batches, reader, late = relations.factor(factor)
             lookups = (lookup_in(reader, late), beside)
-            found = list(run(by_reference(factor.plan), batches))
+            found = _found_again(factor.plan, batches, overflow)
     else:
         report = relations.reports[factor.alias] = SearchReport()
         plan, order_by = factor.plan, factor.plan.order_by
@@ -278,6 +277,18 @@ def _found(
     if isinstance(reader, OrderedInput) and alone and not again:
         return found_in(matcher, reader, batches, plan, make)
     return list(run(matcher, batches))
+
+
+def _found_again(plan: Plan, batches: Iterable[EventBatch], overflow: Overflows) -> list[Matches]:
+    """Returns the matches where a number of a condition is beyond 64 bits: DuckDB computes sums, if that suffices; else
+    the reference finds them."""
+    matcher, rows = with_wide_sums(plan), list(batches)
+    if matcher is not None:
+        warn(matched_again(overflow, summing=True))
+        with suppress(Overflows):
+            return list(run(matcher, rows))
+    warn(matched_again(overflow))
+    return list(run(by_reference(plan), rows))
 
 
 def _in_order(plan: Plan, found: Sequence[Matches], reader: HistoryReader, again: bool) -> Answer:
@@ -319,10 +330,26 @@ def by_reference(plan: Plan) -> Matcher:
     return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
 
-def matched_again(overflow: Overflows) -> str:
-    """Returns the warning that the reference takes over."""
-    again = "all rows are matched again by the reference matcher: exact, but slow and with all rows kept in memory"
-    return f"{overflow.message.partition(' at ')[0]} in 64 bits: {again}"
+def with_wide_sums(plan: Plan) -> Matcher | None:
+    """Returns a matcher for which DuckDB computes the sums in conditions; None unless there are some, or if only the
+    reference can."""
+    from matching.engines.choose import choose_engine
+    from matching.matcher import KernelMatcher
+    from matching.program.program import NoKernel, assemble
+
+    try:
+        program = assemble(plan, wide=True)
+    except NoKernel:
+        return None
+    return KernelMatcher(plan, choose_engine(plan, Purpose.MATCHES, program)) if program.asked else None
+
+
+def matched_again(overflow: Overflows, summing: bool = False) -> str:
+    """Returns the warning that all rows are matched again. summing: with sums by DuckDB, else by the reference."""
+    way = "with sums that DuckDB computes: exact, but slower"
+    if not summing:
+        way = "by the reference matcher: exact, but slow and with all rows kept in memory"
+    return f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again {way}"
 
 
 def may_be_wide(plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -23,7 +24,14 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
 from hybrid.statement.relations import Bounded
-from hybrid.statement.statement import by_reference, joining_matcher, live_matcher, matched_again, may_be_wide
+from hybrid.statement.statement import (
+    by_reference,
+    joining_matcher,
+    live_matcher,
+    matched_again,
+    may_be_wide,
+    with_wide_sums,
+)
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
 from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams, streams_beside
@@ -111,6 +119,11 @@ def _in_stream(
     except Overflows as overflow:
         if not may_be_wide(plan) or plan.boxes or plan.trends is not None:
             raise
+        summing = with_wide_sums(plan)
+        if summing is not None:
+            warn(matched_again(overflow, summing=True))
+            with suppress(Overflows):
+                return list(run(summing, events(), end_us))
         warn(matched_again(overflow))
         return list(run(by_reference(plan), events(), end_us))
 

@@ -158,10 +158,11 @@ class JoinedTexts:
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
     constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
-    meant."""
+    meant. wide: sums of whole numbers may be beyond 64 bits, so DuckDB computes what is read of them."""
 
-    def __init__(self, settings: Settings = ()) -> None:
+    def __init__(self, settings: Settings = (), wide: bool = False) -> None:
         self._settings = settings
+        self._wide = wide
         self.features: dict[Expression, int] = {}
         self.lanes: list[Lane] = []
         self.registers: list[Register] = []
@@ -193,7 +194,7 @@ class ConditionCode:
 
     def _lowers(self, expression: Expression) -> bool:
         """True if a part of a condition has a form as it is."""
-        alone = ConditionCode(self._settings)
+        alone = ConditionCode(self._settings, self._wide)
         alone._asked = dict(self._asked)
         try:
             lower(expression, alone.leaf)
@@ -208,7 +209,7 @@ class ConditionCode:
         if self._lowers(e):
             return e
         by_row = by_rows(e, self._lowers, self._settings)
-        if isinstance(e, Aggregate) and self._can_ask(e):
+        if isinstance(e, Aggregate) and self._can_ask(e) and not (self._wide and is_wide(e.type)):
             self._asked.setdefault(e, len(self._asked))
             return e
         if not isinstance(e, Call | Opaque) or self._lowers(by_row):
@@ -249,7 +250,7 @@ class ConditionCode:
         inputs = inputs_of(e)
         if not inputs or _order_is_open(e):
             return False
-        alone = ConditionCode(self._settings)
+        alone = ConditionCode(self._settings, self._wide)
         try:
             for value in inputs:
                 alone._feature_of_list(value)
@@ -377,6 +378,8 @@ class ConditionCode:
                 return Leaf(self._register(kind, self.feature(reads), variables, logical_offset, lane), lane)
             case MatchNumber():
                 return Leaf(self._register(RegisterKind.NUMBER, -1, (), 0, Lane(False)), Lane(False))
+            case Aggregate("sum" | "avg" | "mean") if self._wide and is_exact(expression):
+                raise NoLane("sums beyond 64 bits")
             case Aggregate(before=True):
                 return self._before(self._aggregate(expression))
             case Aggregate():

@@ -428,8 +428,9 @@ def _conditions(
     return local, codes
 
 
-def assemble(plan: Plan) -> Program:
-    """Returns the program of a plan. Raises NoKernel, naming the construct, if only the reference can run it.
+def assemble(plan: Plan, wide: bool = False) -> Program:
+    """Returns the program of a plan. Raises NoKernel, naming the construct, if only the reference can run it. wide:
+    sums of conditions may be beyond 64 bits.
 
     Cost: linear in the automaton and the conditions. Long: each field of the program is computed once, and from others.
     """
@@ -457,7 +458,7 @@ def assemble(plan: Plan) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"a pattern of more than {VARIABLES_MAX} variables")
 
-    conditions = ConditionCode(plan.settings)
+    conditions = ConditionCode(plan.settings, wide)
     local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
     label_text = (-1,) * len(labels)
     if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):
