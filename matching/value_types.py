@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from matching.types import arrow_type, plain_type
+from matching.types import plain_type
 from query.language.duck import quiet_connection
 
 Kind: TypeAlias = Literal[
@@ -66,7 +66,7 @@ def _type(known: Any, name: str, arrow: pa.DataType) -> Type:
         case "list" | "array" | "struct" | "map":
             kind = known.id
             parts = [(part, one) for part, one in known.children if part != "size"]
-            inner = tuple((part, _type(one, str(one), arrow_type(str(one)))) for part, one in parts)
+            inner = tuple((part, _type(one, str(one), plain_type(str(one)))) for part, one in parts)
         case "enum":
             kind, choices = "choice", tuple(known.children[0][1])
         case "uuid":

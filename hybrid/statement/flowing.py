@@ -68,5 +68,7 @@ class Flowing:
                 start, last = start + rows, table.slice(rows - 1)
 
     def _tables(self) -> Iterator[pa.Table]:
-        batches = (batch for table in chain([self.first], self.rest) for batch in table.to_batches())
-        return (pa.Table.from_batches([batch]) for batch in long_batches(batches))
+        """Yields the rows. No table has some of the first rows, whose order is known, and some of the others."""
+        rest = (batch for table in self.rest for batch in table.to_batches())
+        batches = chain(long_batches(self.first.to_batches()), long_batches(rest))
+        return (pa.Table.from_batches([batch]) for batch in batches)
