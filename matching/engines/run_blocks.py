@@ -24,7 +24,7 @@ from matching.store import RowStore
 #: After a step in which more than one of so many runs was a candidate, so many steps read all of them.
 CANDIDATES_FEW, STEPS_READING_ALL = 8, 64
 #: Runs that have been read one by one before some are looked up, whose kernel takes seconds to compile at first.
-READ_FIRST = 1 << 21
+READ_FIRST = 1 << 20
 #: Bytes of an entry of a look-up by value, with its share of the buckets.
 _ENTRY_BYTES = 8 * (by_value.ENTRY + 3)
 
