@@ -45,6 +45,7 @@ def runs_along(e: Aggregate) -> bool:
 
 
 def is_streamed(e: Aggregate) -> bool:
+    """True if a window that streams gives an aggregate over each prefix of a match exactly."""
     return e.function in STREAMED and not e.order
 
 

@@ -41,7 +41,8 @@ def duckdb_type(type: pa.DataType) -> str:
 
 @cache
 def plain_type(name: str) -> pa.DataType:
-    """The Arrow type in which columns of a DuckDB type are kept and handed out: ENUMs as strings, also nested."""
+    """Returns the Arrow type in which columns of a DuckDB type are kept and handed out: ENUMs as strings, also nested.
+    Raises ValueError for a name that DuckDB does not know."""
     type = arrow_type(name)
     if pa.types.is_dictionary(type):
         return type.value_type

@@ -52,7 +52,7 @@ class RunBlocks(BufferedRuns):
         of = [r for r, register in enumerate(program.registers) if register.feature == position]
         self._positions = np.array(of, np.int64)
         equalities = equalities_of_steps(program)
-        self._lookup = by_value.by_value(program, equalities) if equalities else None
+        self._lookup = by_value.no_entries(program, equalities) if equalities else None
         self._has_entries = False  # there may be some, and lines of runs that have ended
         self._reading_all = 0  # steps to come that look nothing up
         self._read = 0  # runs that steps have read one by one, at least

@@ -77,11 +77,10 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 class ByValue(NamedTuple):
     """label, feature, register, floating: of the equalities (matching.program.equalities). waits: bool (states,
     equalities), for which of them a run in a state waits; forks: bool (1,), a run may become several at a row; long:
-    int64 (1,), of so many runs of a partition they are looked up.
-    buckets: int64 (a power of 2,), the first entry, -1 none. entry: int64 (n, ENTRY); used: (1,), how many there are.
-    found: int64 (n,), lines of candidates. entered: bool (partitions,), all runs have their entries; ended: int64
-    (partitions,), lines of the state ENDED, at most. seen: int64 (2,), candidates, and the lines among which they were
-    looked up."""
+    int64 (1,), of so many runs of a partition they are looked up. buckets: int64 (a power of 2,), the first entry, -1
+    none. entry: int64 (n, ENTRY); used: (1,), how many there are. found: int64 (n,), lines of candidates. entered: bool
+    (partitions,), all runs have their entries; ended: int64 (partitions,), lines of the state ENDED, at most. seen:
+    int64 (2,), candidates, and the lines among which they were looked up."""
 
     label: np.ndarray
     feature: np.ndarray
@@ -99,7 +98,7 @@ class ByValue(NamedTuple):
     seen: np.ndarray
 
 
-def by_value(program: Program, equalities: Sequence[Equality]) -> ByValue:
+def no_entries(program: Program, equalities: Sequence[Equality]) -> ByValue:
     """Returns the look-up by these equalities, without entries or room for them."""
     start, target = program.edge_start, program.edge_target
     states = range(len(program.accept))
@@ -171,6 +170,16 @@ def enter_block(p, runs, blocks, lookup):
         if runs.line[at, STATE] >= 0:
             enter(p, at, runs, lookup)
     lookup.entered[p] = True
+
+
+@called
+def end_line(p, at, runs, lookup):
+    """The run on a line has ended."""
+    if runs.line[at, STATE] >= 0:
+        runs.line[at, STATE] = ENDED
+        runs.line[at, NODE] = -1
+        runs.line[at, VALID] = 0
+        lookup.ended[p] += 1
 
 
 @called
@@ -269,7 +278,7 @@ def sort(count, values):
 def forks(m, count, feature, feature_f, feature_valid, i, spent_before, program, runs, scratch, lookup):
     """True if one of the candidates would become several runs at row i. spent_before: the ordinal of a first row from
     which on a run may take a further one."""
-    skips = False
+    several = False
     for c in range(count):
         at = lookup.found[c]
         read_or_begin(program, at, runs, scratch)
@@ -281,15 +290,15 @@ def forks(m, count, feature, feature_f, feature_valid, i, spent_before, program,
             if not has(program, m, v):
                 continue
             truth, _ = take(program, v, False, runs.line[at, VALID], feature, feature_f, feature_valid, i, scratch)
-            if truth == 0:
+            if truth <= 0:
                 continue
             if program.edge_waits[e]:
                 passes = False
             q = program.edge_target[e]
             if program.edge_start[q + 1] > program.edge_start[q] and runs.line[at, FIRST] >= spent_before:
                 lines += 1
-        skips = skips or lines > 1 or (lines > 0 and passes)
-    return skips
+        several = several or lines > 1 or (lines > 0 and passes)
+    return several
 
 
 @kernel
@@ -486,13 +495,3 @@ def step(
             status = ERROR
             break
     return i, status
-
-
-@called
-def end_line(p, at, runs, lookup):
-    """The run on a line has ended."""
-    if runs.line[at, STATE] >= 0:
-        runs.line[at, STATE] = ENDED
-        runs.line[at, NODE] = -1
-        runs.line[at, VALID] = 0
-        lookup.ended[p] += 1

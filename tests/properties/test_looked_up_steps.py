@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
-from matching.batch import Matches
 from matching.engines.run_blocks import RunBlocks
-from matching.matcher import KernelMatcher, make_matcher
+from matching.matcher import KernelMatcher
 from matching.program.equalities import equalities_of_steps
 from matching.purpose import Purpose
 from matching.spill import Spill
@@ -27,7 +26,6 @@ from query.plan.pattern import Sequence as Concatenation
 from query.plan.pattern import Variable, variables
 from query.plan.plan import AfterMatch, Define, Measure, Order, Plan, Within
 from tests.engines import matcher_by
-from tests.events import batch_of
 from tests.properties.comparing import (
     FEWER,
     answer_of,
@@ -39,9 +37,8 @@ from tests.properties.comparing import (
     restored_equals_reference,
     run,
 )
-from tests.properties.test_idle_keys import remembers, without_numbers
-from tests.properties.test_looked_up import BOUNDS, local
-from tests.properties.test_spilled import restored, spills
+from tests.properties.test_looked_up import BOUNDS, compare_out_of_memory, local
+from tests.properties.test_spilled import spills
 from tests.strategies import (
     COMPARISONS,
     SCHEMA,
@@ -172,23 +169,7 @@ def test_what_leaves_memory_changes_nothing(rows: list[Row], plan: Plan, spill: 
     plan = replace(plan, partition_by=(K,))
     program_of(plan)
     with looking_up():
-        matcher = make_matcher(plan, lenient=True, spill=spill)
-        assert isinstance(matcher, KernelMatcher)
-        found, at_row = list[Matches](), 0
-        while at_row < len(rows):
-            if data.draw(st.booleans()):
-                matcher.rows.compact_at = matcher.rows.forget_at = 0
-            size = data.draw(st.sampled_from((1, 1, 2, 5)))
-            found.append(matcher.push(batch_of(SCHEMA, rows[at_row : at_row + size], at_row)))
-            at_row += size
-            if not data.draw(st.integers(0, 3)):
-                matcher = restored(matcher, spill)
-        found.append(matcher.advance(None))
-    ours, expected = answer_of(found), reference_of(plan, rows)
-    if matcher.chosen.looked_up or any(remembers(m.expression) for m in plan.measures):
-        assert ours == expected
-    else:
-        assert without_numbers(ours) == without_numbers(expected)
+        compare_out_of_memory(plan, rows, spill, data)
 
 
 # ---- many runs -----------------------------------------------------------------------------------------------------
@@ -239,6 +220,7 @@ def test_rows_meet_the_partial_matches_that_wait_for_their_values(
     """Before: each row met all partial matches, 80,000 rows took 35 s."""
     rows = moves(values)
     query = CHAIN.format(after=after, within="" if window is None else f"WITHIN INTERVAL {window} SECOND")
-    result = hybrid.sql(query, t=rows)
+    with constant("matching.engines.run_blocks.READ_FIRST", 0):
+        result = hybrid.sql(query, t=rows)
     assert "looked up   src: a row that may be C meets partial matches that wait for its value" in result.explain()
     assert [tuple(row.values()) for row in result.arrow().to_pylist()] == followed(rows, window, overlapping)
