@@ -22,6 +22,7 @@ from matching.not_computed import not_computed
 from matching.program.conditions import JoinedTexts, is_storable
 from matching.program.lanes import (
     CODED,
+    INT64_MAX,
     Lane,
     Leaf,
     Lowered,
@@ -34,7 +35,7 @@ from matching.program.lanes import (
 from matching.program.opcodes import OF_ONE_ROW
 from matching.store import RowStore, lanes
 from matching.types import duckdb_type, plain_type
-from query.errors import DataError, first_line
+from query.errors import DataError, Overflows, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
 from query.plan.expression import (
     Call,
@@ -180,14 +181,16 @@ class Codes:
 
 class RowValues:
     """Evaluates row-local expressions at positions of a RowStore. codes: of values of the CODED types. settings: of
-    DuckDB, under which they are computed.
+    DuckDB, under which they are computed. narrow: as of Plan.
 
     The sides of AND are computed apart, and put together, if none of them then needs DuckDB for each row."""
 
     def __init__(
-        self, expressions: Sequence[Expression], codes: Codes | None = None, settings: Settings = ()
-    ) -> None:
+        self, expressions: Sequence[Expression], codes: Codes | None = None, settings: Settings = (),
+        narrow: bool = False,
+    ) -> None:  # fmt: skip
         self.settings = settings
+        self._narrow = narrow
         self.codes = codes or Codes()
         self.expressions = tuple(expressions)
         sides = [_sides(expression) for expression in self.expressions]
@@ -247,7 +250,7 @@ class RowValues:
         if by_duckdb:
             arrays = self._by_duckdb(by_duckdb, store, positions)
             for i, array in arrays.items():
-                if is_storable(self._sides[i]) and (wide := _wide(array)) is not None:
+                if is_storable(self._sides[i], self._narrow) and (wide := _wide(array)) is not None:
                     raise _too_wide(self._sides[i], array[int(np.flatnonzero(wide)[0])])
                 results[i] = self._kept(self._sides[i], array)
         each = [r for r in results if r is not None]
@@ -256,7 +259,7 @@ class RowValues:
     def _kept(self, expression: Expression, array: pa.Array) -> Values:
         """The values of an expression as they are kept in a lane."""
         type = expression.type
-        coded = type in CODED or not is_storable(expression)
+        coded = type in CODED or not is_storable(expression, self._narrow)
         return self.codes.encode(array, type) if coded else lanes(array, lane_of(type).floating)
 
     def _by_duckdb(
@@ -266,9 +269,9 @@ class RowValues:
         found: dict[int, pa.Array] = {}
         for i in wanted:
             match self._sides[i]:
-                case Column(name, "VARCHAR" | "BLOB"):
+                case Column(name, type) if _as_it_is(type):
                     found[i] = store.column(name, positions)
-                case Navigation(Column(name, "VARCHAR" | "BLOB"), logical=None, physical_offset=offset):
+                case Navigation(Column(name, type), logical=None, physical_offset=offset) if _as_it_is(type):
                     found[i] = store.column(name, _neighbours(store, positions, offset))
         rest = [i for i in wanted if i not in found]
         if rest:
@@ -291,20 +294,23 @@ class RowValues:
         failing: list[np.ndarray | None] = []
         for expression in self.expressions:
             try:
-                (value,) = RowValues([expression], self.codes, self.settings).evaluate(store, positions)
+                (value,) = self._alone(expression).evaluate(store, positions)
                 failed = None
             except DataError:
-                array, failed = _tried(expression, store, positions, self.settings)
+                stored = is_storable(expression, self._narrow)
+                array, failed = _tried(expression, store, positions, self.settings, stored)
                 value = self._kept(expression, array)
             results.append(value)
             failing.append(failed)
         return results, failing
 
+    def _alone(self, expression: Expression) -> RowValues:
+        return RowValues([expression], self.codes, self.settings, self._narrow)
+
     def why(self, store: RowStore, position: int, index: int) -> DataError:
         """The error of expression `index` at a row that `attempt` marked as failing."""
         try:
-            alone = RowValues([self.expressions[index]], self.codes, self.settings)
-            alone.evaluate(store, np.array([position], np.int64))
+            self._alone(self.expressions[index]).evaluate(store, np.array([position], np.int64))
         except DataError as error:
             return error
         return DataError(f"{show(self.expressions[index])} cannot be computed for one of the rows")
@@ -455,8 +461,16 @@ def is_volatile(expression: Expression) -> bool:
     return bool(set(re.findall(r"\w+", to_sql(expression).lower())) & volatile_names())
 
 
+def _as_it_is(type: str) -> bool:
+    """True if the values of a column without a lane are kept, or coded, as Arrow has them."""
+    return type in ("VARCHAR", "BLOB") or is_wide(type)
+
+
 def _wide(array: pa.Array) -> np.ndarray | None:
-    """Returns which values of a decimal column are wider than the 64 bits of a lane; None: none of them."""
+    """Returns which numbers of a column are wider than the 64 bits of a lane; None: none of them."""
+    if pa.types.is_uint64(array.type):
+        above = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
+        return above.fill_null(False).to_numpy(zero_copy_only=False) if pc.any(above).as_py() else None
     if not pa.types.is_decimal128(array.type):
         return None
     words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
@@ -467,7 +481,7 @@ def _wide(array: pa.Array) -> np.ndarray | None:
 
 
 def _too_wide(expression: Expression, value: object) -> DataError:
-    return DataError(
+    return Overflows(
         f"{show(expression)} is {value}, which is out of the range of 64 bits", "CAST it to DOUBLE or split it"
     )
 
@@ -491,11 +505,12 @@ def lazy(expression: Expression) -> Expression:
 
 
 def _tried(
-    expression: Expression, store: RowStore, positions: Int64Array | slice, settings: Settings
+    expression: Expression, store: RowStore, positions: Int64Array | slice, settings: Settings, stored: bool
 ) -> tuple[pa.Array, np.ndarray | None]:
-    """The values of an expression, null where it cannot be computed, and where that is (None: nowhere)."""
+    """The values of an expression, null where it cannot be computed, and where that is (None: nowhere). stored: as
+    numbers of 64 bits."""
     columns, (text,) = row_columns([lazy(expression)], store, positions)
-    return attempted(columns, text, settings, is_storable(expression))
+    return attempted(columns, text, settings, stored)
 
 
 def attempted(

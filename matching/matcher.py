@@ -216,7 +216,8 @@ class KernelMatcher:
         self._answers = Answers(program, plan.settings) if program.asked else None
         self._kept = KeptValues(program) if program.kept else None
         self._kept_of_all = True  # rows that are in the store
-        self.values = RowValues([*self._tests.local, *(f for f, _ in program.features)], self.codes, plan.settings)
+        values = [*self._tests.local, *(f for f, _ in program.features)]
+        self.values = RowValues(values, self.codes, plan.settings, plan.narrow)
         wanted = columns_read([*self.values.expressions, *self.measures.needs()])
         fields = {f.name: f for f in plan.schema.fields}
         numeric, other = {}, []

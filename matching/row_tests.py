@@ -13,6 +13,7 @@ from matching.batch import EventBatch, Int64Array
 from matching.features import RowValues
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
+from matching.program.lanes import INT64_MAX
 from matching.program.opcodes import OpCode
 from matching.program.program import Ignore, Program
 from matching.rows import Attempt
@@ -239,14 +240,15 @@ class RowTests:
     def why(self, values: RowValues, store: RowStore, position: int, label: int) -> DataError:
         """Returns the error of a condition at a row of the store."""
         _, failing = values.attempt(store, np.array([position], np.int64))
-        code = {len(self.local) + a for op, a, _ in self.program.code[label] if op == OpCode.FEATURE}
-        for index in (*self._reads(label), *sorted(code)):
+        features = {len(self.local) + a for op, a, _ in self.program.code[label] if op == OpCode.FEATURE}
+        for index in (*self._reads(label), *sorted(features)):
             if index >= 0 and failing[index] is not None:
                 return values.why(store, position, index)
-        casts = {int(op) for op in (OpCode.REFUSE, OpCode.FIT, OpCode.TO_INTEGER)}
-        if casts.intersection(op for op, _, _ in self.program.code[label]):
+        code = self.program.code[label]
+        highest = [self.program.constants[b] for op, _, b in code if op in (OpCode.FIT, OpCode.TO_INTEGER)]
+        if highest or any(op == OpCode.REFUSE for op, _, _ in code):
             of = f"the condition of {self.program.labels[label].variable}"
-            return DataError(
+            return (Overflows if INT64_MAX in highest else DataError)(  # the type may have more than 64 bits
                 f"{of} cannot be computed at {_when(store, position)}: "
                 "a cast, or a function, does not take one of its values, or a number is too large",
                 "guard it with TRY(...), TRY_CAST or CASE",

@@ -479,7 +479,7 @@ def _counted_by_state(factor: FactorPlan, divided: Plan, relations: Relations) -
     from matching.purpose import Purpose
 
     streams = relations.searched_by_spark(factor)
-    plan = replace(factor.plan if streams else divided, measures=())
+    plan = replace(factor.plan if streams else divided, measures=(), narrow=not streams)
     names = [*(c.name for c in plan.partition_by), f"{COLUMN}0"]
     factor = replace(factor, plan=plan)
     if streams and relations.spark is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,8 @@ def explain_plan(
 
         if running is not None and pattern is plan.factors[0].plan:
             return running
-        return choose_engine(pattern, purpose())
+        alone = not live and not keeps and pattern.trends is None and not pattern.boxes
+        return choose_engine(replace(pattern, narrow=True) if alone else pattern, purpose())
 
     def way(pattern: Plan) -> AsOne | str:
         from matching.hierarchy.choice import as_one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ from query.stopping import expect
 
 if TYPE_CHECKING:
     from matching.hierarchy.modules import Join
+    from matching.program.program import Program
 
 
 def make_matcher(
@@ -219,6 +221,9 @@ def answer_factor(
         make = partial(joining_matcher, histories=sources, late=seen_late)
     alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
     again = make is not rows_matcher
+    exact = factor.plan
+    if alone and not relations.searched_by_spark(factor):
+        factor = replace(factor, plan=replace(exact, narrow=True))
     flowing = relations.flowing(factor) if alone and not again else None
     if flowing is not None:
         with suppress(OutOfOrder, Overflows):  # then all rows are read before they are matched
@@ -241,18 +246,24 @@ def answer_factor(
         try:
             found = _found(factor.plan, reader, batches, make, alone, matcher)
         except Overflows as overflow:
-            if not alone or not may_be_wide(factor.plan):
+            if not alone or not may_be_wide(exact):
                 raise
             batches, reader, late = relations.factor(factor)
-            lookups = (lookup_in(reader, late), beside)
-            found = _found_again(factor.plan, batches, overflow)
+            lookups, all_rows = (lookup_in(reader, late), beside), list(batches)
+            found = found_again(exact, overflow, lambda make: list(run(make(exact), all_rows)))
     else:
         report = relations.reports[factor.alias] = SearchReport()
-        plan, order_by = factor.plan, factor.plan.order_by
-        arrange = partial(resorted, order_by=order_by)
-        found = list(
-            search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report)
-        )
+        arrange = partial(resorted, order_by=exact.order_by)
+
+        def searched(plan: Plan, make: Callable[[Plan], Matcher]) -> list[Matches]:
+            return list(search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report))
+
+        try:
+            found = searched(factor.plan, make)
+        except Overflows as overflow:
+            if not alone or not may_be_wide(exact):
+                raise
+            found = found_again(exact, overflow, partial(searched, exact))
     if make is rows_matcher or not factor.histories:
         return _in_order(factor.plan, found, reader, make is not rows_matcher), lookups
     driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)
@@ -279,16 +290,17 @@ def _found(
     return list(run(matcher, batches))
 
 
-def _found_again(plan: Plan, batches: Iterable[EventBatch], overflow: Overflows) -> list[Matches]:
-    """Returns the matches where a number of a condition is beyond 64 bits: DuckDB computes sums, if that suffices; else
-    the reference finds them."""
-    matcher, rows = with_wide_sums(plan), list(batches)
-    if matcher is not None:
-        warn(matched_again(overflow, summing=True))
+def found_again(
+    plan: Plan, overflow: Overflows, find: Callable[[Callable[[Plan], Matcher]], list[Matches]]
+) -> list[Matches]:
+    """Returns the matches where a number of a condition is beyond 64 bits: DuckDB computes such numbers, if that
+    suffices; else the reference finds them. find: returns them by the matchers that it is given."""
+    if (program := wide_program(plan)) is not None:
+        warn(matched_again(overflow, "with the numbers that DuckDB computes: exact, but slower"))
         with suppress(Overflows):
-            return list(run(matcher, rows))
-    warn(matched_again(overflow))
-    return list(run(by_reference(plan), rows))
+            return find(partial(_by_program, program))
+    warn(matched_again(overflow, "by the reference matcher: exact, but slow and with all rows kept in memory"))
+    return find(by_reference)
 
 
 def _in_order(plan: Plan, found: Sequence[Matches], reader: HistoryReader, again: bool) -> Answer:
@@ -330,26 +342,29 @@ def by_reference(plan: Plan) -> Matcher:
     return ReferenceMatcher(plan) if plan.trends is None else ReferenceTrends(plan)
 
 
-def with_wide_sums(plan: Plan) -> Matcher | None:
-    """Returns a matcher for which DuckDB computes the sums in conditions; None unless there are some, or if only the
-    reference can."""
-    from matching.engines.choose import choose_engine
-    from matching.matcher import KernelMatcher
+def wide_program(plan: Plan) -> Program | None:
+    """Returns the program for which DuckDB computes sums, and numbers of columns, that may be beyond 64 bits; None
+    unless there are some, or if only the reference can."""
     from matching.program.program import NoKernel, assemble
 
     try:
         program = assemble(plan, wide=True)
+        return None if program == assemble(replace(plan, narrow=True)) else program
     except NoKernel:
         return None
-    return KernelMatcher(plan, choose_engine(plan, Purpose.MATCHES, program)) if program.asked else None
 
 
-def matched_again(overflow: Overflows, summing: bool = False) -> str:
-    """Returns the warning that all rows are matched again. summing: with sums by DuckDB, else by the reference."""
-    way = "with sums that DuckDB computes: exact, but slower"
-    if not summing:
-        way = "by the reference matcher: exact, but slow and with all rows kept in memory"
-    return f"{overflow.message.partition(' at ')[0]} in 64 bits: all rows are matched again {way}"
+def _by_program(program: Program, plan: Plan) -> Matcher:
+    from matching.engines.choose import choose_engine
+    from matching.matcher import KernelMatcher
+
+    return KernelMatcher(plan, choose_engine(plan, Purpose.MATCHES, program))
+
+
+def matched_again(overflow: Overflows, way: str) -> str:
+    """Returns the warning that all rows are matched again."""
+    what = overflow.message.partition(" at ")[0]
+    return f"{what}{'' if '64 bits' in what else ' in 64 bits'}: all rows are matched again {way}"
 
 
 def may_be_wide(plan: Plan) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from dataclasses import replace
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -24,14 +24,7 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
 from hybrid.statement.relations import Bounded
-from hybrid.statement.statement import (
-    by_reference,
-    joining_matcher,
-    live_matcher,
-    matched_again,
-    may_be_wide,
-    with_wide_sums,
-)
+from hybrid.statement.statement import found_again, joining_matcher, live_matcher, may_be_wide
 from hybrid.statement.stream_input import StreamInput
 from hybrid.watch.backfill import steps
 from hybrid.watch.chain import PatternChain, outermost, plain, plan_streams, streams_beside
@@ -39,7 +32,7 @@ from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
-from query.errors import Overflows, warn
+from query.errors import Overflows
 from query.language import ast
 from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
@@ -60,7 +53,8 @@ def backtest(
     reader: HistoryReader
     if plain(plan):
         snapshot = snapshots[plan_streams(plan)[0]]
-        matcher = _joining(factor.plan, inputs, end_us)
+        exact = bool(factor.plan.boxes) or factor.plan.trends is not None
+        matcher = _joining(replace(factor.plan, narrow=not exact), inputs, end_us)
         found, reader = _in_stream(factor.plan, snapshot, start_us, end_us, matcher), snapshot
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
@@ -119,13 +113,7 @@ def _in_stream(
     except Overflows as overflow:
         if not may_be_wide(plan) or plan.boxes or plan.trends is not None:
             raise
-        summing = with_wide_sums(plan)
-        if summing is not None:
-            warn(matched_again(overflow, summing=True))
-            with suppress(Overflows):
-                return list(run(summing, events(), end_us))
-        warn(matched_again(overflow))
-        return list(run(by_reference(plan), events(), end_us))
+        return found_again(plan, overflow, lambda make: list(run(make(plan), events(), end_us)))
 
 
 def _in_chain(

@@ -158,11 +158,13 @@ class JoinedTexts:
 class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
     constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
-    meant. wide: sums of whole numbers may be beyond 64 bits, so DuckDB computes what is read of them."""
+    meant. wide: sums of whole numbers may be beyond 64 bits, so DuckDB computes what is read of them. narrow: as of
+    Plan."""
 
-    def __init__(self, settings: Settings = (), wide: bool = False) -> None:
+    def __init__(self, settings: Settings = (), wide: bool = False, narrow: bool = False) -> None:
         self._settings = settings
         self._wide = wide
+        self._narrow = narrow
         self.features: dict[Expression, int] = {}
         self.lanes: list[Lane] = []
         self.registers: list[Register] = []
@@ -174,9 +176,10 @@ class ConditionCode:
         self.joined: list[JoinedTexts] = []
 
     def feature(self, expression: Expression) -> int:
+        """Returns the feature of a value that has a lane. Raises NoLane for others, though they may be kept by code."""
+        lane = kept_lane(expression.type)
+        storable_feature(expression, self._narrow)
         if expression not in self.features:
-            lane = kept_lane(expression.type)
-            storable_feature(expression)
             self.features[expression] = len(self.features)
             self.lanes.append(lane)
         return self.features[expression]
@@ -194,7 +197,7 @@ class ConditionCode:
 
     def _lowers(self, expression: Expression) -> bool:
         """True if a part of a condition has a form as it is."""
-        alone = ConditionCode(self._settings, self._wide)
+        alone = ConditionCode(self._settings, self._wide, self._narrow)
         alone._asked = dict(self._asked)
         try:
             lower(expression, alone.leaf)
@@ -228,11 +231,11 @@ class ConditionCode:
         """True if DuckDB can be asked for a function between rows: by values that runs keep, and the rows of the match,
         for a number or truth."""
         values, lists = self._operands(e)
-        if e.type == "INTERVAL" or not _has_lane(e) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
+        if e.type == "INTERVAL" or not _has_lane(e, self._narrow) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
             return False
         if len({(a.variables, a.before) for a in lists}) > 1:
             return False
-        return all(self._lowers(v) or _told_apart(v) for v in values) and all(map(self._can_list, lists))
+        return all(self._lowers(v) or _told_apart(v, self._narrow) for v in values) and all(map(self._can_list, lists))
 
     def _operands(self, e: Expression) -> tuple[list[Expression], list[Aggregate]]:
         """Returns what a function between rows reads: values, and aggregates that only DuckDB computes."""
@@ -250,7 +253,7 @@ class ConditionCode:
         inputs = inputs_of(e)
         if not inputs or _order_is_open(e):
             return False
-        alone = ConditionCode(self._settings, self._wide)
+        alone = ConditionCode(self._settings, self._wide, self._narrow)
         try:
             for value in inputs:
                 alone._feature_of_list(value)
@@ -261,9 +264,9 @@ class ConditionCode:
     def _feature_of_list(self, value: Expression) -> int:
         if not is_row_local(value) or _reads_neighbours(value):
             raise NoLane("values of other rows")
-        if is_storable(value):
+        if is_storable(value, self._narrow):
             return self.feature(value)
-        if not _told_apart(value):
+        if not _told_apart(value, self._narrow):
             raise NoLane(f"values of type {value.type}", _NARROWER)
         return self._coded(value)
 
@@ -390,7 +393,9 @@ class ConditionCode:
 
     def _same_codes(self, a: Expression, b: Expression) -> bool:
         """True if two values without a lane are equal in DuckDB exactly where they have one code."""
-        if a.type != b.type or not _is_coded(a) or not _is_coded(b) or _OTHERWISE_EQUAL.search(a.type):
+        if a.type != b.type or _OTHERWISE_EQUAL.search(a.type):
+            return False
+        if not _is_coded(a, self._narrow) or not _is_coded(b, self._narrow):
             return False
         return not (collation_of(self._settings) and "VARCHAR" in a.type)
 
@@ -474,7 +479,7 @@ class ConditionCode:
         if e.function == "count":
             there = Call("is_not_null", (argument,), "BOOLEAN")
             counted = Call("case", (there, TRUE, Constant(None, "BOOLEAN")), "BOOLEAN")
-            feature = self.feature(argument if _has_lane(argument) else counted)
+            feature = self.feature(argument if _has_lane(argument, self._narrow) else counted)
             return Leaf(self._register(RegisterKind.COUNT_VALUES, feature, e.variables, 0, whole), whole)
         if e.function in ("min", "max") and argument.type == "VARCHAR":
             kind = RegisterKind.FIRST_TEXT if e.function == "min" else RegisterKind.LAST_TEXT
@@ -751,24 +756,25 @@ def _as_double(e: Expression) -> Expression:
     return e if e.type == "DOUBLE" else Call("cast", (e,), "DOUBLE")
 
 
-def _told_apart(e: Expression) -> bool:
+def _told_apart(e: Expression, narrow: bool) -> bool:
     """True if values of rows without a lane have codes that tell each from all others: equal ones are the same to every
     function."""
-    return _is_coded(e) and not re.search("DOUBLE|FLOAT", e.type)
+    return _is_coded(e, narrow) and not re.search("DOUBLE|FLOAT", e.type)
 
 
-def _is_coded(e: Expression) -> bool:
+def _is_coded(e: Expression, narrow: bool) -> bool:
     """True if values of rows without a lane have codes; equal ones have one, such as [0.0] and [-0.0]."""
     if isinstance(e, Navigation) and e.logical is not None:
-        return e.physical_offset == 0 and is_row_local(e.argument) and _is_coded(e.argument)
-    return is_row_local(e) and not is_storable(e) and "INTERVAL" not in e.type
+        return e.physical_offset == 0 and is_row_local(e.argument) and _is_coded(e.argument, narrow)
+    return is_row_local(e) and not is_storable(e, narrow) and "INTERVAL" not in e.type
 
 
-def is_storable(feature: Expression) -> bool:
-    """True if the values of the rows have a lane of their own, which is none of codes for DuckDB alone."""
+def is_storable(feature: Expression, narrow: bool = False) -> bool:
+    """True if the values of the rows have a lane of their own, which is none of codes for DuckDB alone. narrow: as of
+    Plan."""
     try:
         kept_lane(feature.type)
-        storable_feature(feature)
+        storable_feature(feature, narrow)
     except NoLane:
         return False
     return True
@@ -793,21 +799,21 @@ def _reads_neighbours(e: Expression) -> bool:
     return any(isinstance(part, Navigation) for part in walk(e))
 
 
-def _has_lane(expression: Expression) -> bool:
+def _has_lane(expression: Expression, narrow: bool) -> bool:
     """True if a value is kept as a number."""
     try:
         lane_of(expression.type)
-        storable_feature(expression)
+        storable_feature(expression, narrow)
     except NoLane:
         return False
     return True
 
 
-def storable_feature(feature: Expression) -> None:
+def storable_feature(feature: Expression, narrow: bool = False) -> None:
     """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
-    bits, and intervals that may have months."""
+    bits, and intervals that may have months. narrow: as of Plan."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]
-    if is_wide(feature.type) and any(is_wide(c.type) for c in columns):
+    if not narrow and is_wide(feature.type) and any(is_wide(c.type) for c in columns):
         raise NoLane(f"values of type {feature.type}", _NARROWER)
 
     def fixed(e: Expression) -> Leaf | None:

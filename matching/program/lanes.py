@@ -31,7 +31,7 @@ OPERANDS_MAX = 6
 _INTEGER_RANGE = {
     "TINYINT": (-(2**7), 2**7 - 1), "SMALLINT": (-(2**15), 2**15 - 1), "INTEGER": (-(2**31), 2**31 - 1),
     "BIGINT": (INT64_MIN, INT64_MAX), "UTINYINT": (0, 2**8 - 1), "USMALLINT": (0, 2**16 - 1),
-    "UINTEGER": (0, 2**32 - 1), "HUGEINT": (INT64_MIN, INT64_MAX),
+    "UINTEGER": (0, 2**32 - 1), "UBIGINT": (0, INT64_MAX), "HUGEINT": (INT64_MIN, INT64_MAX),
 }  # fmt: skip
 _TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
 #: Types whose values are equal in DuckDB exactly where their bytes are.
@@ -80,8 +80,7 @@ BOOLEAN = Lane(False, boolean=True, low=0, high=1)
 
 
 def lane_of(type: str) -> Lane:
-    """The lane that values of a DuckDB type are computed in; NoLane for types without one (strings, lists, unsigned 64
-    bit, ...)."""
+    """The lane that values of a DuckDB type are computed in; NoLane for types without one (strings, lists, ...)."""
     if type == "BOOLEAN":
         return BOOLEAN
     if type in _INTEGER_RANGE:
@@ -111,7 +110,7 @@ def kept_lane(type: str) -> Lane:
 def is_wide(type: str) -> bool:
     """True if values of a type with a lane may be beyond its 64 bits."""
     decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type)
-    return type == "HUGEINT" or (decimal is not None and int(decimal[1]) > 18)
+    return type in ("HUGEINT", "UBIGINT") or (decimal is not None and int(decimal[1]) > 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +428,8 @@ def _function(
         case "&" | "|", (a, b):
             x, y = down(a), down(b)
             whole_numbers = [not of.floating and not of.scale and of.unit is Unit.NUMBER for of in (x.lane, y.lane)]
-            if not all(whole_numbers) or x.lane.boolean or y.lane.boolean or {a.type, b.type, type} & {"HUGEINT"}:
+            wide = any(map(is_wide, (a.type, b.type, type)))
+            if not all(whole_numbers) or x.lane.boolean or y.lane.boolean or wide:
                 return None
             return Op("bit_and" if name == "&" else "bit_or", (x, y), lane_of(type))
     numbers = [a for a in given if _is_number(a.type)]

@@ -55,6 +55,7 @@ KINDS: Mapping[type, tuple[str, Mapping[str, _Tagged]]] = {
         "selection": _Tagged("se", Selection.PARTITION), "subsets": _Tagged("su", ()), "defines": _Tagged("de", ()),
         "timeout_rows": _Tagged("ti", False), "settings": _Tagged("st", ()), "trends": _Tagged("tr", None),
         "boxes": _Tagged("bx", ()), "joined": _Tagged("jo", None), "reads": _Tagged("rd", None),
+        "narrow": _SILENT,
     }),
     q.Joined: ("joined", {"factor": _SILENT, "columns": _SILENT, "key": _Tagged("k")}),
     q.Box: ("box", {
