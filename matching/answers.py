@@ -22,7 +22,7 @@ from matching.features import Codes, attempted, lazy, leaf_sql
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
 from matching.program.conditions import AskedFunction
-from matching.program.lanes import OPERANDS_MAX, Lane, Unit
+from matching.program.lanes import DAY_US, OPERANDS_MAX, Lane, Unit
 from matching.program.opcodes import OpCode
 from matching.program.program import Program
 from matching.store import lanes
@@ -389,8 +389,11 @@ class Answers:
 
 
 def _sql_of(name: str, type: str) -> str:
-    """Returns a column of Answers._column in its DuckDB type."""
-    return f'to_microseconds("{name}")' if type == "INTERVAL" else f"CAST({leaf_sql(name, type)} AS {type})"
+    """Returns a column of Answers._column in its DuckDB type. An INTERVAL is a difference of two times, which has days
+    and a rest."""
+    if type == "INTERVAL":
+        return f'to_days(("{name}" // {DAY_US})::INTEGER) + to_microseconds("{name}" % {DAY_US})'
+    return f"CAST({leaf_sql(name, type)} AS {type})"
 
 
 def _called(number: int) -> int:

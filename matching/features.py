@@ -33,7 +33,7 @@ from matching.program.lanes import (
     lower,
 )
 from matching.program.opcodes import OF_ONE_ROW
-from matching.store import RowStore, lanes
+from matching.store import RowStore, beyond_microseconds, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, Overflows, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
@@ -463,11 +463,14 @@ def is_volatile(expression: Expression) -> bool:
 
 def _as_it_is(type: str) -> bool:
     """True if the values of a column without a lane are kept, or coded, as Arrow has them."""
-    return type in ("VARCHAR", "BLOB") or is_wide(type)
+    return type in ("VARCHAR", "BLOB", "INTERVAL") or is_wide(type)
 
 
 def _wide(array: pa.Array) -> np.ndarray | None:
-    """Returns which numbers of a column are wider than the 64 bits of a lane; None: none of them."""
+    """Returns which values of a column have no number in the 64 bits of a lane, intervals with months and such ones;
+    None: none of them."""
+    if pa.types.is_interval(array.type):
+        return beyond_microseconds(array)
     if pa.types.is_uint64(array.type):
         above = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
         return above.fill_null(False).to_numpy(zero_copy_only=False) if pc.any(above).as_py() else None
@@ -481,6 +484,9 @@ def _wide(array: pa.Array) -> np.ndarray | None:
 
 
 def _too_wide(expression: Expression, value: object) -> DataError:
+    if expression.type == "INTERVAL":
+        what = f"{show(expression)} has months, or very many days: it is no number of 64 bits"
+        return Overflows(what, "read its seconds, epoch(x)")
     return Overflows(
         f"{show(expression)} is {value}, which is out of the range of 64 bits", "CAST it to DOUBLE or split it"
     )

@@ -266,9 +266,8 @@ class KernelMatcher:
         #: bare matches that wait for the end of WITHIN come with what orders them
         self._waiting = chosen.purpose is Purpose.ROWS and bool(program.absence.behind) and not program.accept[0]
         self._told_us: int | None = None  # the time before which WITHIN is over, as the engine was told
-        self._empty = self.measures.schema.empty_table()
-        if plan.trends is not None:
-            self._empty = arrow_schema(Schema("", output_columns(plan))).empty_table()
+        of_output = self.measures.schema if plan.trends is None else arrow_schema(Schema("", output_columns(plan)))
+        self._empty = of_output.empty_table()
         self._specialise(0)
 
     def _run_by(self, chosen: EnginePlan, engine: Engine | None = None) -> None:

@@ -124,10 +124,23 @@ def lanes(column: pa.Array, floating: bool) -> tuple[np.ndarray, np.ndarray | No
     return values.astype(np.float64 if floating else np.int64, copy=False), valid
 
 
+def _interval_parts(column: pa.Array) -> np.ndarray:
+    layout = np.dtype([("months", np.int32), ("days", np.int32), ("ns", np.int64)])
+    return np.frombuffer(column.buffers()[1], layout)[column.offset : column.offset + len(column)]
+
+
+def beyond_microseconds(column: pa.Array) -> np.ndarray | None:
+    """Returns which intervals have months, or more days than 64 bits of microseconds; None: none of them."""
+    parts = _interval_parts(column)
+    beyond = (parts["months"] != 0) | (np.abs(parts["days"].astype(np.int64)) > 100_000_000)
+    if column.null_count:
+        beyond &= column.is_valid().to_numpy(zero_copy_only=False)
+    return beyond if beyond.any() else None
+
+
 def _microseconds(column: pa.Array) -> Int64Array:
     """Returns intervals of days and microseconds, such as differences of timestamps, in microseconds."""
-    layout = np.dtype([("months", np.int32), ("days", np.int32), ("ns", np.int64)])
-    parts = np.frombuffer(column.buffers()[1], layout)[column.offset : column.offset + len(column)]
+    parts = _interval_parts(column)
     there = column.is_valid().to_numpy(zero_copy_only=False)
     assert not parts["months"][there].any(), "an interval with months has no lane"
     return np.where(there, parts["days"] * np.int64(86_400_000_000) + parts["ns"] // 1000, 0)

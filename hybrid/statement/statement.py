@@ -368,13 +368,14 @@ def matched_again(overflow: Overflows, way: str) -> str:
 
 
 def may_be_wide(plan: Plan) -> bool:
-    """True if conditions of a plan have aggregates, numbers of more than 64 bits, or decimals, which a comparison may
-    scale beyond these: kernels compute with 64."""
+    """True if conditions of a plan have aggregates, numbers of more than 64 bits, intervals that may have months, or
+    decimals, which a comparison may scale beyond these: kernels compute with 64."""
     from matching.program.lanes import is_wide
 
     parts = (part for define in plan.defines for part in walk(define.condition))
     return any(
-        isinstance(part, Aggregate) or is_wide(part.type) or part.type.startswith("DECIMAL") for part in parts
+        isinstance(part, Aggregate) or is_wide(part.type) or part.type.startswith(("DECIMAL", "INTERVAL"))
+        for part in parts
     )
 
 

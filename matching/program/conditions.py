@@ -233,7 +233,7 @@ class ConditionCode:
         values, lists = self._operands(e)
         if e.type == "INTERVAL" or not _has_lane(e, self._narrow) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
             return False
-        if len({(a.variables, a.before) for a in lists}) > 1:
+        if len({(a.variables, a.before) for a in lists}) > 1 or not all(map(_is_whole_interval, values)):
             return False
         return all(self._lowers(v) or _told_apart(v, self._narrow) for v in values) and all(map(self._can_list, lists))
 
@@ -264,7 +264,7 @@ class ConditionCode:
     def _feature_of_list(self, value: Expression) -> int:
         if not is_row_local(value) or _reads_neighbours(value):
             raise NoLane("values of other rows")
-        if is_storable(value, self._narrow):
+        if is_storable(value, self._narrow) and _is_whole_interval(value):
             return self.feature(value)
         if not _told_apart(value, self._narrow):
             raise NoLane(f"values of type {value.type}", _NARROWER)
@@ -490,8 +490,10 @@ class ConditionCode:
         if e.function in ("bool_and", "bool_or", "min", "max") and lane.boolean:
             kind = RegisterKind.MIN if e.function in ("bool_and", "min") else RegisterKind.MAX
             return Leaf(self._register(kind, self.feature(argument), e.variables, 0, lane), lane)
-        if lane.boolean or argument.type == "INTERVAL" or (adds and lane.unit is not Unit.NUMBER):
-            raise NoLane(f"{e.function} of {argument.type}", _IN_SECONDS if argument.type == "INTERVAL" else _NARROWER)
+        if lane.boolean or (adds and lane.unit is not Unit.NUMBER):
+            raise NoLane(f"{e.function} of {argument.type}", _NARROWER)
+        if argument.type == "INTERVAL" and not self._narrow:
+            raise NoLane(f"{e.function} of INTERVAL", _IN_SECONDS)
         match e.function:
             case "sum":
                 total = lane_of(e.type)
@@ -756,6 +758,15 @@ def _as_double(e: Expression) -> Expression:
     return e if e.type == "DOUBLE" else Call("cast", (e,), "DOUBLE")
 
 
+def _is_whole_interval(e: Expression) -> bool:
+    """False for an interval of which the microseconds do not tell its days: one that is no difference of two times."""
+    if isinstance(e, Navigation) and e.logical is not None:
+        return _is_whole_interval(e.argument)
+    if e.type != "INTERVAL":
+        return True
+    return isinstance(e, Call) and e.function == "-" and all(a.type == "TIMESTAMP" for a in e.arguments)
+
+
 def _told_apart(e: Expression, narrow: bool) -> bool:
     """True if values of rows without a lane have codes that tell each from all others: equal ones are the same to every
     function."""
@@ -811,7 +822,7 @@ def _has_lane(expression: Expression, narrow: bool) -> bool:
 
 def storable_feature(feature: Expression, narrow: bool = False) -> None:
     """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
-    bits, and intervals that may have months. narrow: as of Plan."""
+    bits, and intervals that may have months. narrow: as of Plan, they are held until one is met."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]
     if not narrow and is_wide(feature.type) and any(is_wide(c.type) for c in columns):
         raise NoLane(f"values of type {feature.type}", _NARROWER)
@@ -822,5 +833,5 @@ def storable_feature(feature: Expression, narrow: bool = False) -> None:
                 return Leaf(e, lane_of(e.type))
         return None
 
-    if feature.type == "INTERVAL":
+    if feature.type == "INTERVAL" and not (narrow and columns):
         lower(feature, fixed)

@@ -39,7 +39,7 @@ CODED = ("VARCHAR", "UUID", "BLOB")
 _NULL = ("", "NULL", '"NULL"')
 #: Days of the last date; the next one is DuckDB's date 'infinity', and so downwards.
 _LAST_DAY = 2**31 - 2
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 
 
 class NoLane(Exception):
@@ -98,7 +98,7 @@ def lane_of(type: str) -> Lane:
     if type == "DATE":
         return Lane(False, low=-_LAST_DAY, high=_LAST_DAY, unit=Unit.DAYS)
     if type == "TIME":
-        return Lane(False, low=0, high=_DAY_US, unit=Unit.TIME)
+        return Lane(False, low=0, high=DAY_US, unit=Unit.TIME)
     raise NoLane(f"values of type {type}")
 
 
@@ -421,7 +421,7 @@ def _function(
                 return None
             return _whole_units(down(a), down(b), _PART_US[part.lower()])
         case ("epoch", (a,)) | ("date_part" | "datepart", (Constant("epoch"), a)) if _is_time_apart(a):
-            x, day, whole = down(a), Literal(_DAY_US, Lane(False)), Lane(False)
+            x, day, whole = down(a), Literal(DAY_US, Lane(False)), Lane(False)
             days = Op("mul", (Op("idiv", (x, day), whole), Literal(86_400, whole)), whole)
             rest = Op("mod", (x, day), whole)
             return Op("fadd", (Op("to_float", (days,), FLOAT), Op("to_float", (rest,), FLOAT, 1e6)), FLOAT)

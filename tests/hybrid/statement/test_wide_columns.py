@@ -1,5 +1,5 @@
-"""Columns whose types go beyond 64 bits are computed with in 64, as fast as others, and exactly where a value needs
-more."""
+"""Columns of which not all values have a number of 64 bits, HUGEINT, long DECIMALs and intervals, are computed with in
+these, as fast as others, and exactly where a value needs more."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def outcome(text: str, table: pa.Table, make: Callable[[Plan], Matcher] | None) 
     return sorted(map(repr, found.to_pylist()))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_wide_columns_equal_the_reference(data: st.DataObject) -> None:
     condition = data.draw(st.sampled_from(CONDITIONS))
@@ -80,6 +81,38 @@ def test_wide_columns_equal_the_reference(data: st.DataObject) -> None:
     assert outcome(text, table, None) == outcome(text, table, by_reference)
 
 
+INTERVALS = (
+    "g > A.g", "g = A.g", "g <> A.h", "g > 2 * A.g", "g + A.h > INTERVAL 1 DAY", "max(g) <= INTERVAL 2 DAY",
+    "min(h) < A.g", "g - A.g < h", "A.ts + g > ts", "ts - A.ts < g", "g BETWEEN A.g AND A.h", "count(DISTINCT g) < 3",
+    "greatest(g, A.h) > h", "coalesce(g, A.g) < A.h", "epoch(g) > epoch(A.g)", "LAST(g, 1) < g", "mode(g) < h",
+    "datepart('hour', g + A.g) > 12", "g / 2 < A.g", "max_by(g, i) > h", "g IS DISTINCT FROM A.g", "-g < A.g",
+    "(A.w - A.ts) + g > h", "datepart('hour', LAST(A.w - A.ts) + (w - ts)) > 12", "LAST(A.w - A.ts) / 2 < w - ts",
+    "length(list(w - ts)) < 3", "list(w - ts)[1] < g", "median(g) < h", "g > PREV(h) OR g = A.g",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@given(data=st.data())
+def test_intervals_equal_the_reference(data: st.DataObject) -> None:
+    of_fixed_length = ["0 days", "1 day", "24 hours", "25 hours", "-3 minutes", "36 hours", "2 days", "90 seconds"]
+    others = ["1 month", "30 days", "1 month -30 days", "200000000 days"] if data.draw(st.booleans()) else []
+    values = st.sampled_from([*of_fixed_length, *others, None])
+    count = data.draw(st.integers(3, 12))
+    columns = data.draw(st.lists(st.tuples(values, values, st.integers(0, 5000)), min_size=count, max_size=count))
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t (i INT, k INT, ts TIMESTAMP, w TIMESTAMP, g INTERVAL, h INTERVAL)")
+    for i, (g, h, minutes) in enumerate(columns):
+        ts = datetime(2024, 1, 1) + timedelta(hours=13 * i)
+        row = [i, i % 2, ts, ts + timedelta(minutes=minutes), g, h]
+        connection.execute("INSERT INTO t VALUES (?, ?, ?, ?, ?::INTERVAL, ?::INTERVAL)", row)
+    table = connection.sql("FROM t").to_arrow_table()
+    pattern, condition = data.draw(st.sampled_from(["A B", "A B+", "A+ B"])), data.draw(st.sampled_from(INTERVALS))
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.i AS a, count(*) AS n
+        PATTERN ({pattern}) DEFINE B AS {condition})"""
+    assert outcome(text, table, None) == outcome(text, table, by_reference)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("type", TYPES)
 def test_values_within_64_bits_are_not_asked_of_duckdb(type: str) -> None:
     table = rows(type, [1, 2, 3, 4] * 6)
