@@ -2,8 +2,9 @@
 
 A kernel that comes upon values whose answer it does not know calls `Answers`. One call of DuckDB costs as much as a
 thousand values, so the answers that other runs will ask for soon are computed with it: those of the values at the same
-distance, in rows of the partition, of the rows that come next; and if the same values are asked again for each row, of
-these and of the next rows of the partition. Which these are changes no result: what is not known is asked.
+distance, in rows of the partition, of the rows that come next; if the same values are asked again for each row, of
+these and of the next rows of the partition; and of the next rows of other partitions, with the values that these asked
+for last. Which these are changes no result: what is not known is asked.
 """
 
 from __future__ import annotations
@@ -91,8 +92,10 @@ class Answers:
         self._size = [1024] * len(program.asked)  # lines that are computed together
         #: by function, how far back it has read its values, the last ones last
         self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in program.asked]
-        #: by function and partition, the values that were asked last, and for how many rows
-        self._held: dict[tuple[int, int], tuple[bytes, int]] = {}
+        #: by function and partition, the line that was asked last, its values of other rows, and for how many rows
+        self._held: dict[tuple[int, int], tuple[Int64Array, bytes, int]] = {}
+        #: by function, the row of the block up to which the lines of all partitions are foreseen
+        self._foreseen = [0] * len(program.asked)
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
@@ -123,6 +126,7 @@ class Answers:
         """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row.
         position: of the rows in the row store. kept: what is kept of all rows there. nodes: how many runs have."""
         self._codes, self._seen, self._kept = codes, None, kept
+        self._foreseen = [0] * len(self._asked)
         self._blocks.append((partition, feature, valid[: len(feature)], position, mask))
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
@@ -291,26 +295,50 @@ class Answers:
         if asked.rows is not None:
             return self._soon_of_lists(which, asked, line, row, size, seen, back)
         others = np.array([line[0], *(line[1 + k] for k, d in enumerate(back) if d != 0)]).tobytes()
-        before, count = self._held.get((which, partition), (b"", 4))
+        _, before, count = self._held.get((which, partition), (line, b"", 4))
         count = min(4 * count, size) if before == others else 4
         if len(self._held) > MANY:
             self._held.clear()
-        self._held[which, partition] = others, count
+        self._held[which, partition] = line, others, count
         found = []
+        if row >= self._foreseen[which]:
+            self._foreseen[which] = row + 1 + size
+            found.append(self._of_others(which, asked, seen, row, size))
         if all(d is not None for d in back):
             backs = self._backs[which]
             backs.pop(tuple(back), None)  # it is the last one now
             backs[tuple(back)] = None
             if len(backs) > BACKS_MAX:
                 del backs[next(iter(backs))]
-            rows = np.arange(here, min(here + 1 + size // len(backs), len(seen.order)))
-            found += [self._lines(which, asked, line, seen, rows, each)[0] for each in reversed(backs)]
+            rows = np.arange(here, min(here + 1 + size, len(seen.order)))
+            for i, each in enumerate(reversed(backs)):  # most of the last: of a growing match it is new
+                many = 1 + max(size // len(backs), size >> i + 1)
+                found.append(self._lines(which, asked, line, seen, rows[:many], each)[0])
         if before == others or None in back:
             at = seen.place[here]
             rows = seen.order[at + 1 : at + 1 + count]
             rows = rows[seen.begin[rows] == seen.begin[here]]
             found.append(self._lines(which, asked, line, seen, rows, [d if d == 0 else None for d in back])[0])
         return found
+
+    def _of_others(self, which: int, asked: AskedFunction, seen: _Seen, row: int, size: int) -> np.ndarray:
+        """Returns the lines of the rows of the block from one on, with the values of other rows that their partitions
+        asked for last."""
+        block = self._blocks[-1][0]
+        rows = np.arange(row + 1, min(row + 1 + size, len(block)))
+        distinct, of = np.unique(block[rows], return_inverse=True)
+        last = [self._held.get((which, partition)) for partition in distinct.tolist()]
+        known = np.array([one is not None for one in last], np.bool_)
+        if not known.any():
+            return np.zeros((0, self._width), np.int64)
+        held = np.array([np.zeros(self._width, np.int64) if one is None else one[0] for one in last])
+        rows, lines = rows[known[of]] + len(seen.order) - len(block), held[of[known[of]]]
+        for k, (feature, of_row) in enumerate(asked.sources):
+            if of_row:
+                valid = seen.valid[feature, rows]
+                lines[:, 1 + k] = np.where(valid, seen.feature[feature, rows], 0)
+                lines[:, 0] = lines[:, 0] & ~(1 << k) | valid.astype(np.int64) << k
+        return lines
 
     def _soon_of_lists(
         self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int, seen: _Seen,

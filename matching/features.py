@@ -35,7 +35,7 @@ from matching.program.lanes import (
 from matching.program.opcodes import OF_ONE_ROW
 from matching.store import RowStore, beyond_microseconds, lanes
 from matching.types import duckdb_type, plain_type
-from query.errors import DataError, Overflows, first_line
+from query.errors import DataError, TooWide, first_line
 from query.language.duck import Settings, quiet_connection, volatile_names
 from query.plan.expression import (
     Call,
@@ -486,8 +486,8 @@ def _wide(array: pa.Array) -> np.ndarray | None:
 def _too_wide(expression: Expression, value: object) -> DataError:
     if expression.type == "INTERVAL":
         what = f"{show(expression)} has months, or very many days: it is no number of 64 bits"
-        return Overflows(what, "read its seconds, epoch(x)")
-    return Overflows(
+        return TooWide(what, "read its seconds, epoch(x)")
+    return TooWide(
         f"{show(expression)} is {value}, which is out of the range of 64 bits", "CAST it to DOUBLE or split it"
     )
 

@@ -322,6 +322,10 @@ class Overflows(DataError):
     division by zero."""
 
 
+class TooWide(Overflows):
+    """Raised for a value of a row that has no number of 64 bits, where others of its column have."""
+
+
 class NotComputed(DataError):
     """Raised if a condition or measure cannot be computed for a row. span: its place in the query, NO_SPAN if that is
     unknown. label: text after the caret, or empty."""

@@ -41,7 +41,7 @@ from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
 from matching.spill import Spill
-from query.errors import DataError, NotComputed, Overflows, QueryError, warn
+from query.errors import DataError, NotComputed, Overflows, QueryError, TooWide, warn
 from query.language.parse import parse
 from query.plan.expression import Aggregate, walk
 from query.plan.joined_rows import joins_of
@@ -296,7 +296,8 @@ def found_again(
     """Returns the matches where a number of a condition is beyond 64 bits: DuckDB computes such numbers, if that
     suffices; else the reference finds them. find: returns them by the matchers that it is given."""
     if (program := wide_program(plan)) is not None:
-        warn(matched_again(overflow, "with the numbers that DuckDB computes: exact, but slower"))
+        if not isinstance(overflow, TooWide):  # the column has such values, as its type says
+            warn(matched_again(overflow, "with the numbers that DuckDB computes: exact, but slower"))
         with suppress(Overflows):
             return find(partial(_by_program, program))
     warn(matched_again(overflow, "by the reference matcher: exact, but slow and with all rows kept in memory"))
