@@ -167,7 +167,7 @@ class AskedLists:
         known(index[found], self._last[walk, partitions[earlier[found]]])
         asked = np.flatnonzero(self._rows[walk, : row + 1] >= 0)
         known(before + asked, self._rows[walk, asked])
-        some = base >= 0
+        some = base > 0  # list 0 has no rows: its line counts the lists
         own = seen.position[np.minimum(first, len(seen.position) - 1)]
         with_own = some & (self._lines[np.maximum(base, 0), lists.ROW] == own)
         base[with_own] = self._lines[base[with_own], lists.BEFORE]

@@ -17,6 +17,7 @@ from matching.batch import EventBatch, Int64Array
 from matching.divided_keys import DividedKeys
 from matching.features import Codes, RowValues
 from matching.keys import KeyRuns, Keys
+from matching.program.conditions import is_storable
 from matching.program.lanes import CODED
 from matching.records import Blocks, Coming, Leaving
 from matching.spill import Spill
@@ -157,7 +158,7 @@ class Rows:
             places = []
             for e in tenant.values.expressions:
                 together: _Joint = ("row", 0)
-                if e.type in CODED:
+                if e.type in CODED or not is_storable(e):
                     together = ("coded", id(tenant))  # a matcher has codes of its own
                     codes[together] = tenant.values.codes
                 elif any(isinstance(x, Navigation) for x in walk(e)):

@@ -20,7 +20,7 @@ from hybrid.rows.answer import output_schema
 from hybrid.rows.outer import Outer, factor_name, select_tree
 from hybrid.statement.flowing import OutOfOrder
 from matching.drive import run
-from query.errors import DataError, QueryError
+from query.errors import DataError, QueryError, TooWide
 from query.language.ast import RowsPerMatch, StatementKind
 from query.plan.output import output_columns
 from query.plan.over_matches import COLUMN, MATCHES, OverMatches, over_matches, plan_of_trends
@@ -474,16 +474,23 @@ def _rows(counted: CountedSelect, factor: FactorPlan, relations: Relations) -> p
 
 
 def _counted_by_state(factor: FactorPlan, divided: Plan, relations: Relations) -> pa.Table:
-    from matching.engines.choose import choose_engine
-    from matching.matcher import KernelMatcher
-    from matching.purpose import Purpose
-
     streams = relations.searched_by_spark(factor)
-    plan = replace(factor.plan if streams else divided, measures=(), narrow=not streams)
+    plan = replace(factor.plan if streams else divided, measures=())
     names = [*(c.name for c in plan.partition_by), f"{COLUMN}0"]
     factor = replace(factor, plan=plan)
     if streams and relations.spark is not None:
         return relations.spark.counts(factor, streams).rename_columns(names)
+    with suppress(TooWide):
+        return _counted_in(relations, replace(factor, plan=replace(plan, narrow=True)), names)
+    return _counted_in(relations, factor, names)
+
+
+def _counted_in(relations: Relations, factor: FactorPlan, names: list[str]) -> pa.Table:
+    from matching.engines.choose import choose_engine
+    from matching.matcher import KernelMatcher
+    from matching.purpose import Purpose
+
+    plan = factor.plan
 
     def counted(batches: Iterable[EventBatch]) -> pa.Table:
         matcher = KernelMatcher(plan, choose_engine(plan, Purpose.COUNTS))

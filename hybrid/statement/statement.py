@@ -212,6 +212,20 @@ def answer_factor(
     factor: FactorPlan, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher
 ) -> tuple[Answer, Lookups]:
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
+    if is_alone(factor) and not relations.searched_by_spark(factor):
+        with suppress(TooWide):  # then not all values of its columns have numbers of 64 bits, as their types say
+            return _answer_factor(replace(factor, plan=replace(factor.plan, narrow=True)), relations, make)
+    return _answer_factor(factor, relations, make)
+
+
+def is_alone(factor: FactorPlan) -> bool:
+    """True if a pattern has neither histories nor trends nor boxes."""
+    return not factor.histories and factor.plan.trends is None and not factor.plan.boxes
+
+
+def _answer_factor(
+    factor: FactorPlan, relations: Relations, make: Callable[[Plan], Matcher]
+) -> tuple[Answer, Lookups]:
     histories = [relations.history(h) for h in factor.histories]
     beside = tuple(lookup_in(view.reader(), seen) for view, seen in histories)
     if beside_boxes := joins_of(factor.plan):
@@ -219,18 +233,17 @@ def answer_factor(
         sources = {name: view for name, (view, _) in views.items()}
         seen_late = any(seen for _, seen in views.values())
         make = partial(joining_matcher, histories=sources, late=seen_late)
-    alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
-    again = make is not rows_matcher
-    exact = factor.plan
-    if alone and not relations.searched_by_spark(factor):
-        factor = replace(factor, plan=replace(exact, narrow=True))
+    alone, again = is_alone(factor), make is not rows_matcher
     flowing = relations.flowing(factor) if alone and not again else None
     if flowing is not None:
-        with suppress(OutOfOrder, Overflows):  # then all rows are read before they are matched
+        try:
             with closing(flowing.batches()) as rows:
                 matches = list(run(make(factor.plan), rows))
             nothing = OrderedInput.of(flowing.name, flowing.first.slice(0, 0), (), None)
             return _in_order(factor.plan, matches, nothing, False), (lookup_in(nothing, False), ())
+        except (OutOfOrder, Overflows) as error:  # then all rows are read before they are matched
+            if isinstance(error, TooWide) and factor.plan.narrow:
+                raise
     matcher, met = None, None
     if alone and not again and relations.stream(factor.input_sql) is None:
         matcher = make(factor.plan)
@@ -246,14 +259,14 @@ def answer_factor(
         try:
             found = _found(factor.plan, reader, batches, make, alone, matcher)
         except Overflows as overflow:
-            if not alone or not may_be_wide(exact):
+            if not alone or not may_be_wide(factor.plan, overflow):
                 raise
             batches, reader, late = relations.factor(factor)
             lookups, all_rows = (lookup_in(reader, late), beside), list(batches)
-            found = found_again(exact, overflow, lambda make: list(run(make(exact), all_rows)))
+            found = found_again(factor.plan, overflow, lambda plan, make: list(run(make(plan), all_rows)))
     else:
         report = relations.reports[factor.alias] = SearchReport()
-        arrange = partial(resorted, order_by=exact.order_by)
+        arrange = partial(resorted, order_by=factor.plan.order_by)
 
         def searched(plan: Plan, make: Callable[[Plan], Matcher]) -> list[Matches]:
             return list(search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report))
@@ -261,9 +274,9 @@ def answer_factor(
         try:
             found = searched(factor.plan, make)
         except Overflows as overflow:
-            if not alone or not may_be_wide(exact):
+            if not alone or not may_be_wide(factor.plan, overflow):
                 raise
-            found = found_again(exact, overflow, partial(searched, exact))
+            found = found_again(factor.plan, overflow, searched)
     if make is rows_matcher or not factor.histories:
         return _in_order(factor.plan, found, reader, make is not rows_matcher), lookups
     driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)
@@ -291,17 +304,17 @@ def _found(
 
 
 def found_again(
-    plan: Plan, overflow: Overflows, find: Callable[[Callable[[Plan], Matcher]], list[Matches]]
+    plan: Plan, overflow: Overflows, find: Callable[[Plan, Callable[[Plan], Matcher]], list[Matches]]
 ) -> list[Matches]:
     """Returns the matches where a number of a condition is beyond 64 bits: DuckDB computes such numbers, if that
-    suffices; else the reference finds them. find: returns them by the matchers that it is given."""
-    if (program := wide_program(plan)) is not None:
-        if not isinstance(overflow, TooWide):  # the column has such values, as its type says
-            warn(matched_again(overflow, "with the numbers that DuckDB computes: exact, but slower"))
+    suffices; else the reference finds them. find: returns those of a plan by the matchers that it is given."""
+    exact = replace(plan, narrow=False)
+    if (program := wide_program(exact)) is not None:
+        warn(matched_again(overflow, "with the numbers that DuckDB computes: exact, but slower"))
         with suppress(Overflows):
-            return find(partial(_by_program, program))
+            return find(exact, partial(_by_program, program))
     warn(matched_again(overflow, "by the reference matcher: exact, but slow and with all rows kept in memory"))
-    return find(by_reference)
+    return find(exact, by_reference)
 
 
 def _in_order(plan: Plan, found: Sequence[Matches], reader: HistoryReader, again: bool) -> Answer:
@@ -368,11 +381,14 @@ def matched_again(overflow: Overflows, way: str) -> str:
     return f"{what}{'' if '64 bits' in what else ' in 64 bits'}: all rows are matched again {way}"
 
 
-def may_be_wide(plan: Plan) -> bool:
+def may_be_wide(plan: Plan, overflow: Overflows | None = None) -> bool:
     """True if conditions of a plan have aggregates, numbers of more than 64 bits, intervals that may have months, or
-    decimals, which a comparison may scale beyond these: kernels compute with 64."""
+    decimals, which a comparison may scale beyond these: kernels compute with 64. overflow: of this plan; False for a
+    value that is too wide for a narrow one, which is to be run without."""
     from matching.program.lanes import is_wide
 
+    if plan.narrow and isinstance(overflow, TooWide):
+        return False
     parts = (part for define in plan.defines for part in walk(define.condition))
     return any(
         isinstance(part, Aggregate) or is_wide(part.type) or part.type.startswith(("DECIMAL", "INTERVAL"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -32,7 +34,7 @@ from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
-from query.errors import Overflows
+from query.errors import Overflows, TooWide
 from query.language import ast
 from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
@@ -53,9 +55,15 @@ def backtest(
     reader: HistoryReader
     if plain(plan):
         snapshot = snapshots[plan_streams(plan)[0]]
-        exact = bool(factor.plan.boxes) or factor.plan.trends is not None
-        matcher = _joining(replace(factor.plan, narrow=not exact), inputs, end_us)
-        found, reader = _in_stream(factor.plan, snapshot, start_us, end_us, matcher), snapshot
+        reader = snapshot
+        find = partial(_in_stream, snapshot=snapshot, start_us=start_us, end_us=end_us)
+        found = None
+        if not factor.plan.boxes and factor.plan.trends is None:
+            narrow = replace(factor.plan, narrow=True)
+            with suppress(TooWide):
+                found = find(narrow, matcher=_joining(narrow, inputs, end_us))
+        if found is None:
+            found = find(factor.plan, matcher=_joining(factor.plan, inputs, end_us))
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
     bounded = {
@@ -111,9 +119,9 @@ def _in_stream(
     try:
         return list(run(matcher, events(), end_us))
     except Overflows as overflow:
-        if not may_be_wide(plan) or plan.boxes or plan.trends is not None:
+        if not may_be_wide(plan, overflow) or plan.boxes or plan.trends is not None:
             raise
-        return found_again(plan, overflow, lambda make: list(run(make(plan), events(), end_us)))
+        return found_again(plan, overflow, lambda plan, make: list(run(make(plan), events(), end_us)))
 
 
 def _in_chain(

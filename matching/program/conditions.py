@@ -824,7 +824,9 @@ def storable_feature(feature: Expression, narrow: bool = False) -> None:
     """Raises NoLane for values of the rows that a lane may not hold: whole numbers and decimals of columns beyond 64
     bits, and intervals that may have months. narrow: as of Plan, they are held until one is met."""
     columns = [e for e in walk(feature) if isinstance(e, Column)]
-    if not narrow and is_wide(feature.type) and any(is_wide(c.type) for c in columns):
+    of_wide = any(is_wide(c.type) for c in columns)
+    # other numbers of 64 bits without a sign are hashes
+    if is_wide(feature.type) and (not narrow if of_wide else feature.type == "UBIGINT"):
         raise NoLane(f"values of type {feature.type}", _NARROWER)
 
     def fixed(e: Expression) -> Leaf | None:

@@ -178,3 +178,16 @@ def test_moments_that_are_not_finite_fail(aggregate: str, value: float) -> None:
         compare_with_reference(text, {"t": table})
     with pytest.raises(DataError, match="cannot be computed"):
         hybrid.sql(text, t=table).arrow()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["A* B", "A? B", "A B | B A", "PERMUTE(A, B)", "A* B+"])
+@pytest.mark.parametrize("condition", [
+    "length(string_agg(A.s, ',')) >= 1", "list(A.q) IS NULL OR list(A.q)[1] >= 1", "entropy(A.q) < 1",
+])  # fmt: skip
+def test_lists_of_variables_that_may_have_no_row(pattern: str, condition: str) -> None:
+    # Before: two rows of it never ended, whatever timeout= said.
+    table = pa.table({"k": [1, 1, 1, 2, 2], "ts": range(5), "s": list("xyxzz"), "q": [1, 2, 2, 3, 1]})
+    text = f"""SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES count(*) AS n PATTERN ({pattern})
+        DEFINE B AS {condition})"""
+    assert compare_with_reference(text, {"t": table})[1]
