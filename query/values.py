@@ -496,6 +496,11 @@ def _time_arithmetic(e: Call, scope: EvaluationScope) -> Any:
     values = [value(a, scope) for a in e.arguments]
     if any(v is None for v in values):
         return None
+    for v, a in zip(values, e.arguments, strict=True):
+        if a.type in _TIMES and abs(v) == 2**63 - 1:  # 'infinity'
+            if e.type == "INTERVAL":
+                raise _fail(e, "an infinite time cannot be subtracted")
+            return v
     ticks = -values[0] if e.function == "neg" else values[0] + values[1] if e.function == "+" else values[0] - values[1]
     return _to_integer(ticks, "BIGINT", e)
 

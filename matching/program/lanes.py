@@ -37,6 +37,8 @@ _TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
 #: Types whose values are equal in DuckDB exactly where their bytes are.
 CODED = ("VARCHAR", "UUID", "BLOB")
 _NULL = ("", "NULL", '"NULL"')
+#: What is computed of a time is nearer, unless it is infinite, the last number of 64 bits: then DuckDB computes it.
+_FAR_US = INT64_MAX - 2**60
 #: Days of the last date; the next one is DuckDB's date 'infinity', and so downwards.
 _LAST_DAY = 2**31 - 2
 DAY_US = 86_400_000_000
@@ -413,6 +415,8 @@ def _function(
             lane = kept_lane(type)
             if lane.unit is Unit.CODE or (lane.unit is not Unit.NUMBER and any(a.type != type for a in given)):
                 return None
+            if type == "INTERVAL":  # the larger one of 1 day and 25 hours is 1 day here
+                return None
             values = [_fit(down(value), lane) for value in given]
             chosen = ("f" if lane.floating else "") + ("larger" if name == "greatest" else "smaller")
             return reduce(lambda x, y: Op(chosen, (x, y), lane), values)
@@ -558,6 +562,8 @@ def lower(expression: Expression, leaf: Callable[[Expression], Lowered | None]) 
                 raise NoLane(f"{name} of {a.type} and {b.type}")
             if lane.floating:
                 return Op("f" + _ARITHMETIC[name], (_to_float(x), _to_float(y)), lane)
+            if a.type in _TIMES or b.type in _TIMES:
+                lane = replace(lane, low=-_FAR_US, high=_FAR_US)
             if name == "*":
                 if x.lane.scale + y.lane.scale != lane.scale:
                     raise NoLane("a product that is rounded")
