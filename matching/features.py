@@ -36,7 +36,7 @@ from matching.program.opcodes import OF_ONE_ROW
 from matching.store import RowStore, beyond_microseconds, lanes
 from matching.types import duckdb_type, plain_type
 from query.errors import DataError, TooWide, first_line
-from query.language.duck import Settings, quiet_connection, volatile_names
+from query.language.duck import Settings, quiet_connection, renew, volatile_names
 from query.plan.expression import (
     Call,
     Column,
@@ -581,6 +581,7 @@ def query(
             cursor.register(name, pa.table(dict(columns)))
         result = cursor.sql(sql).to_arrow_table()
     except duckdb.Error as error:
+        renew(error)
         raise failure(first_line(error)) from None
     finally:
         cursor.close()

@@ -63,7 +63,10 @@ class NamedTable:
     @property
     def fields(self) -> tuple[Field, ...]:
         """Returns the column names with their DuckDB types."""
-        return tuple(Field(f.name, self.enums.get(f.name, f.type)) for f in fields_of(self.empty))
+        types = dict(self.enums)
+        if isinstance(self.source, duckdb.DuckDBPyRelation):  # in Arrow they are DECIMAL(38, 0)
+            types |= {c: "HUGEINT" for c, t in zip(self.source.columns, self.source.types) if str(t) == "HUGEINT"}
+        return tuple(Field(f.name, types.get(f.name, f.type)) for f in fields_of(self.empty))
 
     @property
     def rereads(self) -> bool:

@@ -436,9 +436,8 @@ class Relations:
                 known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
                 raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
             raise duck.query_error(error, self._text, text.strip()) from None
-        fields = fields_of(empty)
-        if self.has_enums:
-            fields = tuple(f if not is_enum(t) else Field(f.name, t) for f, t in zip(fields, map(str, relation.types)))
+        kept = [t == "HUGEINT" or (self.has_enums and is_enum(t)) for t in map(str, relation.types)]
+        fields = tuple(Field(f.name, str(t)) if k else f for f, t, k in zip(fields_of(empty), relation.types, kept))
         return self._plain(name, fields)
 
     def describe(

@@ -145,6 +145,13 @@ def _home(settings: Settings) -> _Home:
     return _Home(database)
 
 
+def renew(error: duckdb.Error) -> None:
+    """Lets the next query have new databases if an error has ended the last ones: after a fatal one DuckDB refuses
+    everything."""
+    if isinstance(error, duckdb.FatalException):
+        _home.cache_clear()
+
+
 def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     """Lends a connection for parsing, typing, folding constants and evaluating expressions, for one query of one
     thread: in memory, in UTC unless the settings differ, with one thread, without files. Tables registered on it are
