@@ -137,13 +137,17 @@ def test_statement_without_patterns() -> None:
 
 
 def test_parsing_is_fast() -> None:
+    # it takes 2.2 times as long as this loop; in milliseconds, some machines are three times slower than others
     parse(HYBRID)
-    times = []
+    times, loops = [], []
     for _ in range(20):
         start = time.perf_counter()
         parse(HYBRID)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.005
+        parsed = time.perf_counter()
+        sum(i * i for i in range(20_000))
+        times.append(parsed - start)
+        loops.append(time.perf_counter() - parsed)
+    assert min(times) < 4 * min(loops)
 
 
 @pytest.mark.parametrize(
