@@ -64,8 +64,8 @@ class NamedTable:
     def fields(self) -> tuple[Field, ...]:
         """Returns the column names with their DuckDB types."""
         types = dict(self.enums)
-        if isinstance(self.source, duckdb.DuckDBPyRelation):  # in Arrow they are DECIMAL(38, 0)
-            types |= {c: "HUGEINT" for c, t in zip(self.source.columns, self.source.types) if str(t) == "HUGEINT"}
+        if isinstance(self.source, duckdb.DuckDBPyRelation):
+            types |= types_not_in_arrow(self.source, enums=False)
         return tuple(Field(f.name, types.get(f.name, f.type)) for f in fields_of(self.empty))
 
     @property
@@ -113,11 +113,18 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
         if isinstance(source, pa.Table):
             return NamedTable(name, source, conform(source.slice(0, 0), name), enums, refused)
         if isinstance(source, duckdb.DuckDBPyRelation):
-            enums = {c: str(type) for c, type in zip(source.columns, source.types) if is_enum(str(type))}
+            enums = {c: type for c, type in types_not_in_arrow(source, enums=True).items() if is_enum(type)}
             return NamedTable(name, source, table_of(source.limit(0), name), enums)
         if hasattr(source, "to_table"):
             return NamedTable(name, source, conform(source.schema.empty_table(), name))
         return NamedTable(name, source, conform(pa.table(source.limit(0).collect()), name), enums)
+
+
+def types_not_in_arrow(relation: duckdb.DuckDBPyRelation, enums: bool) -> dict[str, str]:
+    """Returns the columns of types that Arrow lacks, with these: HUGEINTs, there DECIMAL(38, 0), and with `enums`
+    ENUMs, there text."""
+    types = zip(relation.columns, map(str, relation.types))
+    return {column: type for column, type in types if type == "HUGEINT" or (enums and is_enum(type))}
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:

@@ -19,8 +19,9 @@ from hybrid.rows import duck
 from hybrid.rows.answer import output_schema
 from hybrid.rows.outer import Outer, factor_name, select_tree
 from hybrid.statement.flowing import OutOfOrder
+from hybrid.statement.narrow import narrow_first
 from matching.drive import run
-from query.errors import DataError, QueryError, TooWide
+from query.errors import DataError, QueryError
 from query.language.ast import RowsPerMatch, StatementKind
 from query.plan.output import output_columns
 from query.plan.over_matches import COLUMN, MATCHES, OverMatches, over_matches, plan_of_trends
@@ -480,9 +481,7 @@ def _counted_by_state(factor: FactorPlan, divided: Plan, relations: Relations) -
     factor = replace(factor, plan=plan)
     if streams and relations.spark is not None:
         return relations.spark.counts(factor, streams).rename_columns(names)
-    with suppress(TooWide):
-        return _counted_in(relations, replace(factor, plan=replace(plan, narrow=True)), names)
-    return _counted_in(relations, factor, names)
+    return narrow_first(plan, lambda one: _counted_in(relations, replace(factor, plan=one), names))
 
 
 def _counted_in(relations: Relations, factor: FactorPlan, names: list[str]) -> pa.Table:

@@ -35,6 +35,7 @@ from hybrid.rows.inputs import (
     tables_of,
     time_of,
     times_us,
+    types_not_in_arrow,
 )
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
@@ -436,9 +437,8 @@ class Relations:
                 known = [n for n, _ in self._given.values()] + [s.schema.name for s in self._streams.values()]
                 raise LookupError(nearest(name, [*known, *sorted(self._known())])) from None
             raise duck.query_error(error, self._text, text.strip()) from None
-        kept = [t == "HUGEINT" or (self.has_enums and is_enum(t)) for t in map(str, relation.types)]
-        fields = tuple(Field(f.name, str(t)) if k else f for f, t, k in zip(fields_of(empty), relation.types, kept))
-        return self._plain(name, fields)
+        types = types_not_in_arrow(relation, self.has_enums)
+        return self._plain(name, tuple(Field(f.name, types.get(f.name, f.type)) for f in fields_of(empty)))
 
     def describe(
         self, sql: str, tables: Mapping[str, Sequence[Field]], select: bool = True, /

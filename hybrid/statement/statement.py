@@ -33,6 +33,7 @@ from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
 from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.gathered import Gathered, dates, knowing, run_alone, run_gathered
+from hybrid.statement.narrow import narrow_first
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
@@ -212,15 +213,9 @@ def answer_factor(
     factor: FactorPlan, relations: Relations, make: Callable[[Plan], Matcher] = make_matcher
 ) -> tuple[Answer, Lookups]:
     """Returns the rows of one pattern factor, joined with its histories, and the lookups of its events."""
-    if is_alone(factor) and not relations.searched_by_spark(factor):
-        with suppress(TooWide):  # then not all values of its columns have numbers of 64 bits, as their types say
-            return _answer_factor(replace(factor, plan=replace(factor.plan, narrow=True)), relations, make)
-    return _answer_factor(factor, relations, make)
-
-
-def is_alone(factor: FactorPlan) -> bool:
-    """True if a pattern has neither histories nor trends nor boxes."""
-    return not factor.histories and factor.plan.trends is None and not factor.plan.boxes
+    if factor.histories or relations.searched_by_spark(factor):
+        return _answer_factor(factor, relations, make)
+    return narrow_first(factor.plan, lambda plan: _answer_factor(replace(factor, plan=plan), relations, make))
 
 
 def _answer_factor(
@@ -233,7 +228,8 @@ def _answer_factor(
         sources = {name: view for name, (view, _) in views.items()}
         seen_late = any(seen for _, seen in views.values())
         make = partial(joining_matcher, histories=sources, late=seen_late)
-    alone, again = is_alone(factor), make is not rows_matcher
+    alone = not factor.histories and factor.plan.trends is None and not factor.plan.boxes
+    again = make is not rows_matcher
     flowing = relations.flowing(factor) if alone and not again else None
     if flowing is not None:
         try:
@@ -265,10 +261,10 @@ def _answer_factor(
             lookups, all_rows = (lookup_in(reader, late), beside), list(batches)
             found = found_again(factor.plan, overflow, lambda plan, make: list(run(make(plan), all_rows)))
     else:
-        report = relations.reports[factor.alias] = SearchReport()
         arrange = partial(resorted, order_by=factor.plan.order_by)
 
         def searched(plan: Plan, make: Callable[[Plan], Matcher]) -> list[Matches]:
+            report = relations.reports[factor.alias] = SearchReport()
             return list(search(stream.snapshot, plan, stream.request, make=make, arrange=arrange, report=report))
 
         try:

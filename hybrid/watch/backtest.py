@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -25,6 +22,7 @@ from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
 from hybrid.statement.explain import explain_live
+from hybrid.statement.narrow import narrow_first
 from hybrid.statement.relations import Bounded
 from hybrid.statement.statement import found_again, joining_matcher, live_matcher, may_be_wide
 from hybrid.statement.stream_input import StreamInput
@@ -34,7 +32,7 @@ from hybrid.watch.query_spec import END_US
 from matching.batch import EventBatch, Matcher, Matches
 from matching.drive import run
 from matching.purpose import Purpose
-from query.errors import Overflows, TooWide
+from query.errors import Overflows
 from query.language import ast
 from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
@@ -56,14 +54,11 @@ def backtest(
     if plain(plan):
         snapshot = snapshots[plan_streams(plan)[0]]
         reader = snapshot
-        find = partial(_in_stream, snapshot=snapshot, start_us=start_us, end_us=end_us)
-        found = None
-        if not factor.plan.boxes and factor.plan.trends is None:
-            narrow = replace(factor.plan, narrow=True)
-            with suppress(TooWide):
-                found = find(narrow, matcher=_joining(narrow, inputs, end_us))
-        if found is None:
-            found = find(factor.plan, matcher=_joining(factor.plan, inputs, end_us))
+
+        def find(plan: Plan) -> list[Matches]:
+            return _in_stream(plan, snapshot, start_us, end_us, _joining(plan, inputs, end_us))
+
+        found = narrow_first(factor.plan, find)
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
     bounded = {

@@ -37,7 +37,8 @@ _TIMES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
 #: Types whose values are equal in DuckDB exactly where their bytes are.
 CODED = ("VARCHAR", "UUID", "BLOB")
 _NULL = ("", "NULL", '"NULL"')
-#: What is computed of a time is nearer, unless it is infinite, the last number of 64 bits: then DuckDB computes it.
+#: Sums and differences with a time stay below it. An infinite time is the last number of 64 bits: with that they
+#: overflow, and DuckDB or the reference computes them.
 _FAR_US = INT64_MAX - 2**60
 #: Days of the last date; the next one is DuckDB's date 'infinity', and so downwards.
 _LAST_DAY = 2**31 - 2

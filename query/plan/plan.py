@@ -127,8 +127,8 @@ class Plan:
     stand for matches of other patterns; conditions and measures then read merged rows (query.plan.boxes), while
     `schema` remains that of the input. joined: of a box's pattern, the histories that its matches are joined with.
     reads: its part of the merged events, where the layers of a hierarchy read several streams; None: they read the
-    same. narrow: columns of types beyond 64 bits (HUGEINT, UBIGINT, long DECIMALs) are computed with in these, and
-    Overflows is raised for a value that needs more; the caller then runs the plan without.
+    same. narrow: columns of HUGEINT, UBIGINT, long DECIMALs and INTERVAL are numbers of 64 bits, and TooWide is raised
+    for a value that is none; the caller then runs the plan without.
     """
 
     schema: Schema
