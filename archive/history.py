@@ -206,7 +206,9 @@ class History:
                 f"the columns differ from those of {self.schema.name}: {', '.join(map(str, batch.columns.schema))}",
                 f"declared: {', '.join(map(str, declared))}",
             )
-        if self._log is not None and (self._log_lost or self._log.is_gone()):
+        with self._lock:  # a flush in another thread begins a new segment, and closes the file of this one
+            lost = self._log is not None and (self._log_lost or self._log.is_gone())
+        if lost:
             self._log_again()
         if self._keep(batch, late) and self._table is not None:
             if self.beside is None:

@@ -41,10 +41,23 @@ class Deferred:
         handler, self._handler = self._handler, None
         if handler is None:
             return
-        signal.signal(signal.SIGINT, handler)
+        if signal.getsignal(signal.SIGINT) == self._note:  # or what the handler has set
+            signal.signal(signal.SIGINT, handler)
         if self._noted:
             self._noted = False
             handler(signal.SIGINT, None)
+
+    def call(self) -> None:
+        """Calls the handler now, in the middle of the block. It may set another handler."""
+        handler = self._handler
+        assert handler is not None
+        self._noted = False
+        signal.signal(signal.SIGINT, handler)
+        try:
+            handler(signal.SIGINT, None)
+        finally:
+            if signal.getsignal(signal.SIGINT) == handler:
+                signal.signal(signal.SIGINT, self._note)
 
     @property
     def noted(self) -> bool:
@@ -56,16 +69,22 @@ class Deferred:
 
 def is_interrupted() -> bool:
     """True if a Ctrl-C waits for the end of a Deferred block of this thread."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return isinstance(owner, Deferred) and owner.noted
+    return _waiting() is not None
 
 
 def raise_waiting() -> None:
-    """Raises KeyboardInterrupt if a Ctrl-C waits, between parts of work that has changed nothing yet."""
-    if is_interrupted():
-        raise KeyboardInterrupt
+    """Calls the handler of a Ctrl-C that waits, between parts of work that has changed nothing yet. Python's own raises
+    KeyboardInterrupt; that of a program that only notes the Ctrl-C lets the work go on."""
+    owner = _waiting()
+    if owner is not None:
+        owner.call()
+
+
+def _waiting() -> Deferred | None:
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return owner if isinstance(owner, Deferred) and owner.noted else None
 
 
 class Abandoned(Exception):

@@ -22,8 +22,8 @@ def append(file: Path, line: str, bytes_max: int) -> Path | None:
         size = os.fstat(out).st_size
         if size and size + len(data) > bytes_max:
             removed = _rotate(file)
-            os.close(out)
-            out, size = open_private(file, os.O_RDWR | os.O_APPEND), 0
+            full, out, size = out, open_private(file, os.O_RDWR | os.O_APPEND), 0
+            os.close(full)
         if size and os.pread(out, 1, size - 1) != b"\n":
             data = b"\n" + data  # keeps a line torn by a crash separate
         try:

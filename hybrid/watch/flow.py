@@ -85,8 +85,7 @@ class Flow:
         trouble: list[str] = []
         try:
             arrival = state.live.accept(data, source, offset, ceiling_us)
-            if is_interrupted():
-                raise KeyboardInterrupt  # nothing is accepted yet
+            raise_waiting()  # nothing is accepted yet
             try:
                 if len(arrival.batch):
                     state.kept.append(arrival.batch, arrival.late)
@@ -110,9 +109,12 @@ class Flow:
         """Passes on what pushes owe that a Ctrl-C has ended; before anything else happens to a stream or its queries.
         until_s: by time.monotonic, when it stops between two parts. Raises KeyboardInterrupt if a Ctrl-C waits."""
         for state in [s for s in self.streams.values() if s.owed is not None]:
-            for message in self._give_owed(state, until_s):
-                warn(message)
-            raise_waiting()
+            while state.owed is not None:
+                for message in self._give_owed(state, until_s):
+                    warn(message)
+                raise_waiting()  # if that raises nothing, the rest follows
+                if until_s is not None and time.monotonic() >= until_s:
+                    break
 
     def settle_some(self) -> list[str]:
         """Passes on one part of what each stream owes. Returns warnings."""

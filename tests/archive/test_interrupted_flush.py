@@ -59,6 +59,33 @@ def test_before_the_events_are_taken_nothing_is(tmp_path: Path, monkeypatch: pyt
         assert alerts.fetch().num_rows == ROWS // 1000
 
 
+@pytest.mark.parametrize("after", ["the same handler", "another handler"])
+def test_a_handler_that_only_notes_it_lets_the_push_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    # Before: KeyboardInterrupt from the push, so that `hybrid run` ended at once, with 130, without its checkpoint.
+    noted: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        noted.append(number)
+        if after == "another handler":
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with opened(tmp_path) as db:
+        alerts = db.watch(FALLS)
+        pressing(monkeypatch, LiveStream, "accept")
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            assert db.push("ticks", EVENTS) == ROWS
+            left = signal.getsignal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert noted == [signal.SIGINT]
+        assert left is (handler if after == "the same handler" else signal.SIG_IGN)
+        assert rows(db) == ROWS
+        assert alerts.fetch().num_rows == ROWS // 1000
+
+
 @pytest.mark.slow
 def test_afterwards_files_are_left_to_the_next_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: all files were written first, which takes seconds for millions of events.

@@ -456,6 +456,26 @@ def test_a_log_that_is_removed_while_it_is_written(tmp_path, what):
     assert offsets(History(TICKS, tmp_path, log="os")) == list(range(6))
 
 
+def test_a_flush_beside_it_takes_no_file_from_an_append(tmp_path, monkeypatch):
+    # Before: OSError (Bad file descriptor), or the links of another file that had got its number.
+    history = History(TICKS, tmp_path, log="os")
+    history.append(*batch_of(run_of(2)))
+    flushing = threading.Thread(target=history.flush)
+    plain = os.fstat
+
+    def slow(file):
+        if not flushing.ident and threading.current_thread() is threading.main_thread():
+            flushing.start()
+            flushing.join(0.5)  # begins a segment, if nothing keeps it from that
+        return plain(file)
+
+    monkeypatch.setattr(os, "fstat", slow)
+    history.append(*batch_of(run_of(2, first=2)))
+    assert flushing.ident, "the append looks at its file"
+    flushing.join()
+    assert offsets(History(TICKS, tmp_path, log="os")) == [0, 1, 2, 3]
+
+
 def test_two_that_take_one_log_for_their_own(tmp_path):
     """A segment is never written over: the second one to begin it is refused."""
     first, second = Log(tmp_path, TICKS, "os"), Log(tmp_path, TICKS, "os", 1, 1)

@@ -105,6 +105,28 @@ def test_a_state_directory_of_another_user(bench: Bench, mode: int, monkeypatch:
 # ---- how large they become
 
 
+def test_a_full_file_of_dead_letters_that_cannot_be_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: its descriptor was closed twice, the second time perhaps that of a file opened meanwhile.
+    file = tmp_path / "bad.ndjson"
+    dead_letters.append(file, '"first"', 1000)
+    opened, closed, plain = dead_letters.open_private, [], os.close
+
+    def opening(path: Path, flags: int) -> int:
+        if not path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, flags)
+
+    def closing(number: int) -> None:
+        closed.append(number)
+        plain(number)
+
+    monkeypatch.setattr(dead_letters, "open_private", opening)
+    monkeypatch.setattr(dead_letters.os, "close", closing)
+    with pytest.raises(OSError, match="No space left"):
+        dead_letters.append(file, '"second"', 10)
+    assert len(closed) == 1
+
+
 def test_dead_letters_make_room_for_newer_ones(tmp_path: Path) -> None:
     # Before: one file, which grew until the disk was full.
     text = APP + "[limits]\ndead_letter_bytes = 2000\n"
@@ -269,7 +291,8 @@ def test_each_file_of_deliveries_damaged(tmp_path: Path, monkeypatch: pytest.Mon
     found = list(points(intact / folder, ("lock",)))
     counts, silent = try_all(found, SECONDS, ALL, ask)
     assert silent[:3] == []
-    assert sum(counts.values()) > 10
+    removed = sum(times for kind, times in counts.items() if kind.startswith("remove"))
+    assert removed >= len({point.path for point in found})  # of the rest as many as there is time for
 
 
 @pytest.mark.slow
