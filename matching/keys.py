@@ -15,6 +15,7 @@ from matching.batch import Int64Array
 from matching.kernels import hashing
 from matching.kernels.hashing import HashCounters
 from matching.kernels.layout import grown
+from query.values import hashable
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -256,7 +257,7 @@ class Others(_Codes):
         gone = set(free.tolist())
         for code, value in enumerate(self._parts[0].to_pylist()):
             if code not in gone:
-                self._by_value[_hashable(value)] = code
+                self._by_value[hashable(value)] = code
         super().__init__(len(self._place), self._by_value.get(None, -1), free)
 
     def encode(self, column: pa.Array) -> Int64Array:
@@ -273,7 +274,7 @@ class Others(_Codes):
         codes = np.empty(len(column), np.int64)
         fresh: list[int] = []
         for i, value in enumerate(column.to_pylist()):
-            key = _hashable(value)
+            key = hashable(value)
             code = self._by_value.get(key, -1)
             if code < 0:
                 code = self._by_value[key] = self.take()
@@ -316,19 +317,6 @@ class Others(_Codes):
 def of_one_zero(column: pa.Array) -> pa.Array:
     """Returns keys with 0.0 instead of -0.0, which is equal: which of both comes first may have been forgotten."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
-
-
-def _hashable(value: object) -> object:
-    """NaN equals NaN, lists and structs can be looked up."""
-    if isinstance(value, float) and value != value:
-        return ("nan",)
-    if isinstance(value, list):
-        return ("list", *map(_hashable, value))
-    if isinstance(value, tuple):  # an entry of a map
-        return tuple(map(_hashable, value))
-    if isinstance(value, dict):
-        return ("struct", *((k, _hashable(v)) for k, v in value.items()))
-    return value
 
 
 def _as_numbers(column: pa.Array) -> Int64Array | None:

@@ -283,6 +283,19 @@ def _order_key(v: Any) -> tuple[bool, Any]:
     return is_nan, 0 if is_nan else v
 
 
+def hashable(value: object) -> object:
+    """Returns the key of a value: NaN equals NaN; lists and structs have one."""
+    if isinstance(value, float) and value != value:
+        return ("nan",)
+    if isinstance(value, list):
+        return ("list", *map(hashable, value))
+    if isinstance(value, tuple):  # an entry of a map
+        return tuple(map(hashable, value))
+    if isinstance(value, dict):
+        return ("struct", *((k, hashable(v)) for k, v in value.items()))
+    return value
+
+
 def _compared(v: Any, e: Expression, kind: str) -> Any:
     return v if v is None or kind == "same" else _number(v, e.type, kind, e)
 
@@ -513,7 +526,7 @@ def _aggregate(e: Aggregate, count: int, inputs: Mapping[Expression, Sequence[An
         return sum(counted)
     there = [v for v, c in zip(inputs[e.argument], counted, strict=True) if c and v is not None]
     if e.distinct:
-        there = list({_order_key(v): v for v in there}.values())
+        there = list({hashable(v): v for v in there}.values())
     type = e.argument.type
     known = not (e.more or e.order) and (e.where is None or e.where.type == "BOOLEAN")
     if known and e.function == "count":

@@ -20,7 +20,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column
 from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
-from hybrid.rows.session import arrow_of, enum_type, is_enum
+from hybrid.rows.session import arrow_of, enum_type, is_enum, is_lacking
 from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -66,6 +66,8 @@ class NamedTable:
         types = dict(self.enums)
         if isinstance(self.source, duckdb.DuckDBPyRelation):
             types |= types_not_in_arrow(self.source, enums=False)
+        elif isinstance(self.source, pa.Table) or hasattr(self.source, "to_table"):  # Arrow's
+            types |= {f.name: "UUID" for f in self.source.schema if isinstance(f.type, pa.UuidType)}
         return tuple(Field(f.name, types.get(f.name, f.type)) for f in fields_of(self.empty))
 
     @property
@@ -121,10 +123,9 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
 
 
 def types_not_in_arrow(relation: duckdb.DuckDBPyRelation, enums: bool) -> dict[str, str]:
-    """Returns the columns of types that Arrow lacks, with these: HUGEINTs, there DECIMAL(38, 0), and with `enums`
-    ENUMs, there text."""
+    """Returns the columns of types that Arrow lacks, with these; ENUMs with `enums`."""
     types = zip(relation.columns, map(str, relation.types))
-    return {column: type for column, type in types if type == "HUGEINT" or (enums and is_enum(type))}
+    return {column: type for column, type in types if is_lacking(type, enums)}
 
 
 def to_arrow(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> pa.Table:

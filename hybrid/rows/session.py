@@ -181,15 +181,20 @@ def is_enum(type: str) -> bool:
     return type.startswith("ENUM(")
 
 
+def is_lacking(type: str, enums: bool) -> bool:
+    """True for a type that Arrow lacks: HUGEINT, there DECIMAL(38, 0), UUID, there text, and with `enums` an ENUM, there
+    text too."""
+    return type in ("HUGEINT", "UUID") or (enums and is_enum(type))
+
+
 def enum_type(values: Sequence[str]) -> str:
     """Returns the ENUM type of values in their order."""
     return f"ENUM({', '.join(chr(39) + value.replace(chr(39), chr(39) * 2) + chr(39) for value in values)})"
 
 
 def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
-    """Returns the columns that are text in Arrow and another type in SQL, with that type: BIGNUMs, and with `enums`
-    ENUMs."""
-    return {f.name: f.type for f in fields if f.type == BIGNUM or (enums and is_enum(f.type))}
+    """Returns the columns of a type that Arrow lacks, with that type, and BIGNUMs, there the text of their digits."""
+    return {f.name: f.type for f in fields if f.type == BIGNUM or is_lacking(f.type, enums)}
 
 
 def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
@@ -205,13 +210,14 @@ def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, texts: Mapping[str, str]) -> None:
-    """Registers a table on a connection. texts: columns to be cast from text in Arrow to their type."""
-    casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in texts.items() if c in table.column_names]
-    if not casts:
+    """Registers a table on a connection. texts: columns to be cast from their type in Arrow to this one."""
+    if not texts:
         connection.register(name, table)
         return
+    casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in texts.items() if c in table.column_names]
     connection.register(name + _AS_TEXT, table)
-    text = f"SELECT * REPLACE ({', '.join(casts)}) FROM {quote(name + _AS_TEXT)}"
+    replaced = f" REPLACE ({', '.join(casts)})" if casts else ""
+    text = f"SELECT *{replaced} FROM {quote(name + _AS_TEXT)}"
     connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {text}")
 
 

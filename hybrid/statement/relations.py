@@ -44,7 +44,7 @@ from hybrid.rows.session import (
     Functions,
     collated,
     comparable,
-    is_enum,
+    is_lacking,
     register,
     session_of,
     settings_of,
@@ -215,8 +215,11 @@ class Relations:
 
     @property
     def has_enums(self) -> bool:
-        """True if ENUMs stay ENUMs, as on a user's connection and of tables that are given; otherwise they are text."""
-        return not self._own or any(self._source(key).enums for key in self._given if key in self._words)
+        """True if ENUMs stay ENUMs, as on a user's connection, of tables that are given, and where the statement itself
+        casts to one; otherwise they are text."""
+        if not self._own or "enum" in self._words:
+            return True
+        return any(self._source(key).enums for key in self._given if key in self._words)
 
     def load(self, plan: QueryPlan) -> None:
         """Registers the events of streams that DuckDB itself selects from: a table in the total order up to
@@ -454,7 +457,7 @@ class Relations:
         with duck.settings(self.connection, errors_as_json=True):
             described = describe_on(self.connection, sql, select)
         return tuple(
-            f if self.has_enums and is_enum(f.type) else Field(f.name, plain_type(f.type)) for f in described
+            f if is_lacking(f.type, self.has_enums) else Field(f.name, plain_type(f.type)) for f in described
         )
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:

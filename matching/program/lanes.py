@@ -230,9 +230,15 @@ def _to_scale(value: Lowered, scale: int) -> Lowered:
         if not INT64_MIN <= scaled <= INT64_MAX:
             raise NoLane("a constant beyond 64 bits")
         return Literal(scaled, Lane(False, scale))
-    if 10 ** (scale - have) > INT64_MAX:
-        raise NoLane("a decimal with a scale beyond 64 bits")
+    _factor(scale - have)
     return Op("rescale", (value,), Lane(False, scale))
+
+
+def _factor(places: int) -> int:
+    """Returns the factor between two scales."""
+    if 10**places > INT64_MAX:
+        raise NoLane("a decimal with a scale beyond 64 bits")
+    return 10**places  # type: ignore[no-any-return]
 
 
 def _one_unit(a: Lowered, b: Lowered) -> None:
@@ -339,7 +345,7 @@ def _cast(x: Lowered, lane: Lane, what: str) -> Lowered:
             raise NoLane(what)  # DuckDB rounds the product with the power of ten
         return Op("to_integer", (x,), lane)
     if x.lane.scale > lane.scale:
-        x = Op("shrink", (x,), Lane(False, lane.scale), 10 ** (x.lane.scale - lane.scale))
+        x = Op("shrink", (x,), Lane(False, lane.scale), _factor(x.lane.scale - lane.scale))
     elif x.lane.scale < lane.scale:
         x = _to_scale(x, lane.scale)
     return Op("fit", (x,), lane)
@@ -483,7 +489,7 @@ def _to_fewer_places(name: str, x: Lowered, more: Sequence[Expression], lane: La
         return x if places is None or int(places) >= x.lane.scale else None
     if x.lane.scale < lane.scale or places not in (None, lane.scale):
         return None
-    return Op(_TO_WHOLE[name], (x,), lane, 10 ** (x.lane.scale - lane.scale))
+    return Op(_TO_WHOLE[name], (x,), lane, _factor(x.lane.scale - lane.scale))
 
 
 def _whole_units(a: Lowered, b: Lowered, unit_us: int) -> Lowered:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import duckdb
 import numpy as np
 import pyarrow as pa
@@ -49,6 +51,72 @@ def test_sums_of_a_subquery_are_huge_integers() -> None:
     assert hybrid.sql(text.format(source)).fetchall() == wanted
     assert hybrid.sql(text.format("sums"), connection=connection).fetchall() == wanted
     assert hybrid.sql(text.format("r"), r=relation).fetchall() == wanted
+
+
+#: A pattern that is asked of rows with columns i and x.
+ROWS = "SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY i MEASURES B.i AS i PATTERN (A B) DEFINE B AS {})"
+UUIDS = """(SELECT i, x::UUID AS x FROM (VALUES (1, '00000000-0000-0000-0000-00000000000a'),
+    (2, '80000000-0000-0000-0000-00000000000a')) AS t(i, x))"""
+
+
+@pytest.mark.parametrize("condition", [
+    "x = '80000000-0000-0000-0000-00000000000A'", "x IN ('{80000000-0000-0000-0000-00000000000a}', A.x)", "x > A.x",
+    "typeof(x) = 'UUID'", "hash(x) = hash(x::VARCHAR::UUID)", "x <> A.x AND max(x) = x",
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["subquery", "relation", "arrow", "pandas"])
+def test_uuids_are_uuids(kind: str, condition: str) -> None:
+    # Before: texts, so that another spelling of a UUID was not found.
+    tables: dict[str, object] = {
+        "relation": duckdb.sql(UUIDS),
+        "arrow": pa.table({"i": [1, 2], "x": pa.array([UUID(int=10).bytes, UUID(int=10 + (1 << 127)).bytes], pa.uuid())}),
+        "pandas": duckdb.sql(UUIDS).df(),
+    }
+    if kind == "subquery":
+        assert hybrid.sql(ROWS.format(UUIDS, condition)).fetchall() == [(2,)]
+    else:
+        assert hybrid.sql(ROWS.format("t", condition), t=tables[kind]).fetchall() == [(2,)]
+
+
+def test_enums_of_a_cast_have_their_order() -> None:
+    # Before: they were texts, unless of a user's connection or of a table that is given.
+    rows = "(SELECT i, x::ENUM('b', 'a') AS x FROM (VALUES (1, 'b'), (2, 'a')) AS t(i, x))"
+    assert hybrid.sql(ROWS.format(rows, "x > A.x AND max(x) = 'a'")).fetchall() == [(2,)]
+    assert hybrid.sql(ROWS.format(rows, "x < A.x")).fetchall() == []
+
+
+def test_types_that_arrow_lacks_reach_the_outer_select() -> None:
+    # Before: DECIMAL(38, 0), of which // is not whole, and text.
+    rows = UUIDS.replace("SELECT i,", "SELECT i, i::HUGEINT AS h,")
+    pattern = f"""SELECT {{}} FROM {rows} MATCH_RECOGNIZE (ORDER BY i
+        MEASURES B.h AS h, B.x AS x PATTERN (A B))"""
+    inner = pattern.format("h + 1 AS h, x, 1 AS i")
+    for text in (
+        pattern.format("h // 3, typeof(h), typeof(x), x = '{80000000-0000-0000-0000-00000000000a}'"),
+        f"""SELECT * FROM ({inner}) MATCH_RECOGNIZE (ORDER BY i MEASURES (A.h - 1) // 3 AS a, typeof(A.h) AS b,
+            typeof(A.x) AS c, A.x = '80000000-0000-0000-0000-00000000000A' AS d PATTERN (A))""",
+    ):
+        assert hybrid.sql(text).fetchall() == [(0, "HUGEINT", "UUID", True)]
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+@pytest.mark.parametrize("condition", [
+    "count(DISTINCT x) = 2", "count(DISTINCT {'a': x}) = 2", "count(DISTINCT [x, NULL]) = 2",
+    "count(DISTINCT {'a': [A.x]}) = 1",
+])  # fmt: skip
+def test_lists_and_structs_are_counted(condition: str) -> None:
+    # Before: TypeError, unhashable type.
+    rows = "(VALUES (1, [0.0::DOUBLE, 'nan'::DOUBLE]), (2, [1.0, NULL])) AS t(i, x)"
+    assert hybrid.sql(ROWS.format(rows, condition)).fetchall() == [(2,)]
+    equal = "(VALUES (1, [0.0::DOUBLE, 'nan'::DOUBLE]), (2, [-0.0, 'nan'::DOUBLE])) AS t(i, x)"
+    assert hybrid.sql(ROWS.format(equal, condition)).fetchall() == ([(2,)] if "1" in condition else [])
+
+
+@pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
+def test_decimals_of_many_places_are_rounded() -> None:
+    # Before: OverflowError, Python int too large to convert to C long.
+    rows = "(SELECT i, x::DECIMAL(38, 20) AS x FROM (VALUES (1, '123456789012345678.5'), (2, '1.25')) AS t(i, x))"
+    for condition in ("round(x - A.x, 1) < 0", "floor(x) < floor(A.x)", "x::DECIMAL(18, 0) < A.x::DECIMAL(18, 0)"):
+        assert hybrid.sql(ROWS.format(rows, condition)).fetchall() == [(2,)]
 
 
 @pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")
