@@ -182,7 +182,7 @@ def is_enum(type: str) -> bool:
 
 
 def is_lacking(type: str, enums: bool) -> bool:
-    """True for a type that Arrow lacks: HUGEINT, there DECIMAL(38, 0), UUID, there text, and with `enums` an ENUM, there
+    """True for a type that Arrow lacks: HUGEINT, there DECIMAL(38, 0), UUID, there text, and if `enums` an ENUM, there
     text too."""
     return type in ("HUGEINT", "UUID") or (enums and is_enum(type))
 

@@ -68,7 +68,7 @@ def test_uuids_are_uuids(kind: str, condition: str) -> None:
     # Before: texts, so that another spelling of a UUID was not found.
     tables: dict[str, object] = {
         "relation": duckdb.sql(UUIDS),
-        "arrow": pa.table({"i": [1, 2], "x": pa.array([UUID(int=10).bytes, UUID(int=10 + (1 << 127)).bytes], pa.uuid())}),
+        "arrow": pa.table({"i": [1, 2], "x": pa.array([UUID(int=n).bytes for n in (10, 10 + (1 << 127))], pa.uuid())}),
         "pandas": duckdb.sql(UUIDS).df(),
     }
     if kind == "subquery":
