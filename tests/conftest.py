@@ -30,11 +30,11 @@ if SPARK_CLASSES.exists() and " " not in str(SPARK_CLASSES):
 
 # Chosen by HYPOTHESIS_PROFILE. No deadline: the first example of a kernel may wait for its compiler.
 # A property that needs fewer examples than its profile gives says so itself (tests.properties.comparing.fewer); one
-# that asserts that it has met what is rare draws until it has (drawn_until there). The same forty in each run are the
+# that asserts that it has met what is rare draws until it has (drawn_until there). The same thirty in each run are the
 # gate of a commit; what is new is for the fresh ones (tests/properties/test_fresh.py) and the nightly profile.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _COMMON, max_examples=20, derandomize=True)
-settings.register_profile("suite", _COMMON, max_examples=40, derandomize=True)
+settings.register_profile("suite", _COMMON, max_examples=30, derandomize=True)
 settings.register_profile("nightly", _COMMON, max_examples=20_000, print_blob=True)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(_PROFILE)
