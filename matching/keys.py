@@ -570,10 +570,15 @@ class KeyRuns(Keys):
             differs(last, column.slice(0, 1))[0] for last, column in zip(self._last, columns, strict=True)
         )
         self._last = [column.slice(rows - 1) for column in columns]
-        ids: Int64Array = np.cumsum(begins, dtype=np.int64) + (self._count - 1)
-        at = pa.array(np.flatnonzero(begins))
+        at = np.flatnonzero(begins)
+        ids: Int64Array
+        if len(at) < rows // 8:
+            lengths = np.diff(np.append(at, rows), prepend=0)  # first the rows of the key before
+            ids = np.repeat(np.arange(self._count - 1, self._count + len(at)), lengths)
+        else:
+            ids = np.cumsum(begins, dtype=np.int64) + (self._count - 1)
         for firsts, column in zip(self._firsts, columns, strict=True):
-            firsts.append(column.take(at))
+            firsts.append(column.take(pa.array(at)))
         self._count += len(at)
         return ids
 

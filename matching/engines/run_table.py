@@ -90,7 +90,7 @@ class RunTable:
                 self._number, self._last, self._trail, self._decided, self._count,
             )  # fmt: skip
             if at < len(mask):
-                self._more_decided()
+                self._more_decided(len(mask) // max(at, 1))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Does nothing: plans with WITHIN do not run here."""
@@ -105,9 +105,12 @@ class RunTable:
             if at < partitions:
                 self._more_decided()
 
-    def _more_decided(self) -> None:
-        capacity = 2 * len(self._decided.row) + len(self._arrays.parent) + len(self._arrays.waiting)
-        self._decided = kernels.TableDecided(*(grown(a, capacity) for a in self._decided))
+    def _more_decided(self, share: int = 2) -> None:
+        """Makes room for more decided matches. share: so many times the rows of those that are decided will come."""
+        capacity = max(2, share) * len(self._decided.row) + len(self._arrays.parent) + len(self._arrays.waiting)
+        before, self._decided = self._decided, kernels.TableDecided(*(np.empty(capacity, np.int64) for _ in range(4)))
+        for larger, array in zip(self._decided, before, strict=True):
+            larger[: self._count] = array[: self._count]
 
     def decode(self, store: RowStore, out: Decode) -> None:
         count, self._count = self._count, 0
