@@ -21,6 +21,9 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 ALL_VALID: Bools = np.zeros(0, np.bool_)
 NO_CODES: Int64Array = np.zeros(0, np.int64)
+#: Bits of a code in a pair of two codes.
+CODE_BITS = 31
+CODE_MASK = (1 << CODE_BITS) - 1
 #: Whole numbers lie near each other if their range has at most so many for each row, or for each slot of a hash table
 #: of them: a table by value then takes no more memory than that, a quarter of a slot for each number.
 NEAR = 4
@@ -455,59 +458,57 @@ def hashes(columns: Sequence[pa.Array], types: Sequence[pa.DataType], rows: int)
 
 
 class Keys:
-    """Partition ids of several columns together. No columns: one partition, 0."""
+    """Partition ids of several columns together. No columns: one partition, 0.
+
+    The ids of the first two columns together are the codes of pairs of their codes; those of three are the codes of
+    pairs of these ids and the codes of the third, and so on, so that no number of columns or values is too large."""
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         self.encoders = [Encoder(t) for t in types]
-        self.tuples = Numbers() if len(self.encoders) > 1 else None  # packed codes of several columns
+        self.pairs = [Numbers() for _ in self.encoders[1:]]
 
     def encode(self, columns: Sequence[pa.Array], rows: int) -> Int64Array:
         """Partition id of each row, int64 (rows,)."""
         if not self.encoders:
             return np.zeros(rows, np.int64)
-        codes = [e.encode(c) for e, c in zip(self.encoders, columns, strict=True)]
-        if self.tuples is None:
-            return codes[0]
-        packed = codes[0]
-        bits = 62 // len(codes)
-        for code in codes[1:]:
-            packed = (packed << bits) | code
-        if any(len(e) >> bits for e in self.encoders):
-            raise OverflowError(f"more than {1 << bits} values in one of {len(codes)} partition columns")
-        return self.tuples.encode(packed)
+        ids, *more = [e.encode(c) for e, c in zip(self.encoders, columns, strict=True)]
+        for table, pairs, codes in zip(self._tables[:-1], self.pairs, more, strict=True):
+            if max(len(table), int(codes.max(initial=0))) >> CODE_BITS:
+                raise OverflowError(f"more than {1 << CODE_BITS:,} values of a partition column in memory")
+            ids = pairs.encode((ids << CODE_BITS) | codes)
+        return ids
+
+    @property
+    def _tables(self) -> Sequence[Encoder | Numbers]:
+        """The codes of the first column, of the first two together, and so on."""
+        return (*self.encoders[:1], *self.pairs)
 
     def __len__(self) -> int:
         """Returns the upper bound of all ids; some may be free."""
-        if not self.encoders:
-            return 1
-        return len(self.encoders[0]) if self.tuples is None else len(self.tuples)
+        return len(self._tables[-1]) if self.encoders else 1
 
     @property
     def free(self) -> Int64Array:
         """The ids that have no key, the next one to be reused last."""
-        if not self.encoders:
-            return NO_CODES
-        return self.encoders[0].free if self.tuples is None else self.tuples.free
+        return self._tables[-1].free if self.encoders else NO_CODES
 
     def forget(self, ids: Int64Array) -> None:
         """Frees ids in use, for other keys. Cost: linear in the ids in use."""
-        if self.tuples is None:
-            self.encoders[0].forget(ids)
-            return
-        self.tuples.forget(ids)
-        left = self.tuples.live()
-        for column, encoder in enumerate(self.encoders):
-            unused = np.ones(len(encoder), np.bool_)
-            unused[encoder.free] = False
-            unused[self._codes(column, left)] = False
-            encoder.forget(np.flatnonzero(unused))
+        tables = self._tables
+        tables[-1].forget(ids)
+        for before, pairs, encoder in reversed([*zip(tables[:-1], self.pairs, self.encoders[1:], strict=True)]):
+            left = pairs.numbers[pairs.live()]
+            _keep(before, left >> CODE_BITS)
+            _keep(encoder, left & CODE_MASK)
 
     def _codes(self, column: int, ids: Int64Array) -> Int64Array:
-        """Returns the codes of one of several columns."""
-        assert self.tuples is not None
-        bits = 62 // len(self.encoders)
-        shift = bits * (len(self.encoders) - 1 - column)
-        return (self.tuples.numbers[ids] >> shift) & ((1 << bits) - 1)
+        """Returns the codes of a column."""
+        for number in range(len(self.pairs), 0, -1):
+            both = self.pairs[number - 1].numbers[ids]
+            if number == column:
+                return both & CODE_MASK
+            ids = both >> CODE_BITS
+        return ids
 
     def whole(self, ids: Int64Array) -> Int64Array:
         """Returns, for partition ids of several columns, numbers of the values of the first one."""
@@ -515,33 +516,63 @@ class Keys:
 
     def values(self, column: int, ids: Int64Array) -> pa.Array:
         """The values of partition column `column` for these partition ids."""
-        return self.encoders[column].of(ids if self.tuples is None else self._codes(column, ids))
+        return self.encoders[column].of(self._codes(column, ids))
 
     @property
     def nbytes(self) -> int:
         """Returns the approximate bytes of the tables; for values of types other than numbers and texts only their
         Arrow arrays."""
-        tables = [e.nbytes for e in self.encoders]
-        return sum(tables) + (0 if self.tuples is None else self.tuples.nbytes)
+        return sum(e.nbytes for e in self.encoders) + sum(pairs.nbytes for pairs in self.pairs)
 
     def snapshot(self) -> dict[str, pa.Array]:
-        """Returns, by name, the values and the free codes of each column, and for several columns the packed codes of
-        each id."""
+        """Returns, by name, the values and the free codes of each column, and of each number of columns from two on the
+        pairs and the free ids."""
         tables: dict[str, pa.Array] = {}
         for i, encoder in enumerate(self.encoders):
             tables |= {f"values.{i}": encoder.values, f"free.{i}": pa.array(encoder.free)}
-        if self.tuples is not None:
-            tables |= {"packed": pa.array(self.tuples.numbers), "free": pa.array(self.tuples.free)}
+        for number, pairs in enumerate(self.pairs):
+            packed, free = _names(number)
+            tables |= {packed: pa.array(pairs.numbers), free: pa.array(pairs.free)}
         return tables
 
     def restore(self, tables: dict[str, pa.Array]) -> None:
-        """Restores the result of `snapshot`."""
+        """Restores the result of `snapshot`, also of an earlier release."""
         self.encoders = [
             Encoder(e.type, tables[f"values.{i}"], tables[f"free.{i}"].to_numpy())
             for i, e in enumerate(self.encoders)
         ]
-        if self.tuples is not None:
-            self.tuples = Numbers(tables["packed"].to_numpy(), -1, tables["free"].to_numpy())
+        if len(self.pairs) > 1 and _names(1)[0] not in tables:
+            tables = tables | _unpacked(tables["packed"].to_numpy(), tables["free"], len(self.encoders))
+        self.pairs = [
+            Numbers(tables[packed].to_numpy(), -1, tables[free].to_numpy())
+            for packed, free in map(_names, range(len(self.pairs)))
+        ]
+
+
+def _keep(table: Encoder | Numbers, used: Int64Array) -> None:
+    """Frees the codes in use but for these."""
+    unused = np.ones(len(table), np.bool_)
+    unused[table.free] = False
+    unused[used] = False
+    table.forget(np.flatnonzero(unused))
+
+
+def _names(number: int) -> tuple[str, str]:
+    """Returns the names of pairs and of their free codes in a snapshot."""
+    return (f"packed.{number}", f"packed_free.{number}") if number else ("packed", "free")
+
+
+def _unpacked(packed: Int64Array, free: pa.Array, columns: int) -> dict[str, pa.Array]:
+    """Returns the pairs of a snapshot of an earlier release, which had the codes of all columns in one number."""
+    bits = 62 // columns
+    ids, *more = [(packed >> (bits * (columns - 1 - i))) & ((1 << bits) - 1) for i in range(columns)]
+    tables: dict[str, pa.Array] = {}
+    for number, codes in enumerate(more):
+        both, nothing = (ids << CODE_BITS) | codes, pa.array(NO_CODES)
+        last = number == len(more) - 1
+        distinct, ids = (both, ids) if last else np.unique(both, return_inverse=True)
+        tables |= dict(zip(_names(number), (pa.array(distinct), free if last else nothing), strict=True))
+    return tables
 
 
 class KeyRuns(Keys):

@@ -156,10 +156,24 @@ class Measures:
         match.
 
         Raises DataError if a measure cannot be computed."""
-        plan = self.plan
-        view = _view(plan, found, self.shown)
+        view = _view(self.plan, found, self.shown)
         if not len(view.match):
             return self.schema.empty_table(), view.match
+        try:
+            return self._table(store, found, keys, view), view.match
+        except pa.ArrowInvalid as error:
+            if "capacity" not in str(error):
+                raise
+            raise DataError(
+                f"the texts of {len(view.match):,} rows of measures have more than 2 GB in one column",
+                "shorten them, left(s, 100), or compute them in the outer SELECT",
+            ) from None
+
+    def _table(
+        self, store: RowStore, found: FoundMatches, keys: Sequence[pa.Array], view: _View
+    ) -> pa.Table:
+        """Returns the output rows of a view."""
+        plan = self.plan
         match = None if plan.rows is RowsPerMatch.ONE else pa.array(view.match)
         columns = [key if match is None else key.take(match) for key in keys]
         front = list(dict.fromkeys(o.column.name for o in plan.order_by)) if match is not None else []
@@ -171,7 +185,7 @@ class Measures:
         if plan.timeout_rows:
             columns += [c if match is None else c.take(match) for c in self._timeout_columns(found)]
         columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self.schema, strict=True)]
-        return pa.Table.from_arrays(columns, schema=self.schema), view.match
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _measures(self, store: RowStore, found: FoundMatches, view: _View) -> list[pa.Array]:
         """All measures for the rows of a view; null for unmatched rows."""

@@ -391,8 +391,7 @@ def _nested_arrow(column: pa.Array, type: Type, rules: Rules) -> tuple[pa.Array,
             bad = bad | wrong
             children.append(found)
         return pa.StructArray.from_arrays(children, fields=list(type.arrow), mask=pa.array(~there | bad)), bad
-    lists = t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given)
-    if (type.kind in ("list", "array") and lists) or (type.kind == "map" and t.is_map(given)):
+    if (type.kind in ("list", "array") and family(given) == "list") or (type.kind == "map" and t.is_map(given)):
         column = as_lists(column)
         flat = column.flatten()
         counts = pc.list_value_length(column).fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -487,14 +486,25 @@ def family(type: pa.DataType) -> str:
         return "time"
     if t.is_time(type):
         return "time of day"
-    if t.is_list(type) or t.is_large_list(type) or t.is_fixed_size_list(type) or t.is_list_view(type):
+    views = t.is_list_view(type) or t.is_large_list_view(type)
+    if t.is_list(type) or t.is_large_list(type) or t.is_fixed_size_list(type) or views:
         return "list"
     return str(type) if t.is_primitive(type) else type.__class__.__name__
+
+
+def has_list_view(type: pa.DataType) -> bool:
+    """True if a type is or contains a list view, which Arrow casts to an invalid array."""
+    if pa.types.is_list_view(type) or pa.types.is_large_list_view(type):
+        return True
+    return any(has_list_view(type.field(i).type) for i in range(type.num_fields))
 
 
 def exact_cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Returns values of Arrow as those of another type. Raises ArrowInvalid if a value would change."""
     given = column.type
+    if has_list_view(given):
+        given = arrow_type(_duckdb_name(given))
+        column = in_duckdb(column, "x", given)
     if pa.types.is_integer(given) and pa.types.is_decimal(target):
         # Arrow requires room for all values of the integer type; decimals are checked value by value.
         column, given = column.cast(pa.decimal128(38, 0)), pa.decimal128(38, 0)

@@ -116,7 +116,11 @@ def in_text(table: pa.Table, format: RowFormat) -> str:
         return sink.getvalue().decode()
     import json
 
-    return "".join(json.dumps(_finite(row), default=str, ensure_ascii=False) + "\n" for row in table.to_pylist())
+    from hybrid.rows.frames import python_values
+
+    columns = [python_values(column, shown=True) for column in table.columns]
+    rows = (dict(zip(table.column_names, row)) for row in zip(*columns))
+    return "".join(json.dumps(_finite(row), default=str, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _finite(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hybrid.rows import duck
 from matching.types import holds_digits
 from query.errors import DataError
 
@@ -130,7 +131,11 @@ def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
     import pandas
 
     digits = [i for i, column in enumerate(table.schema) if holds_digits(column)]
-    frame = _plain(table).rename_columns(distinct_names(table.column_names)).to_pandas()
+    try:
+        frame = _plain(table).rename_columns(distinct_names(table.column_names)).to_pandas()
+    except (OverflowError, ValueError, NotImplementedError) as error:  # infinity, and years before 1 and after 9999
+        hint = "cast the column to VARCHAR, or take the rows by arrow() or fetchall()"
+        raise DataError(f"a frame of pandas cannot hold a value: {error}", hint) from None
     for i in digits:
         numbers = [None if v is None else int(Decimal(v)) for v in table.column(i).to_pylist()]
         frame.isetitem(i, pandas.Series(numbers, dtype=object))
@@ -150,8 +155,9 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
 
     plain = _plain(table, huge=False)
     for column in plain.schema:
-        if column.type == pa.month_day_nano_interval():
-            message = f"column {column.name} has intervals of months, which polars has no type for"
+        if _has_interval(column.type):
+            of = "intervals of months" if column.type == pa.month_day_nano_interval() else "intervals inside its values"
+            message = f"column {column.name} has {of}, which polars has no type for"
             raise DataError(message, f"cast it: CAST({column.name} AS VARCHAR), or take the rows by arrow() or df()")
     names = distinct_names(table.column_names)
     frame = polars.from_arrow(plain.rename_columns(names))
@@ -165,14 +171,32 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
     return frame
 
 
-def python_columns(table: pa.Table) -> list[list[Any]]:
-    """Returns the values of each column as Python has them: intervals without months as timedeltas, HUGEINTs as
-    ints."""
-    columns = [column.to_pylist() for column in _plain(table, huge=False).columns]
+def _has_interval(type: pa.DataType) -> bool:
+    if type == pa.month_day_nano_interval():
+        return True
+    return any(_has_interval(type.field(i).type) for i in range(type.num_fields))
+
+
+def python_columns(table: pa.Table, shown: bool = False) -> list[list[Any]]:
+    """Returns the values of each column as Python has them: intervals without months as timedeltas, HUGEINTs as ints.
+    shown: as in `python_values`."""
+    columns = [python_values(column, shown) for column in _plain(table, huge=False).columns]
     for i, column in enumerate(table.schema):
         if column.type == HUGEINT:
             columns[i] = [None if v is None else int(v) for v in columns[i]]
     return columns
+
+
+def python_values(column: pa.ChunkedArray, shown: bool) -> list[Any]:
+    """Returns values as Python has them; those of a column with times that Python lacks, as DuckDB returns them, or,
+    shown, as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):  # infinity, and years before 1 and after 9999
+        connection = duck.cursor(access=duck.NOTHING)
+        connection.register("__hybrid_column", pa.table({"x": column}))
+        text = f"SELECT {'CAST(x AS VARCHAR)' if shown else 'x'} FROM __hybrid_column"
+        return [value for (value,) in connection.sql(text).fetchall()]
 
 
 def _category(table: pa.Table, i: int, given: Given) -> Category | None:

@@ -53,7 +53,7 @@ def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
     chips = {} if evidence is None else _chips(evidence)
     names = [*table.column_names, *(["match"] if chips else [])]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    columns = python_columns(shown)
+    columns = python_columns(shown, shown=True)
     body = []
     for i in range(shown.num_rows):
         cells = [f"<td>{_value(column[i])}</td>" for column in columns]
@@ -77,7 +77,7 @@ def _chips(evidence: pa.Table) -> dict[int, str]:
     sides, variables = evidence.column("side").to_pylist(), evidence.column("variable").to_pylist()
     labels = [v if v is not None else "row" for v in variables]
     colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(zip(sides, labels)))}
-    times = [str(t) for t in evidence.column("event_time").to_pylist()]
+    times = [str(t) for t in python_columns(evidence.select(["event_time"]), shown=True)[0]]
     found: dict[int, str] = {}
     for row, events in groupby(range(len(rows)), lambda e: rows[e]):
         runs = [list(run) for _, run in groupby(events, lambda e: (sides[e], labels[e]))]

@@ -26,6 +26,7 @@ from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
 from matching.types import arrow_type, duckdb_type
+from matching.values import has_list_view
 from query.errors import DataError, first_line
 from query.plan.expression import quote
 from query.plan.plan import Order
@@ -183,8 +184,8 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
         if not any(str(kind) == "Object" for kind in data.collect_schema().values()):
             return data
         data = data.collect()
-    if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset
-        return data
+    if module == "pyarrow" and hasattr(data, "to_table"):  # a dataset, or a scanner, which has only a part of one
+        return data if hasattr(data, "schema") else data.to_table()
     if module == "polars" and any(str(kind) == "Object" for kind in getattr(data, "schema", {}).values()):
         # of objects polars would export addresses
         columns = {c.name: c.to_list() if str(c.dtype) == "Object" else c.to_arrow() for c in data}
@@ -291,16 +292,24 @@ def conform(table: pa.Table, name: str) -> pa.Table:
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Casts a column by Arrow, or by DuckDB where Arrow has no cast or a wrong one."""
-    # Arrow casts a list view to an invalid array, and an extension type to its storage bytes.
-    if not (isinstance(column.type, pa.BaseExtensionType) or pa.types.is_list_view(column.type)):
+    if not (_has_extension(column.type) or has_list_view(column.type)):
         try:
             return column.cast(target)
         except pa.ArrowNotImplementedError:
             pass
+    if pa.types.is_duration(column.type) and column.type.unit in ("s", "ms"):
+        column = column.cast(pa.duration("us"))  # DuckDB converts what stands where a null is, too
     connection = duck.cursor()
     connection.register("__hybrid_column", pa.table({"x": column}))
     read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
     return read if read.type == target else read.cast(target)
+
+
+def _has_extension(type: pa.DataType) -> bool:
+    """True if a type is or contains an extension type, which Arrow casts to its storage bytes."""
+    if isinstance(type, pa.BaseExtensionType):
+        return True
+    return any(_has_extension(type.field(i).type) for i in range(type.num_fields))
 
 
 def _plain(type: pa.DataType, what: str) -> pa.DataType:

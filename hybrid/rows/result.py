@@ -402,7 +402,7 @@ def _unpickled(
 def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows."""
     shown = table.slice(0, rows)
-    cells = [[cell(v) for v in column] for column in python_columns(shown)]
+    cells = [[cell(v) for v in column] for column in python_columns(shown, shown=True)]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
     widths = [max([width(name), *map(width, column)]) for name, column in zip(shown.column_names, cells)]
