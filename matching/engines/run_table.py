@@ -83,14 +83,14 @@ class RunTable:
             self._trail = grown(self._trail, max(store.count, 2 * len(self._trail)))
         partition = store.partition[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        at = 0
+        at, before = 0, self._count
         while at < len(mask):
             at, self._count, self._last_partition = kernels.step_table(
                 at, len(mask), partition, mask, rows, self.strict, self._last_partition, self._arrays, self._state,
                 self._number, self._last, self._trail, self._decided, self._count,
             )  # fmt: skip
             if at < len(mask):
-                self._more_decided(len(mask) // max(at, 1))
+                self._more_decided((self._count - before) * (len(mask) - at) // max(at, 1))
 
     def expire(self, watermark_us: int, held: Int64Array) -> None:
         """Does nothing: plans with WITHIN do not run here."""
@@ -105,9 +105,10 @@ class RunTable:
             if at < partitions:
                 self._more_decided()
 
-    def _more_decided(self, share: int = 2) -> None:
-        """Makes room for more decided matches. share: so many times the rows of those that are decided will come."""
-        capacity = max(2, share) * len(self._decided.row) + len(self._arrays.parent) + len(self._arrays.waiting)
+    def _more_decided(self, expected: int = 0) -> None:
+        """Makes room for more decided matches: as many as there are, or as are expected, and those of one row."""
+        capacity = len(self._decided.row) + max(len(self._decided.row), expected)
+        capacity += len(self._arrays.parent) + len(self._arrays.waiting)
         before, self._decided = self._decided, kernels.TableDecided(*(np.empty(capacity, np.int64) for _ in range(4)))
         for larger, array in zip(self._decided, before, strict=True):
             larger[: self._count] = array[: self._count]
