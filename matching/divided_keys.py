@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import Int64Array
-from matching.keys import Keys
+from matching.keys import Keys, keep_only
 
 
 class DividedKeys(Keys):
@@ -42,10 +42,7 @@ class DividedKeys(Keys):
         first = self.encoders[0]
         there = np.ones(len(first), np.bool_)
         there[first.free] = False
-        unused = np.ones(len(self._whole), np.bool_)
-        unused[self._whole.free] = False
-        unused[first.of(np.flatnonzero(there)).to_numpy()] = False
-        self._whole.forget(np.flatnonzero(unused))
+        keep_only(self._whole, first.of(np.flatnonzero(there)).to_numpy())
 
     def values(self, column: int, ids: Int64Array) -> pa.Array:
         """The values of partition column `column` for these partition ids."""

@@ -498,8 +498,8 @@ class Keys:
         tables[-1].forget(ids)
         for before, pairs, encoder in reversed([*zip(tables[:-1], self.pairs, self.encoders[1:], strict=True)]):
             left = pairs.numbers[pairs.live()]
-            _keep(before, left >> CODE_BITS)
-            _keep(encoder, left & CODE_MASK)
+            keep_only(before, left >> CODE_BITS)
+            keep_only(encoder, left & CODE_MASK)
 
     def _codes(self, column: int, ids: Int64Array) -> Int64Array:
         """Returns the codes of a column."""
@@ -549,7 +549,7 @@ class Keys:
         ]
 
 
-def _keep(table: Encoder | Numbers, used: Int64Array) -> None:
+def keep_only(table: Encoder | Numbers | Keys, used: Int64Array) -> None:
     """Frees the codes in use but for these."""
     unused = np.ones(len(table), np.bool_)
     unused[table.free] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import duckdb
@@ -56,6 +57,11 @@ def arrow_schema(schema: Schema) -> pa.Schema:
         digits_field(field.name) if field.type == BIGNUM else pa.field(field.name, plain_type(field.type))
         for field in schema.fields
     ])  # fmt: skip
+
+
+def contains(type: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """True if a type, or one inside it, is one of these."""
+    return is_one(type) or any(contains(type.field(i).type, is_one) for i in range(type.num_fields))
 
 
 def digits_field(name: str) -> pa.Field:

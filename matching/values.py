@@ -45,7 +45,7 @@ from matching.time_texts import (
     whole_since_1970,
     without_finer,
 )
-from matching.types import arrow_type, duckdb_type
+from matching.types import arrow_type, contains, duckdb_type
 from matching.value_types import DEFAULT_RULES, UNITS, Rules, Type
 from query.language.duck import quiet_connection
 
@@ -494,9 +494,7 @@ def family(type: pa.DataType) -> str:
 
 def has_list_view(type: pa.DataType) -> bool:
     """True if a type is or contains a list view, which Arrow casts to an invalid array."""
-    if pa.types.is_list_view(type) or pa.types.is_large_list_view(type):
-        return True
-    return any(has_list_view(type.field(i).type) for i in range(type.num_fields))
+    return contains(type, lambda t: pa.types.is_list_view(t) or pa.types.is_large_list_view(t))
 
 
 def exact_cast(column: pa.Array, target: pa.DataType) -> pa.Array:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hybrid.rows import duck
-from matching.types import holds_digits
+from matching.types import contains, holds_digits
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
 
     plain = _plain(table, huge=False)
     for column in plain.schema:
-        if _has_interval(column.type):
+        if contains(column.type, pa.types.is_interval):
             of = "intervals of months" if column.type == pa.month_day_nano_interval() else "intervals inside its values"
             message = f"column {column.name} has {of}, which polars has no type for"
             raise DataError(message, f"cast it: CAST({column.name} AS VARCHAR), or take the rows by arrow() or df()")
@@ -169,12 +169,6 @@ def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
         elif (category := _category(table, i, given)) is not None:
             frame = frame.with_columns(own.cast(polars.Enum(category.values)))
     return frame
-
-
-def _has_interval(type: pa.DataType) -> bool:
-    if type == pa.month_day_nano_interval():
-        return True
-    return any(_has_interval(type.field(i).type) for i in range(type.num_fields))
 
 
 def python_columns(table: pa.Table, shown: bool = False) -> list[list[Any]]:

@@ -25,7 +25,7 @@ from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
 from matching.ordering import sorting_order
-from matching.types import arrow_type, duckdb_type
+from matching.types import arrow_type, contains, duckdb_type
 from matching.values import has_list_view
 from query.errors import DataError, first_line
 from query.plan.expression import quote
@@ -292,7 +292,8 @@ def conform(table: pa.Table, name: str) -> pa.Table:
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Casts a column by Arrow, or by DuckDB where Arrow has no cast or a wrong one."""
-    if not (_has_extension(column.type) or has_list_view(column.type)):
+    extended = contains(column.type, lambda t: isinstance(t, pa.BaseExtensionType))
+    if not (extended or has_list_view(column.type)):
         try:
             return column.cast(target)
         except pa.ArrowNotImplementedError:
@@ -303,13 +304,6 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     connection.register("__hybrid_column", pa.table({"x": column}))
     read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
     return read if read.type == target else read.cast(target)
-
-
-def _has_extension(type: pa.DataType) -> bool:
-    """True if a type is or contains an extension type, which Arrow casts to its storage bytes."""
-    if isinstance(type, pa.BaseExtensionType):
-        return True
-    return any(_has_extension(type.field(i).type) for i in range(type.num_fields))
 
 
 def _plain(type: pa.DataType, what: str) -> pa.DataType:

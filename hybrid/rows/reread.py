@@ -5,18 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from matching.types import contains
+from matching.values import as_lists
+
 
 def alike(one: pa.Table, other: pa.Table) -> bool:
     """True if two tables with the same columns have equal rows in the same order; NaN equals itself, also in lists,
     structs and maps."""
     return one.schema.equals(other.schema) and all(
-        a.equals(b) or (_has_floats(a.type) and _equal(a.combine_chunks(), b.combine_chunks()))
+        a.equals(b) or (contains(a.type, pa.types.is_floating) and _equal(a.combine_chunks(), b.combine_chunks()))
         for a, b in zip(one.columns, other.columns, strict=True)
     )
-
-
-def _has_floats(type: pa.DataType) -> bool:
-    return pa.types.is_floating(type) or any(_has_floats(type.field(i).type) for i in range(type.num_fields))
 
 
 def _equal(one: pa.Array, other: pa.Array) -> bool:
@@ -31,8 +30,7 @@ def _equal(one: pa.Array, other: pa.Array) -> bool:
     if t.is_struct(type):
         return all(_equal(a, b) for a, b in zip(one.flatten(), other.flatten(), strict=True))
     if t.is_map(type):
-        lists = pa.list_(pa.struct([type.key_field, type.item_field]))
-        return _equal(one.cast(lists), other.cast(lists))
+        return _equal(as_lists(one), as_lists(other))
     if t.is_list(type) or t.is_large_list(type) or t.is_fixed_size_list(type):
         same = pc.list_value_length(one).equals(pc.list_value_length(other))
         return bool(same) and _equal(one.flatten(), other.flatten())
