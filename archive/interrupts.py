@@ -72,7 +72,7 @@ def is_interrupted() -> bool:
     return _waiting() is not None
 
 
-def raise_waiting() -> None:
+def handle_waiting() -> None:
     """Calls the handler of a Ctrl-C that waits, between parts of work that has changed nothing yet. Python's own raises
     KeyboardInterrupt; that of a program that only notes the Ctrl-C lets the work go on."""
     owner = _waiting()

@@ -25,7 +25,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from archive import faults, head
-from archive.interrupts import raise_waiting
+from archive.interrupts import handle_waiting
 from archive.layout import (
     DAY_US,
     FILE_ROWS_MAX,
@@ -255,7 +255,7 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
         try:
             checked(table.directory, before, index, table.schema, None)
             for i in index:
-                raise_waiting()
+                handle_waiting()
                 key = (table.directory / before.paths[i]).key
                 files = ds.dataset([key], schema=stored, format=CHECKED, filesystem=table.directory.filesystem)
                 rows = files.to_table().combine_chunks()
@@ -266,7 +266,7 @@ def mark_late(table: Table, from_seq: int, late: Int64Array) -> TableSnapshot:
                     removed.append(before.paths[i])
                     place = rows.column_names.index(LATE)
                     rows = rows.set_column(place, stored.field(LATE), marks)
-                    written += write_files(rows, table.directory, table.schema, raise_waiting)
+                    written += write_files(rows, table.directory, table.schema, handle_waiting)
         except KeyboardInterrupt:
             _forget(table.directory, written)
             raise

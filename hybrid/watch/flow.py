@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from archive.interrupts import is_interrupted, raise_waiting
+from archive.interrupts import handle_waiting, is_interrupted
 from hybrid.rows.faults import Interrupted
 from hybrid.rows.words import counted
 from hybrid.watch.alerts import Alerts
@@ -85,7 +85,7 @@ class Flow:
         trouble: list[str] = []
         try:
             arrival = state.live.accept(data, source, offset, ceiling_us)
-            raise_waiting()  # nothing is accepted yet
+            handle_waiting()  # nothing is accepted yet
             try:
                 if len(arrival.batch):
                     state.kept.append(arrival.batch, arrival.late)
@@ -107,12 +107,12 @@ class Flow:
 
     def settle(self, until_s: float | None = None) -> None:
         """Passes on what pushes owe that a Ctrl-C has ended; before anything else happens to a stream or its queries.
-        until_s: by time.monotonic, when it stops between two parts. Raises KeyboardInterrupt if a Ctrl-C waits."""
+        until_s: by time.monotonic, when it stops between two parts. Calls the handler of a Ctrl-C that waits."""
         for state in [s for s in self.streams.values() if s.owed is not None]:
             while state.owed is not None:
                 for message in self._give_owed(state, until_s):
                     warn(message)
-                raise_waiting()  # if that raises nothing, the rest follows
+                handle_waiting()  # if that raises nothing, the rest follows
                 if until_s is not None and time.monotonic() >= until_s:
                     break
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from archive.interrupts import raise_waiting
+from archive.interrupts import handle_waiting
 from archive.place import Place
 from archive.reader import RangeRequest
 from hybrid.statement.progress import Far
@@ -109,7 +109,7 @@ def judged(stream: Stream, from_seq: int, to_us: int, told: Callable[[Far], None
 def _heeding(batches: Iterable[T]) -> Iterator[T]:
     """Yields batches; raises KeyboardInterrupt if a Ctrl-C waits."""
     for batch in batches:
-        raise_waiting()
+        handle_waiting()
         yield batch
 
 
@@ -184,7 +184,7 @@ def rewound(
         for batch, _ in stream.kept.snapshot().since(verdicts.from_seq):
             begin = 0
             if abandon:
-                raise_waiting()
+                handle_waiting()
             told(_far("replayed", replayed, verdicts.events))
             replayed += len(batch)
             while begin < len(batch):

@@ -211,8 +211,8 @@ def test_ctrl_c_changes_nothing_or_leaves_the_rest_to_the_next_rewind(
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(rewind, "raise_waiting", pressed)
-            patch.setattr(upkeep, "raise_waiting", pressed)
+            patch.setattr(rewind, "handle_waiting", pressed)
+            patch.setattr(upkeep, "handle_waiting", pressed)
             try:
                 db.rewind("t", at(1000), abandon=abandon)
                 break
