@@ -10,6 +10,10 @@ from matching.kernels.jit import kernel
 DIGIT = 11
 #: Bits of a digit within the rows of one most significant digit: few and many of them.
 DIGIT_FEW, DIGIT_MANY, MANY = 8, 11, 1 << 13
+#: Rows whose addresses are read before any of them is written to. A processor lets no read pass a write whose address
+#: it does not know, so that a loop which reads an address far away and then writes there waits for memory at each row;
+#: in two loops it waits for many rows at once: 20 million rows of a million numbers take a quarter of the time.
+BLOCK = 1 << 12
 
 
 def radix_argsort(values: np.ndarray) -> np.ndarray:
@@ -109,15 +113,15 @@ def by_number(numbers: np.ndarray, order: np.ndarray | None) -> tuple[np.ndarray
         _count(numbers, seen)
         begins = np.cumsum(seen[:, 1]) - seen[:, 1]
         places = row_numbers(len(numbers))
-        _place(numbers, begins.astype(kind), places)
+        _place(numbers, begins.astype(kind), places, np.empty(BLOCK, kind))
         return places, places, begins
-    there = np.empty(len(order), kind)
-    _count_in_order(numbers, order, seen, there)
+    there, block = np.empty(len(order), kind), np.empty(BLOCK, kind)
+    _count_in_order(numbers, order, seen, there, block)
     counts = np.empty(len(seen), np.int64)
     counts[seen[:, 0] - 1] = seen[:, 1]
     begins = np.cumsum(counts) - counts
     both = np.empty((len(order), 2), kind)
-    _place_both(there, order, begins.astype(kind), both)
+    _place_both(there, order, begins.astype(kind), both, block)
     return both[:, 0], both[:, 1], begins
 
 
@@ -128,34 +132,49 @@ def _count(numbers, seen):
 
 
 @kernel
-def _count_in_order(numbers, order, seen, there):
+def _count_in_order(numbers, order, seen, there, block):
     """Writes the numbers in the order, new ones by their first appearance there, and counts them. seen: zeros, for each
-    number; gets the new one, plus 1, and the count."""
+    number; gets the new one, plus 1, and the count. block: room for BLOCK of them."""
     count = 0
-    for i in range(len(order)):
-        number = numbers[order[i]]
-        if seen[number, 0] == 0:
-            count += 1
-            seen[number, 0] = count
-        seen[number, 1] += 1
-        there[i] = seen[number, 0] - 1
+    for begin in range(0, len(order), BLOCK):
+        n = min(BLOCK, len(order) - begin)
+        for i in range(n):
+            block[i] = numbers[order[begin + i]]
+        for i in range(n):
+            number = block[i]
+            if seen[number, 0] == 0:
+                count += 1
+                seen[number, 0] = count
+            seen[number, 1] += 1
+            there[begin + i] = seen[number, 0] - 1
 
 
 @kernel
-def _place(numbers, ends, places):
-    for i in range(len(numbers)):
-        at = ends[numbers[i]]
-        ends[numbers[i]] = at + 1
-        places[at] = i
+def _place(numbers, ends, places, block):
+    for begin in range(0, len(numbers), BLOCK):
+        n = min(BLOCK, len(numbers) - begin)
+        _next_places(numbers, begin, n, ends, block)
+        for i in range(n):
+            places[block[i]] = begin + i
 
 
 @kernel
-def _place_both(numbers, order, ends, both):
-    for i in range(len(numbers)):
-        at = ends[numbers[i]]
-        ends[numbers[i]] = at + 1
-        both[at, 0] = i
-        both[at, 1] = order[i]
+def _place_both(numbers, order, ends, both, block):
+    for begin in range(0, len(numbers), BLOCK):
+        n = min(BLOCK, len(numbers) - begin)
+        _next_places(numbers, begin, n, ends, block)
+        for i in range(n):
+            both[block[i], 0] = begin + i
+            both[block[i], 1] = order[begin + i]
+
+
+@kernel
+def _next_places(numbers, begin, n, ends, block):
+    """Writes where the numbers [begin, begin + n) go, each behind those of its own before it."""
+    for i in range(n):
+        number = numbers[begin + i]
+        block[i] = ends[number]
+        ends[number] = block[i] + 1
 
 
 def by_range(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
