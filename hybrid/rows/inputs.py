@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ import pyarrow.compute as pc
 from archive.reader import RangeRequest, positions_in
 from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
-from hybrid.rows.mixed_columns import MIXED, by_column
+from hybrid.rows.mixed_columns import MIXED, by_column, with_texts
 from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
-from hybrid.rows.session import arrow_of, enum_type, is_enum, is_lacking
+from hybrid.rows.session import arrow_of, enum_type, is_enum, is_lacking, is_unfaithful
 from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -52,8 +51,8 @@ TIME_TYPES = ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE")
 class NamedTable:
     """A named table, whose columns are read when they are asked for. empty: its columns without rows. rereads: its rows
     are read from their source each time, and may be others by then. enums: the ENUM types of text columns with an
-    order of their own. refused: the errors of columns of mixed values, which are text here: a statement that reads one
-    raises its error."""
+    order of their own. refused: the errors of columns of mixed values, and of types that patterns cannot read, which
+    are text here: a statement that reads one raises its error."""
 
     name: str
     source: Any
@@ -80,13 +79,15 @@ class NamedTable:
         DataError."""
         names = self.empty.column_names if columns is None else some_columns(self.empty, columns).column_names
         with _faults_of(self.name):
-            if isinstance(self.source, pa.Table):
-                return conform(self.source.select(names), self.name)
             if isinstance(self.source, duckdb.DuckDBPyRelation):
                 return table_of(self.source.project(", ".join(map(quote, names))), self.name)
-            if hasattr(self.source, "to_table"):
-                return conform(self.source.to_table(columns=names), self.name)
-            return conform(pa.table(self.source.select(names).collect()), self.name)
+            if isinstance(self.source, pa.Table):
+                found = self.source.select(names)
+            elif hasattr(self.source, "to_table"):
+                found = self.source.to_table(columns=names)
+            else:
+                found = pa.table(self.source.select(names).collect())
+            return conform(with_texts(found, self.refused), self.name)
 
     def tables(self, columns: Collection[str]) -> Generator[pa.Table] | None:
         """Yields the rows with these columns as they are read, in tables of about BATCH_ROWS rows. Raises DataError.
@@ -95,6 +96,8 @@ class NamedTable:
         with _faults_of(self.name):
             if isinstance(self.source, duckdb.DuckDBPyRelation):
                 return tables_of(self.source.project(", ".join(map(quote, names))), self.name)
+            if self.refused.keys() & set(names):
+                return None
             if not isinstance(self.source, pa.Table) and hasattr(self.source, "scanner"):
                 return _conformed(self.source.scanner(columns=names, batch_size=BATCH_ROWS).to_reader(), self.name)
         return None
@@ -113,14 +116,19 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
                 "file",
             )
         enums = {column: enum_type(values) for column, values in ordered_texts(data)}
-        if isinstance(source, pa.Table):
-            return NamedTable(name, source, conform(source.slice(0, 0), name), enums, refused)
         if isinstance(source, duckdb.DuckDBPyRelation):
+            source = readable(source, name, refused)
             enums = {c: type for c, type in types_not_in_arrow(source, enums=True).items() if is_enum(type)}
-            return NamedTable(name, source, table_of(source.limit(0), name), enums)
-        if hasattr(source, "to_table"):
-            return NamedTable(name, source, conform(source.schema.empty_table(), name))
-        return NamedTable(name, source, conform(pa.table(source.limit(0).collect()), name), enums)
+            return NamedTable(name, source, table_of(source.limit(0), name), enums, refused)
+        arrows = isinstance(source, pa.Table) or hasattr(source, "to_table")
+        fields = list(source.schema if arrows else pa.table(source.limit(0).collect()).schema)
+        for i, own in enumerate(fields):
+            try:
+                _plain(own.type, f"{name}.{own.name}")
+            except DataError as error:
+                refused.setdefault(own.name, error)
+                fields[i] = own.with_type(pa.string())
+        return NamedTable(name, source, conform(pa.schema(fields).empty_table(), name), enums, refused)
 
 
 def types_not_in_arrow(relation: duckdb.DuckDBPyRelation, enums: bool) -> dict[str, str]:
@@ -213,11 +221,6 @@ def _without_periods(frame: Any, name: str, refused: dict[str, DataError]) -> An
     return frame
 
 
-#: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
-_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
-_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
-
-
 def table_of(relation: Any, name: str) -> pa.Table:
     """Returns all rows of a DuckDB relation, conformed. Raises DataError for types that Arrow cannot hold exactly."""
     _refuse_unfaithful(relation, name)
@@ -253,14 +256,30 @@ def _conformed(reader: pa.RecordBatchReader, name: str, faults: Faults | None = 
 
 def _refuse_unfaithful(relation: Any, name: str) -> None:
     """Raises DataError for a relation with types that Arrow cannot hold exactly."""
+    for _, error in _unfaithful(relation, name):
+        raise error
+
+
+def _unfaithful(relation: Any, name: str) -> Iterator[tuple[str, DataError]]:
+    """Yields the columns of a relation whose types Arrow cannot hold exactly, with the error of one that reads them."""
     for column, type in zip(relation.columns, relation.types):
         own = quote(column)
         if str(type) == BIGNUM:
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS DOUBLE) AS {own}) FROM ..., or AS BIGINT"
-            raise DataError(f"{name}.{column} is a BIGNUM, a number of any size, which patterns do not read yet", hint)
-        if _UNFAITHFUL.search(_NAMED.sub("", str(type))):
+            what = f"{name}.{column} is a BIGNUM, a number of any size, which patterns do not read yet"
+            yield column, DataError(what, hint)
+        elif is_unfaithful(str(type)):
             hint = f"cast it in the input: SELECT * REPLACE (CAST({own} AS VARCHAR) AS {own}) FROM ..."
-            raise DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
+            yield column, DataError(f"{name}.{column} is {type}, which DuckDB cannot export exactly", hint)
+
+
+def readable(relation: duckdb.DuckDBPyRelation, name: str, refused: dict[str, DataError]) -> duckdb.DuckDBPyRelation:
+    """Returns a relation with its columns of types that Arrow cannot hold exactly as text; itself if it has none.
+    refused: gets the errors of these."""
+    found = dict(_unfaithful(relation, name))
+    refused.update(found)
+    texts = [f"CAST({quote(c)} AS VARCHAR) AS {quote(c)}" if c in found else quote(c) for c in relation.columns]
+    return relation.project(", ".join(texts)) if found else relation
 
 
 def _refuse_twins(columns: Sequence[str], name: str) -> None:

@@ -1,8 +1,8 @@
-"""Columns of values of several types, for which Arrow has none: text, each with the error of a clause that reads it."""
+"""Columns of values that patterns cannot read: text, each with the error of a clause that reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,15 @@ def by_column(columns: Mapping[str, Any], name: str, how: str, refused: dict[str
             refused[column] = DataError(f"table {name}, column {column}: {error.args[0]}", hint)
             arrays[column] = pa.array([_as_text(v) for v in values], pa.string())
     return pa.table(arrays)
+
+
+def with_texts(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """Returns a table with these of its columns as text, whatever their types. Cost: a call a value."""
+    for i, column in enumerate(table.columns):
+        if table.column_names[i] in names and not pa.types.is_string(column.type):
+            texts = pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
+            table = table.set_column(i, table.column_names[i], texts)
+    return table
 
 
 def _as_text(value: Any) -> str | None:

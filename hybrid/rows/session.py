@@ -187,6 +187,16 @@ def is_lacking(type: str, enums: bool) -> bool:
     return type in ("HUGEINT", "UUID") or (enums and is_enum(type))
 
 
+#: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
+_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
+
+
+def is_unfaithful(type: str) -> bool:
+    """True for a type that DuckDB exports to Arrow as another one, or that has such a type in it."""
+    return _UNFAITHFUL.search(_NAMED.sub("", type)) is not None
+
+
 def enum_type(values: Sequence[str]) -> str:
     """Returns the ENUM type of values in their order."""
     return f"ENUM({', '.join(chr(39) + value.replace(chr(39), chr(39) * 2) + chr(39) for value in values)})"
@@ -198,13 +208,14 @@ def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
 
 
 def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Returns the rows of a relation, BIGNUMs as the text of their digits."""
+    """Returns the rows of a relation, BIGNUMs and what Arrow has no type for as text, as DuckDB shows them."""
     types = list(map(str, relation.types))
-    if BIGNUM not in types:
+    shown = [type == BIGNUM or is_unfaithful(type) for type in types]
+    if not any(shown):
         return relation.to_arrow_table()
     names = map(quote, relation.columns)
-    shown = (f"CAST({n} AS VARCHAR) AS {n}" if t == BIGNUM else n for n, t in zip(names, types))
-    found = relation.project(", ".join(shown)).to_arrow_table()
+    texts = (f"CAST({n} AS VARCHAR) AS {n}" if as_text else n for n, as_text in zip(names, shown))
+    found = relation.project(", ".join(texts)).to_arrow_table()
     fields = [digits_field(f.name) if t == BIGNUM else f for f, t in zip(found.schema, types)]
     return found.cast(pa.schema(fields))
 

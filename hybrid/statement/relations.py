@@ -30,6 +30,7 @@ from hybrid.rows.inputs import (
     has_ties,
     named_table,
     plain_type,
+    readable,
     some_columns,
     table_of,
     tables_of,
@@ -144,6 +145,8 @@ class Relations:
         self._registered: dict[str, Mapping[str, str]] = {}
         self._described: dict[str, Sequence[Field]] = {}
         self._views: set[str] = set()
+        #: By SELECT that the connection reads: the errors of columns that patterns cannot read.
+        self._refused: dict[str, dict[str, DataError]] = {}
         #: By input: collations of its text columns.
         self._collated: dict[str, Mapping[str, str]] = {}
         self._filled: set[str] = set()  # named tables that are registered with their rows
@@ -340,24 +343,29 @@ class Relations:
                 plan = bind(query, self.resolve, relations=others, describe=self.describe, session=session)
         except duckdb.Error as error:  # for example in an aborted transaction
             raise duck.query_error(error, self._text) from None
-        except QueryError:  # it may be about the type of a column of mixed values, which is text here
-            self._refuse(self._given, self._words)
+        except QueryError:  # it may be about the type of a column that cannot be read, which is text here
+            self._refuse([*self._given, *self._refused], self._words)
             raise
         for factor in plan.factors:
-            self._refuse(filter(None, map(_bare, factor.inputs)), factor.plan.columns)
+            self._refuse(factor.inputs, factor.plan.columns)
             for history in factor.histories:
                 columns = self._words if history.plan is None else history.plan.columns
-                self._refuse([history.schema.name.lower()], columns)
+                self._refuse([history.schema.name], columns)
         return plan
 
     def _refuse(self, tables: Iterable[str], columns: Collection[str]) -> None:
-        """Raises the DataError of the first of these columns of tables that has mixed values. tables: in lower case."""
+        """Raises the DataError of the first of these columns that cannot be read. tables: their inputs."""
         read = {c.lower() for c in columns}
-        for key in tables:
-            refused = self._source(key).refused if key in self._given and key in self._words else {}
-            for column, error in refused.items():
+        for text in tables:
+            key = _bare(text)
+            given = self._source(key).refused if key in self._given and key in self._words else {}
+            for column, error in {**given, **self._refused.get(_select_of(text), {})}.items():
                 if column.lower() in read:
                     raise error
+
+    def _readable(self, select: str, name: str) -> duckdb.DuckDBPyRelation:
+        """Returns what the connection reads by a SELECT, columns that patterns cannot read as text."""
+        return readable(self.connection.sql(select), name, self._refused.setdefault(select, {}))
 
     def _session(self, query: ast.QuerySyntax) -> Session:
         """Returns the session of the user's connection. Raises QueryError for settings that patterns do not support."""
@@ -433,7 +441,7 @@ class Relations:
             return self._plain(self._given[key][0], self._source(key).fields)
         name = shortened(text) if key is None else text.strip().strip('"')
         try:
-            relation = self.connection.sql(f"SELECT * FROM {text}")
+            relation = self._readable(f"SELECT * FROM {text}", name)
             empty = table_of(relation.limit(0), name)
         except duckdb.Error as error:
             if key is not None and isinstance(error, duckdb.CatalogException):
@@ -493,12 +501,13 @@ class Relations:
         key = _bare(text)
         if key is not None and key in self._given:
             return self.table(key, columns)
-        select = f"SELECT * FROM {text}" if key is not None else text
+        select = _select_of(text)
         self._fill(self._selected(select))
         with self._faults_of(name):
             if VARYING & {w.lower() for w in re.findall(r"\w+", select)}:
                 columns = None  # read again, it would have other values
-            relation = self.connection.sql(select)
+            relation = self._readable(select, name)
+            self._refuse([text], columns or ())
 
             def read(names: Collection[str] | None) -> pa.Table:
                 kept = [c for c in relation.columns if names is None or c in names]
@@ -542,7 +551,7 @@ class Relations:
         known = None if key is None else self._named(key)
         if known is not None:
             return known
-        select = text if key is None else f"SELECT * FROM {text}"
+        select = _select_of(text)
         return positions.of_select(
             select, lambda sql: self.connection.execute(sql).fetchall(), self._named, in_max,
             lambda: self._known_functions().table_macros,
@@ -564,6 +573,7 @@ class Relations:
             collated = any(self._collated.get(factor.input_sql, {}).values())
             columns = None if again or collated else plan.columns
             rows = self.rows(factor.input_sql, name, columns if self.has_positions(factor.input_sql) else None)
+            self._refuse([factor.input_sql], plan.columns)
             time = time_of(plan.order_by)
             if time is not None and rows.column(time).null_count and (plan.within is None or plan.within.rows):
                 time = None  # rows without a time keep their place, and no WITHIN needs their distance
@@ -609,13 +619,14 @@ class Relations:
 
     def _tables(self, text: str, plan: Plan) -> Generator[pa.Table] | None:
         """Yields the rows of an input of the connection as they are read; None if it reads named tables."""
-        select = text if _bare(text) is None else f"SELECT * FROM {text}"
+        select = _select_of(text)
         read = self._selected(select)
         if VARYING & {w.lower() for w in re.findall(r"\w+", select)} or read & {*self._given, *self._streams}:
             return None
         faults = partial(self._faults_of, plan.schema.name)
         with faults():
-            relation = self.connection.sql(select)
+            relation = self._readable(select, plan.schema.name)
+            self._refuse([text], plan.columns)
             kept = [c for c in relation.columns if c in plan.columns] or relation.columns[:1]
             return tables_of(relation.project(", ".join(map(quote, kept))), plan.schema.name, faults)
 
@@ -693,6 +704,11 @@ def query_head(query: ast.QuerySyntax) -> Span:
 def _words(text: str) -> set[str]:
     """Returns the words and the quoted names of a text, in lower case."""
     return {w.lower() for w in re.findall(r"\w+", text) + re.findall(r'"([^"]+)"', text)}
+
+
+def _select_of(text: str) -> str:
+    """Returns the SELECT of an input: a name or a SELECT."""
+    return text if _bare(text) is None else f"SELECT * FROM {text}"
 
 
 def _bare(text: str) -> str | None:
