@@ -181,7 +181,7 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
     if module == "pandas":  # a Series is a column, not a table
         if not hasattr(data, "columns"):
             return None
-        _refuse_twins(list(map(str, data.columns)), name)
+        _check_names(list(map(str, data.columns)), name)
         data = _without_periods(data, name, refused)
         with suppress(*MIXED):
             return pa.Table.from_pandas(data, preserve_index=False)
@@ -201,9 +201,11 @@ def _source(data: Any, name: str, access: duck.Access, refused: dict[str, DataEr
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
+        _check_names(list(map(str, data)), name)
         return by_column(data, name, "", refused)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and all(isinstance(r, Mapping) for r in data):
         names = dict.fromkeys(name for row in data for name in row)  # all rows: the first may lack some names
+        _check_names(list(map(str, names)), name)
         return by_column({name: [row.get(name) for row in data] for name in names}, name, "", refused)
     return None
 
@@ -282,18 +284,20 @@ def readable(relation: duckdb.DuckDBPyRelation, name: str, refused: dict[str, Da
     return relation.project(", ".join(texts)) if found else relation
 
 
-def _refuse_twins(columns: Sequence[str], name: str) -> None:
+def _check_names(columns: Sequence[str], name: str) -> None:
     lowered = [c.lower() for c in columns]
     if len(set(lowered)) < len(lowered):
         twice = next(c for c in columns if lowered.count(c.lower()) > 1)
         raise DataError(f"{name} has two columns {twice}", "names are case-insensitive: rename one of them")
+    if "" in columns:
+        raise DataError(f"{name} has a column without a name, number {lowered.index('') + 1}", "name it")
 
 
 def conform(table: pa.Table, name: str) -> pa.Table:
     """Returns the table in the column types that DuckDB returns. Columns of these types are not copied."""
     if not table.num_columns:
         raise DataError(f"{name} has no columns", "pass a table with columns, even if it has no rows")
-    _refuse_twins(table.column_names, name)
+    _check_names(table.column_names, name)
     columns: list[pa.ChunkedArray] = []
     for own, column in zip(table.schema, table.columns):
         what = f"{name}.{own.name}"

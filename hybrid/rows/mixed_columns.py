@@ -13,11 +13,12 @@ from query.errors import DataError
 MIXED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 
 
-def by_column(columns: Mapping[str, Any], name: str, how: str, refused: dict[str, DataError]) -> pa.Table:
+def by_column(columns: Mapping[Any, Any], name: str, how: str, refused: dict[str, DataError]) -> pa.Table:
     """Returns columns as a table, those of mixed values as text. how: how to convert one, with places for the table and
     the column. refused: gets the errors of these."""
     arrays = {}
-    for column, values in columns.items():
+    for key, values in columns.items():
+        column = str(key)
         try:
             arrays[column] = values if isinstance(values, pa.ChunkedArray) else pa.array(values)
         except MIXED as error:

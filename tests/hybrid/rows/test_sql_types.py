@@ -262,6 +262,9 @@ def test_durations_are_intervals(column: Any) -> None:
     ("table", "message"),
     [
         (pa.table([[1], [2], [3]], names=["i", "x", "X"]), "two columns x"),
+        ({"i": [1], "x": [1], 2: [1], "2": [1]}, "two columns 2"),
+        ([{"i": 1, "x": 1, 2: 1}, {"2": 1}], "two columns 2"),
+        (pd.DataFrame({"i": [1], "": [1], "x": [1]}), "a column without a name, number 2"),
         (pl.DataFrame({"i": [1], "x": pl.Series([object()], dtype=pl.Object)}), "column x: Could not convert <object"),
         (pa.table({"i": [1], "x": pa.array([1], pa.timestamp("ns"))}), "exact microseconds"),
         (pa.table({"i": [1], "x": pa.array([Decimal(1)], pa.decimal256(40, 1))}), "DuckDB has no type for"),
@@ -274,6 +277,12 @@ def test_durations_are_intervals(column: Any) -> None:
 def test_tables_that_cannot_be_taken(table: Any, message: str) -> None:
     with pytest.raises(hybrid.DataError, match=message):
         measured(table)
+
+
+@pytest.mark.parametrize("table", [{"i": [1], 2: [3], "x": ["b"]}, [{"i": 1, 2: 3, "x": "b"}]], ids=["columns", "rows"])
+def test_names_of_columns_are_text(table: Any) -> None:
+    # Before: "expected bytes, int found".
+    assert measured(table) == ["b"]
 
 
 def test_files_by_their_path(tmp_path: Path) -> None:
