@@ -11,6 +11,7 @@ One process at a time compiles a kernel; others that want it wait, and read it f
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import importlib.util
 import os
@@ -112,7 +113,7 @@ class _Kernel(CPUDispatcher):
             if sig in self.overloads:
                 return super().compile(sig)
             lock = Path(str(self.stats.cache_path)) / f"{self.py_func.__name__}.lock"
-            with while_compiling(), _locked(lock):
+            with while_compiling(), _locked(lock), _uncollected():
                 return super().compile(sig)
 
 
@@ -128,6 +129,20 @@ class _Called(_Kernel):
 def _from_python(called: _Called) -> Callable[..., object]:
     options: dict[str, Any] = {"nogil": True, "_nrt": False}
     return cast(Callable[..., object], numba.njit(**options)(lambda *arguments: called(*arguments)))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leaves garbage where it is: a compiler makes millions of objects that live as long as it, and looking for garbage
+    among them takes a tenth of its time."""
+    if not gc.isenabled():  # also: of a kernel that is compiled for another one
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
