@@ -10,18 +10,23 @@ from matching.program.registers import RegisterKind
 
 def live_registers(program: Program) -> tuple[frozenset[int], ...]:
     """Returns, per state, the registers on which the future of a run depends. Runs of one partition in one state that
-    agree in these have the same future. Cost: edges * states * registers at most."""
+    agree in these have the same future. Cost: a few passes over the edges, as most lead to a state of a larger number;
+    edges * states * registers at most."""
     states = len(program.accept)
     live = [frozenset[int]() for _ in range(states)]
+    reads = [frozenset(a for op, a, _ in code if op == OpCode.REGISTER) for code in program.code]
+    before: dict[tuple[int, frozenset[int]], frozenset[int]] = {}  # the states of one loop have few that differ
     changed = True
     while changed:
         changed = False
-        for q in range(states):
+        for q in reversed(range(states)):
             found = live[q]
             for e in range(program.edge_start[q], program.edge_start[q + 1]):
                 v = program.edge_variable[e]
-                read = {a for op, a, _ in program.code[v] if op == OpCode.REGISTER}
-                found |= _before(program, v, live[program.edge_target[e]] | read)
+                then = (v, live[program.edge_target[e]] | reads[v])
+                if then not in before:
+                    before[then] = _before(program, *then)
+                found |= before[then]
             if found != live[q]:
                 live[q] = found
                 changed = True

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 from matching.program.lanes import Lane
 
@@ -148,6 +149,7 @@ class RegisterKind(IntEnum):
         return _reads("y", self.does)
 
 
+@cache
 def _reads(name: str, does: Assign | Accumulate) -> bool:
     texts = (does.value, does.when, does.first if isinstance(does, Accumulate) else "")
     return any(re.search(rf"\b{name}\b", text) for text in texts)

@@ -580,11 +580,9 @@ def _check_around(
     message, start, end = found
     if not message:
         if cuts:
-            pivot = next((t for t in items if t.word in ("PIVOT", "PIVOT_WIDER")), None)
-            if pivot is not None:  # DuckDB runs it first to see its values
-                hint = "name them: PIVOT ... ON column IN ('a', 'b') USING ..."
-                raise error_at(text, "HQ100", "over a pattern, PIVOT does not find its values", pivot.span, hint=hint)
             hint = "begin with SELECT, WITH or FROM, or keep the rows by INSERT INTO, CREATE TABLE AS or COPY"
+            if any(token.word == "PIVOT" for token in items):  # which DuckDB runs first, to find its values
+                hint = "name the values of PIVOT: ON column IN ('a', 'b')"
             raise error_at(text, "HQ100", "a pattern query is a SELECT", items[0].span, hint=hint)
         for token in items:  # DESCRIBE, PIVOT and their like have no tree to inspect
             if token.word in _WRITING:
