@@ -174,11 +174,13 @@ class BufferedRuns(ABC):
                     check(self.used_bytes + self._decided_bytes + self._walks_bytes)
                 match status:
                     case step.ROOM:
-                        self._grow(int(partition[at]))
+                        if not self._prune(partition[at : at + 1]):
+                            self._grow(int(partition[at]))
                     case step.ERROR:
                         self._look_for_failure()
                     case step.BUDGET:
-                        raise OverBudget
+                        if not self._prune(partition[at : at + 1], all_of=True):
+                            raise OverBudget
         except Unfinished as stopped:
             stopped.index = at - (status == step.ERROR)
             raise
@@ -190,8 +192,10 @@ class BufferedRuns(ABC):
         rows = max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
         return self._kernel.step if self._special is None or some_bad else self._special, rows
 
-    def _prune(self, partition: Int64Array) -> None:  # noqa: B027
-        """Drops runs that are of no use, of partitions that have had rows."""
+    def _prune(self, partition: Int64Array, all_of: bool = False) -> bool:
+        """Drops runs that are of no use, of those partitions that have many more than when it did; all_of: of all of
+        them. Returns True if there were some."""
+        return False
 
     def _give_nodes(self, walked: layout.WalkArrays) -> None:
         """Gives walks the nodes of runs, room for the rows of one, and for what they find of each node."""

@@ -40,14 +40,22 @@ class RunLists(BufferedRuns):
         self._entered = True  # all matches that wait
         self._folds = self.program.folds
         self._dominated = _dominated(self.program)
-        if self._dominated is not None:
+        if self._dominated is not None and self._dominated.better.any() and not self._dominated.of_start:
             self._rows_unchecked = LEAST_PRUNED
 
-    def _prune(self, partition: Int64Array) -> None:
-        if self._dominated is not None:
-            dominated.prune_long(
-                partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
-            )  # fmt: skip
+    def _prune(self, partition: Int64Array, all_of: bool = False) -> bool:
+        if self._dominated is None:
+            return False
+        longest = int(self._partitions.length[partition].max(initial=0))
+        if longest <= LEAST_PRUNED:
+            return False
+        if all_of:
+            self._dominated.length[partition] = 0
+        if 4 * longest > len(self._dominated.best):
+            self._dominated = self._dominated._replace(best=np.empty(8 * longest, np.int64))
+        return bool(dominated.prune_long(
+            partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
+        ))  # fmt: skip
 
     @property
     def row_bytes(self) -> int:
@@ -326,8 +334,8 @@ def _dominated(program: Program) -> dominated.Dominated | None:
         live[state, list(registers)] = True
     floating = np.array([r.lane.floating for r in program.registers], np.bool_)
     none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
-    refills, best = np.array(found.refills, np.bool_), np.full(len(program.accept), -1, np.int64)
-    return dominated.Dominated(live, better, refills, caps, floating, best, none)
+    refills, of_start = np.array(found.refills, np.bool_), np.bool_(found.of_start)
+    return dominated.Dominated(live, better, refills, caps, floating, of_start, none, none)
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

@@ -13,37 +13,75 @@ C_FREE = int(Counters.FREE)
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, refills, caps: as of matching.program.dominance.Dominance; floating: per
-    register. best: per state the run that is compared with, -1 none. length: per partition, that of its list from which
-    on it is searched again."""
+    """live: bool (states, registers); better, refills, caps, of_start: as of matching.program.dominance.Dominance;
+    floating: per register. best: a hash table of the runs that others are compared with, more than twice as long as the
+    list. length: per partition, that of its list from which on it is searched again."""
 
     live: np.ndarray
     better: np.ndarray
     refills: np.ndarray
     caps: np.ndarray
     floating: np.ndarray
+    of_start: np.bool_
     best: np.ndarray
     length: np.ndarray
 
 
 @called
-def compared(run, other, state, dominated, runs):
-    """Returns 1 if `other` passes no condition that `run` fails; else -1 if `run` passes none that `other` fails; else
-    0: that is not known."""
+def alike(run, other, dominated, runs):
+    """Returns True if runs are of one state, of one start if that counts, and have the same values of all registers
+    that have to be equal."""
+    state = runs.state[run]
+    if state != runs.state[other] or (dominated.of_start and runs.first[run] != runs.first[other]):
+        return False
+    for r in range(len(dominated.better)):
+        if dominated.live[state, r] and dominated.better[r] == 0:
+            there = (runs.valid[run] >> r) & 1
+            if there != (runs.valid[other] >> r) & 1 or (there and value(run, r, dominated, runs) != value(
+                other, r, dominated, runs
+            )):  # fmt: skip
+                return False
+    return True
+
+
+@called
+def value(run, r, dominated, runs):
+    """Returns the value of a register as far as conditions distinguish it."""
+    cap = dominated.caps[r]
+    found = runs.registers[run, r]
+    return min(found, cap) if cap >= 0 else found
+
+
+@called
+def hashed(run, dominated, runs):
+    """Returns a number that is the same for runs that are alike."""
+    state = runs.state[run]
+    found = np.uint64(state)
+    if dominated.of_start:
+        found = mixed(found, runs.first[run])
+    for r in range(len(dominated.better)):
+        if dominated.live[state, r] and dominated.better[r] == 0 and (runs.valid[run] >> r) & 1:
+            found = mixed(found, value(run, r, dominated, runs) + r)
+    return found
+
+
+@called
+def mixed(found, number):
+    found = (found ^ np.uint64(number)) * np.uint64(0x9E3779B97F4A7C15)
+    return found ^ (found >> np.uint64(29))
+
+
+@called
+def compared(run, other, dominated, runs):
+    """Returns 1 if `other`, which is alike, passes no condition that `run` fails; else -1 if `run` passes none that
+    `other` fails; else 0: that is not known."""
+    state = runs.state[run]
     dominates, is_dominated = True, True
     for r in range(len(dominated.better)):
-        if not dominated.live[state, r]:
-            continue
         way = dominated.better[r]
-        there, other_there = (runs.valid[run] >> r) & 1 == 1, (runs.valid[other] >> r) & 1 == 1
-        x, y = runs.registers[run, r], runs.registers[other, r]
-        if way == 0:
-            cap = dominated.caps[r]
-            if cap >= 0:
-                x, y = min(x, cap), min(y, cap)
-            if there != other_there or (there and x != y):
-                return 0
+        if way == 0 or not dominated.live[state, r]:
             continue
+        there, other_there = (runs.valid[run] >> r) & 1 == 1, (runs.valid[other] >> r) & 1 == 1
         if there != other_there and dominated.refills[r]:
             return 0
         if not there or not other_there:  # a comparison with null is never true
@@ -56,6 +94,7 @@ def compared(run, other, state, dominated, runs):
                 return 0
             less, more = f < g, f > g
         else:
+            x, y = runs.registers[run, r], runs.registers[other, r]
             less, more = x < y, x > y
         if way < 0:
             less, more = more, less
@@ -68,24 +107,27 @@ def compared(run, other, state, dominated, runs):
 
 @called
 def prune(p, dominated, runs, partitions, counters):
-    """Drops the runs of a partition that a preferred one in the same state dominates. Compared is with the best one so
-    far only, so that it takes O(runs)."""
-    dominated.best[:] = -1
+    """Drops the runs of a partition that a preferred one which is alike dominates. Compared is with the best one of
+    these so far only, so that it takes O(runs)."""
+    size = 2
+    while size <= 2 * partitions.length[p]:
+        size *= 2
+    for slot in range(size):
+        dominated.best[slot] = -1
     item = partitions.head[p]
     last = np.int64(-1)
     while item >= 0:
         following = runs.next[item]
-        state = runs.state[item]
         drops = False
-        if state >= 0:
-            best = dominated.best[state]
-            if best < 0:
-                dominated.best[state] = item
-            else:
-                found = compared(best, item, state, dominated, runs)
-                drops = found == 1
-                if found == -1:
-                    dominated.best[state] = item
+        if runs.state[item] >= 0:
+            slot = np.int64(hashed(item, dominated, runs) & np.uint64(size - 1))
+            while dominated.best[slot] >= 0 and not alike(dominated.best[slot], item, dominated, runs):
+                slot = (slot + 1) & (size - 1)
+            best = dominated.best[slot]
+            found = np.int64(-1) if best < 0 else compared(best, item, dominated, runs)
+            drops = found == 1
+            if found == -1:
+                dominated.best[slot] = item
         if drops:
             runs.free[counters[C_FREE]] = item
             counters[C_FREE] += 1
@@ -98,8 +140,11 @@ def prune(p, dominated, runs, partitions, counters):
 
 @kernel
 def prune_long(partition, least, dominated, runs, partitions, counters):
-    """Prunes those of the partitions whose lists have doubled since they were, from a length of `least` on."""
+    """Prunes those of the partitions whose lists have doubled since they were, from a length of `least` on. Returns
+    True if a run was dropped."""
+    free = counters[C_FREE]
     for p in partition:
         if partitions.length[p] > dominated.length[p]:
             prune(p, dominated, runs, partitions, counters)
             dominated.length[p] = max(least, 2 * partitions.length[p])
+    return counters[C_FREE] > free

@@ -1,9 +1,10 @@
 """Which of two runs in one state cannot match where the other does not: it is dominated, and may go.
 
-AFTER MATCH SKIP PAST LAST ROW cuts whatever is less preferred than a run that matches. So a less preferred run in the
-same state is of no use if it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger
-FIRST(p). Conditions are read for this as far as they compare: they then get truer as the value of a register grows, or
-as it falls. All other values of the match so far must be equal in both.
+AFTER MATCH SKIP PAST LAST ROW cuts whatever is less preferred than a run that matches, and every start has one match
+at most. So a less preferred run in the same state, in other modes and under WITHIN of the same start, is of no use if
+it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger FIRST(p). Conditions are read
+for this as far as they compare: they then get truer as the value of a register grows, or as it falls. All other values
+of the match so far must be equal in both.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ class Dominance:
     """live: per state, the registers on which the future of a run depends. better: per register 1 if conditions get
     truer as it grows, -1 if as it falls, 0 if it has to be equal. refills: whether a null may become better than any
     value: a least one, of which conditions get truer as it grows, begins with the next row; or a largest one likewise.
-    caps: per register, the number from which on its values are equal, -1: none."""
+    caps: per register, the number from which on its values are equal, -1: none. of_start: only runs of one start
+    dominate each other."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
     refills: tuple[bool, ...]
     caps: tuple[int, ...]
+    of_start: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ def dominance(program: Program) -> Dominance | None:
     by_rows = program.kept or program.walks or program.asked
     within = program.within_us is not None or program.within_rows is not None
     other = program.ignore or program.strict or program.number >= 0 or program.carries is not None
-    cuts = program.mode is Mode.PAST_LAST_ROW and program.merge is Merge.PATH
-    if not cuts or beside or by_rows or within or other:
+    of_paths = program.mode is not Mode.ALL and program.merge is Merge.PATH
+    if not of_paths or beside or by_rows or other:
         return None
     better: dict[int, int] = {}
     for code in program.code:
@@ -65,11 +68,10 @@ def dominance(program: Program) -> Dominance | None:
                 continue
             way = 0 if found is None or program.registers[r].kind not in _IN_ORDER else found.get(r, 0)
             better[r] = way if better.get(r, way) == way else 0
-    if not any(better.values()):
-        return None
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
     refills = tuple((r.kind, way) in _REFILLS for r, way in zip(program.registers, ways, strict=True))
-    return Dominance(live_registers(program), ways, refills, count_caps(program))
+    of_start = within or program.mode is not Mode.PAST_LAST_ROW
+    return Dominance(live_registers(program), ways, refills, count_caps(program), of_start)
 
 
 def _goes(program: Program, code: tuple[tuple[int, int, int], ...]) -> dict[int, int] | None:
