@@ -354,10 +354,10 @@ class Relations:
         return plan
 
     def _refuse(self, tables: Iterable[str], columns: Collection[str]) -> None:
-        """Raises the DataError of the first of these columns that cannot be read. tables: their inputs."""
+        """Raises the DataError of the first of these columns that cannot be read. tables: inputs, or names."""
         read = {c.lower() for c in columns}
         for text in tables:
-            key = _bare(text)
+            key = _bare(text) or text.lower()
             given = self._source(key).refused if key in self._given and key in self._words else {}
             for column, error in {**given, **self._refused.get(_select_of(text), {})}.items():
                 if column.lower() in read:

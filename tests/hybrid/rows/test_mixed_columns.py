@@ -83,6 +83,21 @@ def test_a_static_table_of_a_live_query_is_read_as_a_whole() -> None:
             db.watch(text, tables={"t": KINDS["pandas"]})
 
 
+def test_names_with_a_space() -> None:
+    for columns in ("ts, price", "ts, price, note"):
+        text = f"""SELECT count(*) AS n
+            FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(price) AS low PATTERN (A)) AS m,
+            (SELECT {columns} FROM "my t") AS h"""
+        given: dict[str, Any] = {"e": KINDS["dicts"], "my t": KINDS["dicts"]}
+        if "note" in columns:
+            with pytest.raises(DataError, match="table my t, column note"):
+                hybrid.sql(text, **given)
+        else:
+            assert hybrid.sql(text, **given).fetchall()[0][0] == 9
+    with pytest.raises(DataError, match="table my t, column note"):
+        hybrid.sql(FALLS.format("*", '"my t"', "", ", LAST(note) AS n", ""), **{"my t": KINDS["dicts"]})
+
+
 PERIODS = pd.DataFrame({
     "ts": [1, 2, 3], "price": [3, 2, 1], "month": pd.PeriodIndex(["2024-01", "NaT", "2024-03"], freq="M"),
 })  # fmt: skip
