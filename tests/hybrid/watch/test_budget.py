@@ -26,9 +26,10 @@ LIMIT = "64MB"
 
 
 def ticks(begin: int, end: int, keys: int = 1) -> pa.Table:
+    """Returns rows of which no two have one price: partial matches that read equal ones would be one."""
     at = np.arange(begin, end)
     return pa.table({
-        "ts": at.astype("datetime64[s]").astype("datetime64[us]"), "k": at % keys, "p": at % 1000 / 10.0
+        "ts": at.astype("datetime64[s]").astype("datetime64[us]"), "k": at % keys, "p": at % 1000 / 10.0 + at * 1e-6,
     })  # fmt: skip
 
 
