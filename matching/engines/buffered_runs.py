@@ -179,7 +179,9 @@ class BufferedRuns(ABC):
                     case step.ERROR:
                         self._look_for_failure()
                     case step.BUDGET:
-                        if not self._prune(partition[at : at + 1], all_of=True):
+                        one = partition[at : at + 1]
+                        # a pass over the list has to be worth it: at least a tenth of the runs are of no use
+                        if 9 * self._prune(one, all_of=True) < self._lengths(one)[0]:
                             raise OverBudget
         except Unfinished as stopped:
             stopped.index = at - (status == step.ERROR)
@@ -192,10 +194,10 @@ class BufferedRuns(ABC):
         rows = max(1, int(np.searchsorted(steps, STEPS_UNCHECKED)))
         return self._kernel.step if self._special is None or some_bad else self._special, rows
 
-    def _prune(self, partition: Int64Array, all_of: bool = False) -> bool:
+    def _prune(self, partition: Int64Array, all_of: bool = False) -> int:
         """Drops runs that are of no use, of those partitions that have many more than when it did; all_of: of all of
-        them. Returns True if there were some."""
-        return False
+        them. Returns their number."""
+        return 0
 
     def _give_nodes(self, walked: layout.WalkArrays) -> None:
         """Gives walks the nodes of runs, room for the rows of one, and for what they find of each node."""

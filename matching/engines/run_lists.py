@@ -40,20 +40,22 @@ class RunLists(BufferedRuns):
         self._entered = True  # all matches that wait
         self._folds = self.program.folds
         self._dominated = _dominated(self.program)
+        # of all starts all but a few runs may go, so that no list need be long
         if self._dominated is not None and self._dominated.better.any() and not self._dominated.of_start:
             self._rows_unchecked = LEAST_PRUNED
 
-    def _prune(self, partition: Int64Array, all_of: bool = False) -> bool:
+    def _prune(self, partition: Int64Array, all_of: bool = False) -> int:
+        """See BufferedRuns."""
         if self._dominated is None:
-            return False
-        longest = int(self._partitions.length[partition].max(initial=0))
+            return 0
+        longest = int(self._lengths(partition).max(initial=0))
         if longest <= LEAST_PRUNED:
-            return False
+            return 0
         if all_of:
             self._dominated.length[partition] = 0
         if 4 * longest > len(self._dominated.best):
             self._dominated = self._dominated._replace(best=np.empty(8 * longest, np.int64))
-        return bool(dominated.prune_long(
+        return int(dominated.prune_long(
             partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
         ))  # fmt: skip
 

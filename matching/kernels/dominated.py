@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from matching.kernels.hashing import mixed
 from matching.kernels.jit import called, kernel
 from matching.kernels.layout import Counters
 
@@ -54,21 +55,16 @@ def value(run, r, dominated, runs):
 
 @called
 def hashed(run, dominated, runs):
-    """Returns a number that is the same for runs that are alike."""
+    """Returns 64 bits, which are the same for runs that are alike."""
     state = runs.state[run]
-    found = np.uint64(state)
+    found = np.int64(state)
     if dominated.of_start:
-        found = mixed(found, runs.first[run])
+        found = mixed(found) ^ runs.first[run]
     for r in range(len(dominated.better)):
-        if dominated.live[state, r] and dominated.better[r] == 0 and (runs.valid[run] >> r) & 1:
-            found = mixed(found, value(run, r, dominated, runs) + r)
-    return found
-
-
-@called
-def mixed(found, number):
-    found = (found ^ np.uint64(number)) * np.uint64(0x9E3779B97F4A7C15)
-    return found ^ (found >> np.uint64(29))
+        if dominated.live[state, r] and dominated.better[r] == 0:
+            there = (runs.valid[run] >> r) & 1 == 1
+            found = mixed(found) ^ (value(run, r, dominated, runs) if there else np.int64(-1))
+    return mixed(found)
 
 
 @called
@@ -120,7 +116,7 @@ def prune(p, dominated, runs, partitions, counters):
         following = runs.next[item]
         drops = False
         if runs.state[item] >= 0:
-            slot = np.int64(hashed(item, dominated, runs) & np.uint64(size - 1))
+            slot = hashed(item, dominated, runs) & (size - 1)
             while dominated.best[slot] >= 0 and not alike(dominated.best[slot], item, dominated, runs):
                 slot = (slot + 1) & (size - 1)
             best = dominated.best[slot]
@@ -141,10 +137,10 @@ def prune(p, dominated, runs, partitions, counters):
 @kernel
 def prune_long(partition, least, dominated, runs, partitions, counters):
     """Prunes those of the partitions whose lists have doubled since they were, from a length of `least` on. Returns
-    True if a run was dropped."""
+    the number of runs that were dropped."""
     free = counters[C_FREE]
     for p in partition:
         if partitions.length[p] > dominated.length[p]:
             prune(p, dominated, runs, partitions, counters)
             dominated.length[p] = max(least, 2 * partitions.length[p])
-    return counters[C_FREE] > free
+    return counters[C_FREE] - free

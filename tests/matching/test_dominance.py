@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from matching.engines.run_lists import RunLists
 from matching.matcher import KernelMatcher, make_matcher
+from matching.program import live
 from matching.program.dominance import dominance
+from query.errors import QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
@@ -169,3 +171,25 @@ def test_equal_runs_are_one(body: str, ends: bool, after: str) -> None:
     assert bool(answer_of(found)) == ends
     assert isinstance(matcher.engine, RunLists)
     assert int(matcher.engine._partitions.length[0]) < 100_000
+
+
+def test_many_partial_matches_that_differ_are_too_many_and_those_that_are_equal_are_not() -> None:
+    rows = [{"ts": i, "k": "a", "p": float(i % 7), "i": 0} for i in range(300)]
+    for size in (1, 300):
+        matcher = matcher_of(plan_of("PATTERN ((A | B)+ C) DEFINE C AS p > 9 + LAST(A.p)"))
+        for at in range(0, len(rows), size):
+            matcher.push(batch_of(TICKS, rows[at : at + size], at))
+    matcher = matcher_of(plan_of("PATTERN ((A | B)+ C) DEFINE C AS p > sum(A.p) * sum(A.i)"))
+    with pytest.raises(QueryError, match="HQ600"):  # each way has a sum of its own
+        matcher.push(batch_of(TICKS, [row | {"p": 1.1**row["ts"], "i": 1 << min(row["ts"], 40)} for row in rows]))
+
+
+def test_registers_of_many_states_are_found_in_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: states were passed from the first to the last, of 1,000 a thousand times: 24 s, whatever the events.
+    calls = []
+    monkeypatch.setattr(live, "_before", lambda *asked, of=live._before: calls.append(asked) or of(*asked))
+    program = matcher_of(plan_of("PATTERN (A{1000} B) DEFINE B AS p > FIRST(A.p)")).program
+    found = live.live_registers(program)
+    assert len(found) > 1_000
+    assert all(found[1:1000])
+    assert len(calls) < 2 * len(found)
