@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,23 @@ def compile_at(place: str) -> None:
     while not (Path(place) / "go").exists():
         time.sleep(0.001)
     print(twice(2), sum(twice.stats.cache_misses.values()), flush=True)  # noqa: T201
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_after_a_kernel_was_compiled_if_it_was_before(
+    collects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "_CACHE", tmp_path)
+    monkeypatch.setattr(jit, "while_compiling", lambda: seen.append(gc.isenabled()) or nullcontext())
+    seen: list[bool] = []
+    was = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert jit.module_of(SOURCE + f"# {collects}").twice(2) == 4
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen == [collects]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from hybrid.statement import by_key, gathered, rows_met
 from hybrid.statement.by_key import ByKey
 from hybrid.statement.gathered import Gathered
 from hybrid.statement.statement import compare_with_reference
-from matching.kernels.radix import by_number
+from matching.kernels.radix import BLOCK, by_number
 from matching.keys import numbered
 from tests.properties.comparing import is_nightly
 
@@ -231,11 +231,12 @@ def test_ties_across_keys_need_no_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hybrid.sql(text("V", AFTER[0], ROWS[0], "k"), t=events).arrow().num_rows
 
 
+@pytest.mark.parametrize("count", [1, 1_000, BLOCK, 2 * BLOCK + 1])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_rows_are_placed_by_number_in_their_order(shuffled: bool) -> None:
+def test_rows_are_placed_by_number_in_their_order(shuffled: bool, count: int) -> None:
     random = np.random.default_rng(4)
-    order = random.permutation(1_000).astype(np.int32) if shuffled else np.arange(1_000)
-    drawn = random.integers(0, 50, 1_000)
+    order = random.permutation(count).astype(np.int32) if shuffled else np.arange(count)
+    drawn = random.integers(0, 50, count)
     seen = list(dict.fromkeys(drawn.tolist()))  # as rows stand; by first appearance in the order if that is how they do
     numbers = np.array([seen.index(x) for x in drawn])
     places, rows, begins = by_number(numbers, order if shuffled else None)
