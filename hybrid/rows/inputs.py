@@ -19,7 +19,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column, with_texts
 from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
-from hybrid.rows.session import arrow_of, enum_type, is_enum, is_lacking, is_unfaithful
+from hybrid.rows.session import arrow_of, as_texts, enum_type, is_enum, is_lacking, is_unfaithful
 from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -280,8 +280,7 @@ def readable(relation: duckdb.DuckDBPyRelation, name: str, refused: dict[str, Da
     refused: gets the errors of these."""
     found = dict(_unfaithful(relation, name))
     refused.update(found)
-    texts = [f"CAST({quote(c)} AS VARCHAR) AS {quote(c)}" if c in found else quote(c) for c in relation.columns]
-    return relation.project(", ".join(texts)) if found else relation
+    return as_texts(relation, [i for i, column in enumerate(relation.columns) if column in found])
 
 
 def _check_names(columns: Sequence[str], name: str) -> None:

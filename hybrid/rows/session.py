@@ -207,17 +207,23 @@ def texts_of(fields: Sequence[Field], enums: bool = True) -> dict[str, str]:
     return {f.name: f.type for f in fields if f.type == BIGNUM or is_lacking(f.type, enums)}
 
 
+def as_texts(relation: duckdb.DuckDBPyRelation, columns: Collection[int]) -> duckdb.DuckDBPyRelation:
+    """Returns a relation with some columns, by their numbers, as the text that DuckDB shows; itself without any."""
+    if not columns:
+        return relation
+    # by position: a result may have several columns of one name
+    values = [f"CAST(#{i + 1} AS VARCHAR)" if i in columns else f"#{i + 1}" for i in range(len(relation.columns))]
+    return relation.project(", ".join(f"{v} AS {quote(c)}" for v, c in zip(values, relation.columns)))
+
+
 def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """Returns the rows of a relation, BIGNUMs and what Arrow has no type for as text, as DuckDB shows them."""
     types = list(map(str, relation.types))
-    shown = [type == BIGNUM or is_unfaithful(type) for type in types]
-    if not any(shown):
-        return relation.to_arrow_table()
-    names = map(quote, relation.columns)
-    texts = (f"CAST({n} AS VARCHAR) AS {n}" if as_text else n for n, as_text in zip(names, shown))
-    found = relation.project(", ".join(texts)).to_arrow_table()
-    fields = [digits_field(f.name) if t == BIGNUM else f for f, t in zip(found.schema, types)]
-    return found.cast(pa.schema(fields))
+    shown = [i for i, type in enumerate(types) if type == BIGNUM or is_unfaithful(type)]
+    found = as_texts(relation, shown).to_arrow_table()
+    if BIGNUM not in types:
+        return found
+    return found.cast(pa.schema([digits_field(f.name) if t == BIGNUM else f for f, t in zip(found.schema, types)]))
 
 
 def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, texts: Mapping[str, str]) -> None:

@@ -181,6 +181,14 @@ def test_results_of_types_that_arrow_lacks_are_text(type: str) -> None:
     assert row[1] == shown(ODD[type])
 
 
+@pytest.mark.parametrize("value", ["'101'::BIT", "5::BIGNUM"])
+def test_results_with_several_columns_of_one_name(value: str) -> None:
+    # Before: each had the values of the first one.
+    text = FALLS.format(f"m.low, {value} AS low, 7 AS LOW", "t", "", "", "") + " AS m"
+    table = hybrid.sql(text, **of_duckdb("1", "connection")).arrow()
+    assert [column.to_pylist() for column in table.columns] == [[0], [shown(value)], [7]]
+
+
 def test_types_that_duckdb_lacks_stop_no_statement_that_does_not_read_them() -> None:
     # Before: refused, whatever was read.
     mixed = pa.UnionArray.from_sparse(pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])])
