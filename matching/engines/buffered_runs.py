@@ -75,7 +75,8 @@ class BufferedRuns(ABC):
 
     @property
     def _walked(self) -> layout.WalkArrays | None:
-        return self._tables.walked
+        """Returns what is walked over; None if conditions read no rows of a run but by registers."""
+        return self._tables.walked if layout.walks_rows(self.program) else None
 
     @property
     def row_bytes(self) -> int:

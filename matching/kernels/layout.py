@@ -117,8 +117,8 @@ class ProgramArrays(NamedTuple):
     carried: np.ndarray  # registers that come out with a match
     ranks: np.ndarray  # by code of a text, its place among all known; engines replace it as texts come
     steps: np.ndarray  # by which joined texts are compared (matching.features.Codes.steps); replaced as texts come
-    asked: AskedArrays | None  # None: conditions ask DuckDB nothing
-    walked: WalkArrays | None  # None: conditions read no rows of a run but by registers
+    asked: AskedArrays | None  # both None: conditions ask DuckDB nothing, and read no rows of a run but by registers
+    walked: WalkArrays | None  # both there if one is needed: each form of `step` takes 20 s to compile
     parameters: np.ndarray
 
 
@@ -261,14 +261,19 @@ def program_arrays(program: Program, runs_max: int) -> ProgramArrays:
 
 def asked(program: Program) -> AskedArrays | None:
     """Returns what is known of the functions that a program asks: nothing yet."""
-    if not program.asked:
+    if not program.asked and not walks_rows(program):
         return None
     return AskedArrays(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64))
 
 
+def walks_rows(program: Program) -> bool:
+    """True if conditions of a program walk over the rows of a run."""
+    return bool(program.kept or program.walks)
+
+
 def walked(program: Program) -> WalkArrays | None:
     """Returns what the conditions of a program walk over."""
-    if not program.kept and not program.walks:
+    if not program.asked and not walks_rows(program):
         return None
     kept_of = [program.kept.index(f) if f in program.kept else -1 for f in range(len(program.features))]
     table = np.zeros((len(program.walks), 7), np.int64)
