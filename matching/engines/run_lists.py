@@ -17,7 +17,7 @@ from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_
 from matching.store import RowStore
 
 #: Length of a list from which on runs that are dominated are looked for.
-LEAST_PRUNED = 64
+LEAST_PRUNED = 32
 
 
 class RunLists(BufferedRuns):
@@ -337,7 +337,8 @@ def _dominated(program: Program) -> dominated.Dominated | None:
     floating = np.array([r.lane.floating for r in program.registers], np.bool_)
     none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
     refills, of_start = np.array(found.refills, np.bool_), np.bool_(found.of_start)
-    return dominated.Dominated(live, better, refills, caps, floating, of_start, none, none)
+    safe, fails_filled = np.array(found.safe, np.int64).reshape(-1, 2), np.array(found.fails_filled, np.bool_)
+    return dominated.Dominated(live, better, refills, caps, floating, of_start, safe, fails_filled, none, none)
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

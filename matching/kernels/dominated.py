@@ -14,9 +14,10 @@ C_FREE = int(Counters.FREE)
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, refills, caps, of_start: as of matching.program.dominance.Dominance;
-    floating: per register. best: a hash table of the runs that others are compared with, more than twice as long as the
-    list. length: per partition, that of its list from which on it is searched again."""
+    """live: bool (states, registers); better, refills, caps, of_start, fails_filled: as of
+    matching.program.dominance.Dominance; floating: per register; safe: int64 (registers, 2). best: a hash table of the
+    runs that others are compared with, more than twice as long as the list. length: per partition, that of its list
+    from which on it is searched again."""
 
     live: np.ndarray
     better: np.ndarray
@@ -24,6 +25,8 @@ class Dominated(NamedTuple):
     caps: np.ndarray
     floating: np.ndarray
     of_start: np.bool_
+    safe: np.ndarray
+    fails_filled: np.ndarray
     best: np.ndarray
     length: np.ndarray
 
@@ -102,6 +105,22 @@ def compared(run, other, dominated, runs):
 
 
 @called
+def may_fail(run, dominated, runs):
+    """Returns True if a condition of an integer of the run may overflow where that of a run which dominates it does
+    not: then it is an error, unless a preferred run matches."""
+    state = runs.state[run]
+    for r in range(len(dominated.better)):
+        if dominated.better[r] == 0 or not dominated.live[state, r] or dominated.floating[r]:
+            continue
+        if (runs.valid[run] >> r) & 1 == 0:
+            if dominated.fails_filled[r]:
+                return True
+        elif not dominated.safe[r, 0] <= runs.registers[run, r] <= dominated.safe[r, 1]:
+            return True
+    return False
+
+
+@called
 def prune(p, dominated, runs, partitions, counters):
     """Drops the runs of a partition that a preferred one which is alike dominates. Compared is with the best one of
     these so far only, so that it takes O(runs)."""
@@ -121,7 +140,7 @@ def prune(p, dominated, runs, partitions, counters):
                 slot = (slot + 1) & (size - 1)
             best = dominated.best[slot]
             found = np.int64(-1) if best < 0 else compared(best, item, dominated, runs)
-            drops = found == 1
+            drops = found == 1 and not may_fail(item, dominated, runs)
             if found == -1:
                 dominated.best[slot] = item
         if drops:

@@ -4,14 +4,17 @@ AFTER MATCH SKIP PAST LAST ROW cuts whatever is less preferred than a run that m
 at most. So a less preferred run in the same state, in other modes and under WITHIN of the same start, is of no use if
 it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger FIRST(p). Conditions are read
 for this as far as they compare: they then get truer as the value of a register grows, or as it falls. All other values
-of the match so far must be equal in both.
+of the match so far must be equal in both. An error is no match: of `v > FIRST(v) + 9` with an INTEGER v, a run of which
+the sum would overflow stays, whatever the others are.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
+from matching.program.lanes import Lane
 from matching.program.live import count_caps, live_registers
 from matching.program.opcodes import OPCODES, OpCode
 from matching.program.program import Merge, Mode, Program
@@ -22,6 +25,8 @@ _IN_ORDER = (RegisterKind.FIRST, RegisterKind.LAST, RegisterKind.MIN, RegisterKi
 _REFILLS = ((RegisterKind.MIN, 1), (RegisterKind.MAX, -1))
 _LESS = (OpCode.LT, OpCode.LE, OpCode.FLT, OpCode.FLE)
 _GREATER = (OpCode.GT, OpCode.GE, OpCode.FGT, OpCode.FGE)
+_COMPUTED = {OpCode.ADD: operator.add, OpCode.SUB: operator.sub, OpCode.MUL: operator.mul}
+_ALL, _NONE = (-(1 << 63), (1 << 63) - 1), (1, 0)
 _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 
 
@@ -31,24 +36,38 @@ class Dominance:
     truer as it grows, -1 if as it falls, 0 if it has to be equal. refills: whether a null may become better than any
     value: a least one, of which conditions get truer as it grows, begins with the next row; or a largest one likewise.
     caps: per register, the number from which on its values are equal, -1: none. of_start: only runs of one start
-    dominate each other."""
+    dominate each other. safe: per register, the least and the largest value with which no condition overflows.
+    fails_filled: whether a null may become a value with which one does, that of a preferred run being another."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
     refills: tuple[bool, ...]
     caps: tuple[int, ...]
     of_start: bool
+    safe: tuple[tuple[int, int], ...]
+    fails_filled: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """An integer factor * x + more of the value x of a register."""
+
+    register: int
+    factor: int
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of the stack: how it goes with registers (1 or -1), a constant, whether it is a register as it is, and
-    whether it is of the row alone."""
+    """A value of the stack: how it goes with registers (1 or -1), a constant, whether it is a register as it is,
+    whether it is of the row alone; of an integer its bounds, and how it is computed of one register."""
 
     goes: tuple[tuple[int, int], ...] = ()
-    constant: float | None = None
+    constant: float | int | None = None
     plain: bool = False
     of_row: bool = False
+    bounds: tuple[int, int] | None = None
+    line: _Line | None = None
 
 
 def dominance(program: Program) -> Dominance | None:
@@ -61,8 +80,9 @@ def dominance(program: Program) -> Dominance | None:
     if not of_paths or beside or by_rows or other:
         return None
     better: dict[int, int] = {}
+    safe: dict[int, tuple[int, int]] = {}
     for code in program.code:
-        found = _goes(program, code)
+        found = _goes(program, code, safe)
         for op, r, _ in code:
             if op != OpCode.REGISTER:
                 continue
@@ -71,25 +91,44 @@ def dominance(program: Program) -> Dominance | None:
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
     refills = tuple((r.kind, way) in _REFILLS for r, way in zip(program.registers, ways, strict=True))
     of_start = within or program.mode is not Mode.PAST_LAST_ROW
-    return Dominance(live_registers(program), ways, refills, count_caps(program), of_start)
+    ranges = [safe.get(r, _ALL) for r in range(len(program.registers))]
+    fills = tuple(
+        at != _ALL and r.kind in (RegisterKind.MIN, RegisterKind.MAX)
+        for r, at in zip(program.registers, ranges, strict=True)
+    )
+    of_values = tuple(at if at[0] <= at[1] else _NONE for at in ranges)
+    return Dominance(live_registers(program), ways, refills, count_caps(program), of_start, of_values, fills)
 
 
-def _goes(program: Program, code: tuple[tuple[int, int, int], ...]) -> dict[int, int] | None:
+def _goes(
+    program: Program, code: tuple[tuple[int, int, int], ...], safe: dict[int, tuple[int, int]]
+) -> dict[int, int] | None:
     """Returns how the truth of a condition goes with the registers that it reads; None if that is not known, or if it
-    may be an error."""
+    may be an error for values of the row. safe: by register, the values with which no condition so far overflows;
+    changed."""
     stack: list[_Value] = []
-    for op, a, _ in code:
+    for op, a, b in code:
         match op:
             case OpCode.FEATURE:
-                stack.append(_Value(of_row=True))
+                stack.append(_Value(of_row=True, bounds=_bounds(program.features[a][1])))
             case OpCode.REGISTER:
-                stack.append(_Value(((a, 1),), plain=True))
+                lane = program.registers[a].lane
+                line = None if lane.floating else _Line(a, 1, 0)
+                stack.append(_Value(((a, 1),), plain=True, bounds=_bounds(lane), line=line))
             case OpCode.CONSTANT:
-                stack.append(_Value(constant=float(program.constants[a])))
+                number = program.constants[a]
+                bounds = (number, number) if isinstance(number, int) else None
+                stack.append(_Value(constant=number, bounds=bounds))
             case OpCode.JUMP_IF_FALSE:  # of AND
                 continue
             case OpCode.TO_FLOAT if stack:
                 continue
+            case OpCode.ADD | OpCode.SUB | OpCode.MUL if len(stack) >= 2:
+                y, x = stack.pop(), stack.pop()
+                found = _of_integers(OPCODES[op], x, y, (int(program.constants[a]), int(program.constants[b])), safe)
+                if found is None:
+                    return None
+                stack.append(found)
             case _ if len(stack) >= 2:
                 y, x = stack.pop(), stack.pop()
                 found = _of_two(OPCODES[op], x, y)
@@ -101,21 +140,69 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...]) -> dict[int,
     return dict(stack[0].goes) if len(stack) == 1 else None
 
 
+def _bounds(lane: Lane) -> tuple[int, int] | None:
+    return None if lane.floating else (lane.low, lane.high)
+
+
+def _of_integers(
+    op: OpCode, x: _Value, y: _Value, limits: tuple[int, int], safe: dict[int, tuple[int, int]]
+) -> _Value | None:
+    """Returns the result of an operation on integers, which is an error outside limits: such values of its one register
+    are not safe. With a value of the row or another register it must be within them whatever these are."""
+    if x.bounds is None or y.bounds is None:
+        return None
+    ends = [_COMPUTED[op](i, j) for i in x.bounds for j in y.bounds]
+    fits = limits[0] <= min(ends) and max(ends) <= limits[1]
+    bounds = max(min(ends), limits[0]), min(max(ends), limits[1])
+    line = _line(op, x, y)
+    if line is not None:
+        low, high = safe.get(line.register, _ALL)
+        least, most = (low, high) if fits else _within(line, *limits)
+        safe[line.register] = max(low, least), min(high, most)
+        return _Value(((line.register, 1 if line.factor > 0 else -1),), bounds=bounds, line=line)
+    if not fits or op is OpCode.MUL:
+        return None
+    goes = _both(x.goes, y.goes if op is OpCode.ADD else _turned(y).goes)
+    return None if goes is None else _Value(goes, of_row=not goes, bounds=bounds)
+
+
+def _both(goes: tuple[tuple[int, int], ...], also: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
+    """Returns how what grows with two values goes with registers; None if they go in two ways with one."""
+    both = dict(goes)
+    if any(both.setdefault(r, way) != way for r, way in also):
+        return None
+    return tuple(both.items())
+
+
+def _line(op: OpCode, x: _Value, y: _Value) -> _Line | None:
+    """Returns the result of an operation on integers, a register's and a constant; None for others."""
+    line, number = (x.line, y.constant) if x.line is not None else (y.line, x.constant)
+    if line is None or not isinstance(number, int):
+        return None
+    if op is OpCode.MUL:
+        return _Line(line.register, line.factor * number, line.more * number) if number else None
+    if op is OpCode.ADD:
+        return _Line(line.register, line.factor, line.more + number)
+    if x.line is not None:
+        return _Line(line.register, line.factor, line.more - number)
+    return _Line(line.register, -line.factor, number - line.more)
+
+
+def _within(line: _Line, low: int, high: int) -> tuple[int, int]:
+    """Returns the least and the largest value of its register with which a line is within [low, high]."""
+    ends = (low - line.more, high - line.more)
+    if line.factor < 0:
+        return -(-ends[1] // line.factor), ends[0] // line.factor
+    return -(-ends[0] // line.factor), ends[1] // line.factor
+
+
 def _of_two(op: OpCode, x: _Value, y: _Value) -> _Value | None:
     """Returns the value of an operation. A value of the row is only added to a register as it is: so no sum of infinite
     numbers depends on the run, if registers are finite."""
     row = not x.goes and not y.goes
-    if op is OpCode.AND:
-        both = dict(x.goes)
-        if any(both.setdefault(r, way) != way for r, way in y.goes):
-            return None
-        return _Value(tuple(both.items()))
-    if op in _LESS or op in _GREATER:
-        sides = (_turned(x), y) if op in _LESS else (x, _turned(y))
-        both = dict(sides[0].goes)
-        if any(both.setdefault(r, way) != way for r, way in sides[1].goes):
-            return None
-        return _Value(tuple(both.items()))
+    if op is OpCode.AND or op in _LESS or op in _GREATER:
+        goes = _both((_turned(x) if op in _LESS else x).goes, (_turned(y) if op in _GREATER else y).goes)
+        return None if goes is None else _Value(goes)
     if row and (op in _EQUALITY or op in (OpCode.FADD, OpCode.FSUB, OpCode.FMUL, OpCode.FDIV)):
         return _Value(of_row=True)
     if op in (OpCode.FADD, OpCode.FSUB):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from contextlib import nullcontext
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -13,16 +16,19 @@ from matching.engines.run_lists import RunLists
 from matching.matcher import KernelMatcher, make_matcher
 from matching.program import live
 from matching.program.dominance import dominance
-from query.errors import QueryError
+from query.errors import DataError, QueryError
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import Plan
 from query.schema import Field, Schema
 from tests.events import batch_of
 from tests.matching.test_folded_nodes import expected
-from tests.properties.comparing import answer_of, constant
+from tests.properties.comparing import Answer, answer_of, constant, or_error
+from tests.strategies import Row
 
-TICKS = Schema("e", (Field("ts", "BIGINT"), Field("k", "VARCHAR"), Field("p", "DOUBLE"), Field("i", "BIGINT")))
+TICKS = Schema("e", (Field("ts", "BIGINT"), Field("k", "VARCHAR"), Field("p", "DOUBLE"), Field("i", "BIGINT"),
+                     Field("d", "DECIMAL(6,1)")))  # fmt: skip
+LAST = (1 << 63) - 1
 #: A better run has a smaller first value, a larger one, or a smaller largest one of A.
 DOMINATED = (
     "PATTERN (A+ B) DEFINE B AS p > 2 * FIRST(p)",
@@ -32,11 +38,23 @@ DOMINATED = (
     "PATTERN (A+ B) DEFINE B AS p * -2 > LAST(A.p) - 4 AND 3 > MIN(A.p)",
     "PATTERN (A+ B) DEFINE B AS p < MIN(A.p)",
     "PATTERN (A (C | B)* D) DEFINE C AS i < 2, B AS i < 6, D AS i > 5 AND p > MAX(B.p)",
+    "PATTERN (A+ B) DEFINE B AS d - FIRST(d) > 0.2",
+    "PATTERN (A+ B C) DEFINE B AS d < LAST(A.d) - FIRST(A.d) + 0.1, C AS (d - FIRST(d)) * 2 < d - MAX(A.d)",
+)
+#: Likewise, unless an integer overflows.
+OF_INTEGERS = (
+    "PATTERN (A+ B) DEFINE B AS i > 2 * FIRST(i)",
+    "PATTERN (A+ B) DEFINE B AS i > FIRST(i) + 9 AND p < 5",
+    "PATTERN (A+ B) DEFINE B AS 9 - LAST(A.i) * 3 < i",
+    "PATTERN (A A+ B) DEFINE B AS i > MIN(A.i) + 9 AND i < 3 + MAX(A.i)",
+    "PATTERN (A+ B C) DEFINE A AS i > -9 OR i < -99, B AS i < MAX(A.i) - 9, C AS i < FIRST(A.i) * 2 - 4",
+    "AFTER MATCH SKIP TO NEXT ROW PATTERN ((A | B){2,} C) DEFINE C AS i > LAST(A.i) - -5 AND i - 1 > MIN(B.i)",
 )
 #: Of these no order of values is known.
 NOT = (
     "PATTERN (A+ B) DEFINE B AS p > FIRST(p) * FIRST(p)",
-    "PATTERN (A+ B) DEFINE B AS i > 2 * FIRST(i)",  # may overflow
+    "PATTERN (A+ B) DEFINE B AS i - FIRST(i) > 2",  # may overflow with a row that is not known yet
+    "PATTERN (A+ B) DEFINE B AS d - FIRST(d) > LAST(A.d) - d - FIRST(d)",
     "PATTERN (A+ B) DEFINE B AS p > FIRST(p) OR p < 0",
     "PATTERN (A+ B) DEFINE B AS p = FIRST(p)",
     "PATTERN (A+ B) DEFINE B AS p > FIRST(p) AND -p > FIRST(p) - LAST(p, 1)",
@@ -64,6 +82,10 @@ EQUAL = (
 )
 
 
+def row_of(ts: int, p: float | None, i: int | None, k: str = "a") -> Row:
+    return {"ts": ts, "k": k, "p": p, "i": i, "d": None if i is None else Decimal(i % 100) / 10}
+
+
 def plan_of(body: str) -> Plan:
     text = f"SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES count(*) AS n {body})"
     return bind(parse(text), lambda _: TICKS).factors[0].plan
@@ -76,7 +98,7 @@ def matcher_of(plan: Plan) -> KernelMatcher:
     return found
 
 
-@pytest.mark.parametrize("body", DOMINATED)
+@pytest.mark.parametrize("body", [*DOMINATED, *OF_INTEGERS])
 def test_conditions_that_compare_let_runs_dominate(body: str) -> None:
     found = dominance(matcher_of(plan_of(body)).program)
     assert found is not None
@@ -114,7 +136,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.none() | NUMBERS, st.none() | st
 def test_matches_are_those_of_the_reference(
     body: str, values: list[tuple[int, float | None, int | None]], size: int
 ) -> None:
-    rows = [{"ts": at, "k": "ab"[k], "p": p, "i": i} for at, (k, p, i) in enumerate(values)]
+    rows = [row_of(at, p, i, "ab"[k]) for at, (k, p, i) in enumerate(values)]
     plan = plan_of(body)
     with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
         matcher = matcher_of(plan)
@@ -123,12 +145,49 @@ def test_matches_are_those_of_the_reference(
     assert answer_of(found) == (expected(plan, rows, TICKS) if rows else [])
 
 
+LARGE = [s * (1 << e) - b for s, e, b in itertools.product((1, -1), (61, 62, 63), range(-9, 10, 3))]
+INTEGERS = st.integers(-3, 9) | st.sampled_from([n for n in LARGE if -(1 << 63) <= n < 1 << 63])
+
+
+@pytest.mark.slow
+@given(st.sampled_from(OF_INTEGERS), st.lists(st.none() | INTEGERS, max_size=16), st.integers(1, 9))
+def test_a_run_stays_if_its_condition_may_overflow(body: str, values: list[int | None], size: int) -> None:
+    # Before: no runs were dropped whose conditions compute with integers: of 1,000 starts each was tried at each row.
+    rows = [row_of(at, float(at % 7), i) for at, i in enumerate(values)]
+    plan = plan_of(body)
+
+    def answer() -> Answer:
+        with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
+            matcher = matcher_of(plan)
+            found = [matcher.push(batch_of(TICKS, rows[at : at + size], at)) for at in range(0, len(rows), size)]
+            return answer_of([*found, matcher.advance(None)])
+
+    assert or_error(answer) == or_error(lambda: expected(plan, rows, TICKS) if rows else [])
+
+
+@pytest.mark.parametrize(("condition", "large", "fails"), [
+    ("i > FIRST(i) + 9", LAST - 8, True), ("i > FIRST(i) + 9", LAST - 9, False),
+    ("i > 90 + 3 * FIRST(i)", (LAST - 90) // 3 + 1, True), ("i > 90 + 3 * FIRST(i)", (LAST - 90) // 3, False),
+    ("i > MIN(A.i) - -9", LAST - 8, True), ("i > MIN(A.i) - -9", LAST - 9, False),
+])  # fmt: skip
+def test_an_overflow_of_a_start_that_others_dominate(condition: str, large: int, fails: bool) -> None:
+    rows = [row_of(at, float(at == 1), i) for at, i in enumerate([1, large, 5, 1, 2])]
+    plan = plan_of(f"PATTERN (A+ B) DEFINE B AS p = 0 AND {condition}")
+    with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
+        matcher = matcher_of(plan)
+        with pytest.raises(DataError, match="verflow") if fails else nullcontext():
+            for row in rows:
+                matcher.push(batch_of(TICKS, [row], row["ts"]))
+            matcher.advance(None)
+    assert (or_error(lambda: expected(plan, rows, TICKS)) is None) == fails
+
+
 @pytest.mark.parametrize(("condition", "values"), [
     ("p > MAX(A.p)", [3.0, None, 0.0, 2.0]), ("p < MIN(A.p)", [1.0, None, 5.0, 4.0]),
 ])  # fmt: skip
 def test_a_null_that_a_row_fills_is_not_the_worst_value(condition: str, values: list[float | None]) -> None:
     # Before: the run that began with a null went when a later one had a value: the match began one row too late.
-    rows = [{"ts": at, "k": "a", "p": p, "i": at} for at, p in enumerate(values)]
+    rows = [row_of(at, p, at) for at, p in enumerate(values)]
     plan = plan_of(f"PATTERN (A+ B) DEFINE A AS i < 3, B AS i = 3 AND {condition}")
     with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
         matcher = matcher_of(plan)
@@ -139,7 +198,7 @@ def test_a_null_that_a_row_fills_is_not_the_worst_value(condition: str, values: 
 def test_few_runs_stay_of_many_starts() -> None:
     # Before: 20,000 runs, each of which was tried at each row.
     rng = np.random.default_rng(3)
-    rows = [{"ts": i, "k": "a", "p": float(p), "i": 0} for i, p in enumerate(rng.uniform(1, 100, 20_000))]
+    rows = [row_of(i, float(p), 0) for i, p in enumerate(rng.uniform(1, 100, 20_000))]
     matcher = matcher_of(plan_of("PATTERN (A+ B) DEFINE B AS p > 2000 * FIRST(p)"))
     matcher.push(batch_of(TICKS, rows))
     assert isinstance(matcher.engine, RunLists)
@@ -150,7 +209,7 @@ def test_few_runs_stay_where_events_come_one_at_a_time() -> None:
     # Before: runs were dropped between the rows of a push only, of pushes of one row never.
     matcher = matcher_of(plan_of("PATTERN (A+ B) DEFINE B AS p > 2000 * FIRST(p)"))
     for i in range(300):
-        matcher.push(batch_of(TICKS, [{"ts": i, "k": "a", "p": 1.0 + i % 90, "i": 0}], i))
+        matcher.push(batch_of(TICKS, [row_of(i, 1.0 + i % 90, 0)], i))
     assert isinstance(matcher.engine, RunLists)
     assert int(matcher.engine._partitions.length[0]) < 200
 
@@ -165,7 +224,7 @@ def test_few_runs_stay_where_events_come_one_at_a_time() -> None:
 def test_equal_runs_are_one(body: str, ends: bool, after: str) -> None:
     # Before: each way to bind the rows was a run, until there were too many of them: HQ600.
     rng = np.random.default_rng(3)
-    rows = [{"ts": i, "k": "a", "p": float(p), "i": 0} for i, p in enumerate(rng.uniform(1, 100, 400))]
+    rows = [row_of(i, float(p), 0) for i, p in enumerate(rng.uniform(1, 100, 400))]
     matcher = matcher_of(plan_of(f"{after} {body}"))
     found = [matcher.push(batch_of(TICKS, rows)), matcher.advance(None)]
     assert bool(answer_of(found)) == ends
@@ -174,7 +233,7 @@ def test_equal_runs_are_one(body: str, ends: bool, after: str) -> None:
 
 
 def test_many_partial_matches_that_differ_are_too_many_and_those_that_are_equal_are_not() -> None:
-    rows = [{"ts": i, "k": "a", "p": float(i % 7), "i": 0} for i in range(300)]
+    rows = [row_of(i, float(i % 7), 0) for i in range(300)]
     for size in (1, 300):
         matcher = matcher_of(plan_of("PATTERN ((A | B)+ C) DEFINE C AS p > 9 + LAST(A.p)"))
         for at in range(0, len(rows), size):
