@@ -338,7 +338,10 @@ def _dominated(program: Program) -> dominated.Dominated | None:
     none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
     refills, of_start = np.array(found.refills, np.bool_), np.bool_(found.of_start)
     safe, fails_filled = np.array(found.safe, np.int64).reshape(-1, 2), np.array(found.fails_filled, np.bool_)
-    return dominated.Dominated(live, better, refills, caps, floating, of_start, safe, fails_filled, none, none)
+    positive = np.array(found.positive, np.bool_)
+    return dominated.Dominated(
+        live, better, refills, caps, floating, of_start, safe, fails_filled, positive, none, none
+    )  # fmt: skip
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

@@ -14,7 +14,7 @@ C_FREE = int(Counters.FREE)
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, refills, caps, of_start, fails_filled: as of
+    """live: bool (states, registers); better, refills, caps, of_start, fails_filled, positive: as of
     matching.program.dominance.Dominance; floating: per register; safe: int64 (registers, 2). best: a hash table of the
     runs that others are compared with, more than twice as long as the list. length: per partition, that of its list
     from which on it is searched again."""
@@ -27,6 +27,7 @@ class Dominated(NamedTuple):
     of_start: np.bool_
     safe: np.ndarray
     fails_filled: np.ndarray
+    positive: np.ndarray
     best: np.ndarray
     length: np.ndarray
 
@@ -91,10 +92,12 @@ def compared(run, other, dominated, runs):
             f, g = runs.registers_f[run, r], runs.registers_f[other, r]
             if not (np.isfinite(f) and np.isfinite(g)):
                 return 0
-            less, more = f < g, f > g
+            less, more, least = f < g, f > g, min(f, g)
         else:
             x, y = runs.registers[run, r], runs.registers[other, r]
-            less, more = x < y, x > y
+            less, more, least = x < y, x > y, np.float64(min(x, y))
+        if dominated.positive[r] and least <= 0:
+            return 0
         if way < 0:
             less, more = more, less
         dominates = dominates and not less

@@ -5,7 +5,8 @@ at most. So a less preferred run in the same state, in other modes and under WIT
 it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger FIRST(p). Conditions are read
 for this as far as they compare: they then get truer as the value of a register grows, or as it falls. All other values
 of the match so far must be equal in both. An error is no match: of `v > FIRST(v) + 9` with an INTEGER v, a run of which
-the sum would overflow stays, whatever the others are.
+the sum would overflow stays, whatever the others are. A ratio to a register, `p / FIRST(p) > 1.05`, falls as that grows
+where both are positive, and of one that is not positive the condition is known: it is what it is of 0.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _REFILLS = ((RegisterKind.MIN, 1), (RegisterKind.MAX, -1))
 _LESS = (OpCode.LT, OpCode.LE, OpCode.FLT, OpCode.FLE)
 _GREATER = (OpCode.GT, OpCode.GE, OpCode.FGT, OpCode.FGE)
 _COMPUTED = {OpCode.ADD: operator.add, OpCode.SUB: operator.sub, OpCode.MUL: operator.mul}
+_FLOATS = {
+    OpCode.FADD: operator.add, OpCode.FSUB: operator.sub, OpCode.FMUL: operator.mul, OpCode.FDIV: operator.truediv,
+}  # fmt: skip
+_COMPARED = {OpCode.FLT: operator.lt, OpCode.FLE: operator.le, OpCode.FGT: operator.gt, OpCode.FGE: operator.ge}
 _ALL, _NONE = (-(1 << 63), (1 << 63) - 1), (1, 0)
 _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 
@@ -37,7 +42,8 @@ class Dominance:
     value: a least one, of which conditions get truer as it grows, begins with the next row; or a largest one likewise.
     caps: per register, the number from which on its values are equal, -1: none. of_start: only runs of one start
     dominate each other. safe: per register, the least and the largest value with which no condition overflows.
-    fails_filled: whether a null may become a value with which one does, that of a preferred run being another."""
+    fails_filled: whether a null may become a value with which one does, that of a preferred run being another.
+    positive: per register, whether that is known of positive values only."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
@@ -46,6 +52,7 @@ class Dominance:
     of_start: bool
     safe: tuple[tuple[int, int], ...]
     fails_filled: tuple[bool, ...]
+    positive: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,8 @@ class _Line:
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A value of the stack: how it goes with registers (1 or -1), a constant, whether it is a register as it is,
-    whether it is of the row alone; of an integer its bounds, and how it is computed of one register."""
+    whether it is of the row alone; of an integer its bounds, and how it is computed of one register; the register of
+    which it is a positive multiple; of what is computed of a ratio to a register, its value if that ratio is 0."""
 
     goes: tuple[tuple[int, int], ...] = ()
     constant: float | int | None = None
@@ -68,6 +76,17 @@ class _Value:
     of_row: bool = False
     bounds: tuple[int, int] | None = None
     line: _Line | None = None
+    multiple: int | None = None
+    of_zero: float | None = None
+
+
+@dataclass(slots=True)
+class _Needs:
+    """What values of registers must be, so that conditions go with them: by register, the least and the largest one
+    with which none overflows; those that are positive."""
+
+    safe: dict[int, tuple[int, int]]
+    positive: set[int]
 
 
 def dominance(program: Program) -> Dominance | None:
@@ -80,32 +99,33 @@ def dominance(program: Program) -> Dominance | None:
     if not of_paths or beside or by_rows or other:
         return None
     better: dict[int, int] = {}
-    safe: dict[int, tuple[int, int]] = {}
+    needs = _Needs({}, set())
     for code in program.code:
-        found = _goes(program, code, safe)
+        found = _goes(program, code, needs)
         for op, r, _ in code:
             if op != OpCode.REGISTER:
                 continue
             way = 0 if found is None or program.registers[r].kind not in _IN_ORDER else found.get(r, 0)
             better[r] = way if better.get(r, way) == way else 0
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
-    refills = tuple((r.kind, way) in _REFILLS for r, way in zip(program.registers, ways, strict=True))
     of_start = within or program.mode is not Mode.PAST_LAST_ROW
-    ranges = [safe.get(r, _ALL) for r in range(len(program.registers))]
-    fills = tuple(
-        at != _ALL and r.kind in (RegisterKind.MIN, RegisterKind.MAX)
-        for r, at in zip(program.registers, ranges, strict=True)
-    )
-    of_values = tuple(at if at[0] <= at[1] else _NONE for at in ranges)
-    return Dominance(live_registers(program), ways, refills, count_caps(program), of_start, of_values, fills)
+    ranges = [needs.safe.get(r, _ALL) for r in range(len(program.registers))]
+    filled = [r.kind in (RegisterKind.MIN, RegisterKind.MAX) for r in program.registers]
+    positive = [r in needs.positive for r in range(len(program.registers))]
+    return Dominance(
+        live_registers(program), ways,
+        tuple(
+            (r.kind, way) in _REFILLS or (fills and some)
+            for r, way, fills, some in zip(program.registers, ways, filled, positive, strict=True)
+        ),
+        count_caps(program), of_start, tuple(at if at[0] <= at[1] else _NONE for at in ranges),
+        tuple(fills and at != _ALL for fills, at in zip(filled, ranges, strict=True)), tuple(positive),
+    )  # fmt: skip
 
 
-def _goes(
-    program: Program, code: tuple[tuple[int, int, int], ...], safe: dict[int, tuple[int, int]]
-) -> dict[int, int] | None:
+def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Needs) -> dict[int, int] | None:
     """Returns how the truth of a condition goes with the registers that it reads; None if that is not known, or if it
-    may be an error for values of the row. safe: by register, the values with which no condition so far overflows;
-    changed."""
+    may be an error for values of the row. needs: changed."""
     stack: list[_Value] = []
     for op, a, b in code:
         match op:
@@ -114,7 +134,7 @@ def _goes(
             case OpCode.REGISTER:
                 lane = program.registers[a].lane
                 line = None if lane.floating else _Line(a, 1, 0)
-                stack.append(_Value(((a, 1),), plain=True, bounds=_bounds(lane), line=line))
+                stack.append(_Value(((a, 1),), plain=True, bounds=_bounds(lane), line=line, multiple=a))
             case OpCode.CONSTANT:
                 number = program.constants[a]
                 bounds = (number, number) if isinstance(number, int) else None
@@ -125,13 +145,14 @@ def _goes(
                 continue
             case OpCode.ADD | OpCode.SUB | OpCode.MUL if len(stack) >= 2:
                 y, x = stack.pop(), stack.pop()
-                found = _of_integers(OPCODES[op], x, y, (int(program.constants[a]), int(program.constants[b])), safe)
+                limits = int(program.constants[a]), int(program.constants[b])
+                found = _of_integers(OPCODES[op], x, y, limits, needs.safe)
                 if found is None:
                     return None
                 stack.append(found)
             case _ if len(stack) >= 2:
                 y, x = stack.pop(), stack.pop()
-                found = _of_two(OPCODES[op], x, y)
+                found = _of_two(program, OPCODES[op], x, y, needs.positive)
                 if found is None:
                     return None
                 stack.append(found)
@@ -196,34 +217,50 @@ def _within(line: _Line, low: int, high: int) -> tuple[int, int]:
     return -(-ends[0] // line.factor), ends[1] // line.factor
 
 
-def _of_two(op: OpCode, x: _Value, y: _Value) -> _Value | None:
+def _of_two(program: Program, op: OpCode, x: _Value, y: _Value, positive: set[int]) -> _Value | None:
     """Returns the value of an operation. A value of the row is only added to a register as it is: so no sum of infinite
     numbers depends on the run, if registers are finite."""
     row = not x.goes and not y.goes
     if op is OpCode.AND or op in _LESS or op in _GREATER:
         goes = _both((_turned(x) if op in _LESS else x).goes, (_turned(y) if op in _GREATER else y).goes)
-        return None if goes is None else _Value(goes)
-    if row and (op in _EQUALITY or op in (OpCode.FADD, OpCode.FSUB, OpCode.FMUL, OpCode.FDIV)):
+        known = x.of_zero is None and y.of_zero is None
+        return None if goes is None or not (known or _is_of_zero(op, x, y, goes)) else _Value(goes)
+    if row and (op in _EQUALITY or op in _FLOATS):
         return _Value(of_row=True)
+    if op not in _FLOATS:
+        return None
+    if op is OpCode.FDIV and y.multiple is not None and x.goes in ((), ((y.multiple, -1),)) and x.of_zero is None:
+        if program.registers[y.multiple].lane.floating and not y.plain:
+            return None  # a multiple of the least double may be 0
+        positive.add(y.multiple)
+        return _Value(((y.multiple, -1),), of_zero=0.0)
+    alone, other = (x, y) if x.goes else (y, x)
+    if other.goes or (op is OpCode.FDIV and not x.goes):
+        return None
+    if other.constant is None or not math.isfinite(other.constant):
+        sums = op in (OpCode.FADD, OpCode.FSUB) and other.of_row and alone.plain
+        return _Value((x if x.goes else y if op is OpCode.FADD else _turned(y)).goes) if sums else None
+    number, multiple = float(other.constant), None
     if op in (OpCode.FADD, OpCode.FSUB):
-        alone, other = (x, y) if x.goes else (y, x)
-        finite = other.constant is not None and math.isfinite(other.constant)
-        if other.goes or not (finite or (other.of_row and alone.plain)):
-            return None
-        return _Value((x if x.goes else y if op is OpCode.FADD else _turned(y)).goes)
-    if op is OpCode.FMUL:
-        alone, other = (x, y) if x.goes else (y, x)
-        return _scaled(alone, other.constant)
-    if op is OpCode.FDIV and x.goes:
-        return _scaled(x, y.constant)
-    return None
+        falls = op is OpCode.FSUB and not x.goes
+    elif number == 0:
+        return None
+    else:
+        falls, multiple = number < 0, alone.multiple if 1e-30 < number < 1e30 else None
+    of_zero = None
+    if alone.of_zero is not None:
+        of_zero = _FLOATS[op](*(alone.of_zero if v is alone else number for v in (x, y)))
+    return _Value((_turned(alone) if falls else alone).goes, multiple=multiple, of_zero=of_zero)
+
+
+def _is_of_zero(op: OpCode, x: _Value, y: _Value, goes: tuple[tuple[int, int], ...]) -> bool:
+    """True if a comparison of a ratio with a constant is, of ratios below 0, what it is of 0: false if it gets truer as
+    the ratio grows, which falls with its register, else true."""
+    left, right = (v.constant if v.of_zero is None else v.of_zero for v in (x, y))
+    if op not in _COMPARED or left is None or right is None or len(goes) != 1:
+        return False
+    return bool(_COMPARED[op](left, right)) == (goes[0][1] > 0)
 
 
 def _turned(value: _Value) -> _Value:
     return _Value(tuple((r, -way) for r, way in value.goes))
-
-
-def _scaled(value: _Value, factor: float | None) -> _Value | None:
-    if factor is None or not math.isfinite(factor) or factor == 0:
-        return None
-    return _Value(value.goes) if factor > 0 else _turned(_Value(value.goes))

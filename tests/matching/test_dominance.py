@@ -39,6 +39,11 @@ DOMINATED = (
     "PATTERN (A+ B) DEFINE B AS p < MIN(A.p)",
     "PATTERN (A (C | B)* D) DEFINE C AS i < 2, B AS i < 6, D AS i > 5 AND p > MAX(B.p)",
     "PATTERN (A+ B) DEFINE B AS d - FIRST(d) > 0.2",
+    "PATTERN (A+ B) DEFINE B AS p / FIRST(p) > 1.05",
+    "PATTERN (A+ B C) DEFINE B AS p / MIN(A.p) - 1 >= 0.5, C AS 100 * (p - FIRST(p)) / FIRST(p) > 2",
+    "PATTERN (A+ B) DEFINE B AS 0.9 > p / MAX(A.p) AND i > 2",
+    "PATTERN (A+ B) DEFINE B AS 1 - i / FIRST(i) < -0.5",
+    "PATTERN (A+ B) DEFINE B AS d / LAST(A.d) < 0.9 AND (d - FIRST(d)) / FIRST(d) >= 0.2",
     "PATTERN (A+ B C) DEFINE B AS d < LAST(A.d) - FIRST(A.d) + 0.1, C AS (d - FIRST(d)) * 2 < d - MAX(A.d)",
 )
 #: Likewise, unless an integer overflows.
@@ -59,7 +64,11 @@ NOT = (
     "PATTERN (A+ B) DEFINE B AS p = FIRST(p)",
     "PATTERN (A+ B) DEFINE B AS p > FIRST(p) AND -p > FIRST(p) - LAST(p, 1)",
     "PATTERN (A+ B+ C) DEFINE B AS p > FIRST(p), C AS p < FIRST(p)",
-    "PATTERN (A+ B) DEFINE B AS p / FIRST(p) > 2",
+    "PATTERN (A+ B) DEFINE B AS p / FIRST(p) > -1",
+    "PATTERN (A+ B) DEFINE B AS p / FIRST(p) <= -1",
+    "PATTERN (A+ B) DEFINE B AS 2 / (p / FIRST(p)) < 1",
+    "PATTERN (A+ B) DEFINE B AS p / FIRST(p) > p",
+    "PATTERN (A+ B) DEFINE B AS p / (FIRST(p) * 1e-300) > 2",
     "PATTERN (A+ B) DEFINE B AS avg(A.p) > p",
 )
 #: Runs of one start only dominate each other.
@@ -127,7 +136,8 @@ def test_all_runs_stay_where_each_may_be_a_match(body: str) -> None:
     assert dominance(matcher_of(plan_of(body)).program) is None
 
 
-NUMBERS = st.sampled_from([*map(float, range(-4, 9)), 0.5, -0.0, math.inf, -math.inf, math.nan, 1.7e308, -1.7e308])
+EDGES = (0.5, -0.0, math.inf, -math.inf, math.nan, 1.7e308, -1.7e308, 5e-324, 2e-308)
+NUMBERS = st.sampled_from([*map(float, range(-4, 9)), *EDGES])
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.none() | NUMBERS, st.none() | st.integers(-3, 9)), max_size=24)
 
 
