@@ -96,7 +96,7 @@ def compared(run, other, dominated, runs):
         else:
             x, y = runs.registers[run, r], runs.registers[other, r]
             less, more, least = x < y, x > y, np.float64(min(x, y))
-        if dominated.positive[r] and least <= 0:
+        if dominated.positive[r] and least <= 0 and (less or more):
             return 0
         if way < 0:
             less, more = more, less
@@ -108,14 +108,17 @@ def compared(run, other, dominated, runs):
 
 
 @called
-def may_fail(run, dominated, runs):
-    """Returns True if a condition of an integer of the run may overflow where that of a run which dominates it does
+def may_fail(run, best, dominated, runs):
+    """Returns True if a condition of an integer of the run may overflow where that of `best`, which dominates it, does
     not: then it is an error, unless a preferred run matches."""
     state = runs.state[run]
     for r in range(len(dominated.better)):
         if dominated.better[r] == 0 or not dominated.live[state, r] or dominated.floating[r]:
             continue
-        if (runs.valid[run] >> r) & 1 == 0:
+        there, best_there = (runs.valid[run] >> r) & 1 == 1, (runs.valid[best] >> r) & 1 == 1
+        if there == best_there and (not there or runs.registers[run, r] == runs.registers[best, r]):
+            continue
+        if not there:
             if dominated.fails_filled[r]:
                 return True
         elif not dominated.safe[r, 0] <= runs.registers[run, r] <= dominated.safe[r, 1]:
@@ -143,7 +146,7 @@ def prune(p, dominated, runs, partitions, counters):
                 slot = (slot + 1) & (size - 1)
             best = dominated.best[slot]
             found = np.int64(-1) if best < 0 else compared(best, item, dominated, runs)
-            drops = found == 1 and not may_fail(item, dominated, runs)
+            drops = found == 1 and not may_fail(item, best, dominated, runs)
             if found == -1:
                 dominated.best[slot] = item
         if drops:

@@ -224,6 +224,15 @@ def test_few_runs_stay_where_events_come_one_at_a_time() -> None:
     assert int(matcher.engine._partitions.length[0]) < 200
 
 
+def test_equal_runs_are_one_whatever_overflows() -> None:
+    condition = "p > 0 AND p / LAST(A.p) > 3 AND i > LAST(A.i) + 9"
+    matcher = matcher_of(plan_of(f"PATTERN ((A | B){{30}} C) DEFINE C AS {condition}"))
+    for at in range(60):
+        matcher.push(batch_of(TICKS, [row_of(at, -1.0, LAST)], at))
+    assert isinstance(matcher.engine, RunLists)
+    assert int(matcher.engine._partitions.length[0]) < 1_000
+
+
 @pytest.mark.parametrize("after", ["", "AFTER MATCH SKIP TO NEXT ROW"])
 @pytest.mark.parametrize(("body", "ends"), [
     ("PATTERN ((A | B){50} C) DEFINE A AS p > 50, C AS p < LAST(A.p) - 1000", False),
