@@ -63,10 +63,12 @@ class Case:
         )
 
 
-#: Patterns, and where the condition stands: between two rows; at the end of a run; on each row of a run.
+#: Patterns, and where the condition stands: between two rows; at the end of a run; on each row of a run; at the end of
+#: a run that each row begins.
 _PAIR = ("A B", "B AS {}")
 _RUN = ("A+ B", "A AS v < 80, B AS {}")
 _GROW = ("A+ B", "A AS {}")
+_STARTS = ("A+ B", "B AS {}")
 _HOLD = ("H+ E", "H AS v < 50, E AS {}")
 
 _NEIGHBOURS = {
@@ -78,6 +80,7 @@ _NEIGHBOURS = {
     "so far": (_GROW, "sum(q) <= 60"),
     "navigation": (_RUN, "v > LAST(A.v, 3)"),
     "null": (_PAIR, "n > A.n"),
+    "starts": (_STARTS, "v > 90 * FIRST(A.v)"),
 }
 
 _CONDITIONS = {
@@ -150,6 +153,11 @@ _CONDITIONS = {
         n IS NOT DISTINCT FROM A.n; nullif(n, A.n) > 3; n = A.n OR n IS NULL; z IS NULL AND v > A.v; z > A.v
         coalesce(z, v) > A.v; n + A.n > 8; ifnull(n, A.n) > 4; CASE WHEN n IS NULL THEN A.n ELSE n END > 4
         n IN (A.n, 2, NULL); z IS NOT DISTINCT FROM A.z""",
+    "starts": """
+        v > FIRST(A.v) + 99; v - FIRST(A.v) > 99; v / FIRST(A.v) > 90; (v - FIRST(A.v)) / FIRST(A.v) > 90
+        q > FIRST(A.q) + 18; q / FIRST(A.q) > 18.9; q > 20 * min(A.q); q - FIRST(A.q) > 18; d - FIRST(A.d) > 995
+        d / FIRST(A.d) > 900; u - FIRST(A.u) > 9990; v < max(A.v) - 99; v / max(A.v) < 0.011
+        b AND v > LAST(A.v) + 99""",
 }
 
 

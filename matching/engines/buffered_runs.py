@@ -159,19 +159,19 @@ class BufferedRuns(ABC):
         computed for the row; empty if all can. Raises ConditionFailed or OverBudget."""
         partition, ts = store.partition[positions], store.clock[positions]
         rows = np.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-        at, upto, count, status = 0, 0, len(mask), step.OK
+        at, begun, upto, count, status = 0, 0, 0, len(mask), step.OK
         given = partition, mask, bad, ts, rows, feature, feature.view(np.float64), feature_valid
         try:
             while at < count:
                 if at == upto:
                     run, rows_unchecked = self._next_step(partition[at : at + self._rows_unchecked], len(bad) > 0)
-                    upto = at + rows_unchecked
+                    begun, upto = at, at + rows_unchecked
                 if (walked := self._walked) is not None:
                     self._give_nodes(walked)
                 at, status = run(at, upto, *given, self._tables, *self._state())
                 if status == step.OK:
                     upto = at
-                    self._prune(partition[max(0, at - self._rows_unchecked) : at])
+                    self._prune(partition[begun:at])
                     check(self.used_bytes + self._decided_bytes + self._walks_bytes)
                 match status:
                     case step.ROOM:

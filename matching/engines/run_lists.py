@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from matching.batch import Int64Array
-from matching.engines.buffered_runs import BufferedRuns, fields, named
-from matching.engines.engine import NONE_BAD, ROOM, Arrays, EnginePlan
+from matching.engines.buffered_runs import BufferedRuns, Step, fields, named
+from matching.engines.engine import NONE_BAD, ROOM, ROWS_UNCHECKED, Arrays, EnginePlan
 from matching.kernels import dominated, layout, match_buffer, skip_till, step
 from matching.kernels import waiting as looked_up
 from matching.kernels.layout import Counters, Parameters
@@ -40,16 +40,21 @@ class RunLists(BufferedRuns):
         self._entered = True  # all matches that wait
         self._folds = self.program.folds
         self._dominated = _dominated(self.program)
-        # of all starts all but a few runs may go, so that no list need be long
-        if self._dominated is not None and self._dominated.better.any() and not self._dominated.of_start:
-            self._rows_unchecked = LEAST_PRUNED
+        self._long = True  # some list was, when it was last looked at
+
+    def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
+        """See BufferedRuns. Where runs of all starts may go, lists are looked at often as long as they get long."""
+        if self._dominated is not None and not self._dominated.of_start:
+            self._rows_unchecked = LEAST_PRUNED if self._long else min(2 * self._rows_unchecked, ROWS_UNCHECKED)
+        return super()._next_step(partition[: self._rows_unchecked], some_bad)
 
     def _prune(self, partition: Int64Array, all_of: bool = False) -> int:
         """See BufferedRuns."""
         if self._dominated is None:
             return 0
         longest = int(self._lengths(partition).max(initial=0))
-        if longest <= LEAST_PRUNED:
+        self._long = longest > LEAST_PRUNED
+        if not self._long:
             return 0
         if all_of:
             self._dominated.length[partition] = 0
