@@ -82,8 +82,8 @@ class _Value:
 
 @dataclass(slots=True)
 class _Needs:
-    """What values of registers must be, so that conditions go with them: by register, the least and the largest one
-    with which none overflows; those that are positive."""
+    """The values of registers for which conditions are ordered. safe: by register, the least and the largest value with
+    which no condition overflows. positive: the registers that must be above 0."""
 
     safe: dict[int, tuple[int, int]]
     positive: set[int]
@@ -107,6 +107,7 @@ def dominance(program: Program) -> Dominance | None:
                 continue
             way = 0 if found is None or program.registers[r].kind not in _IN_ORDER else found.get(r, 0)
             better[r] = way if better.get(r, way) == way else 0
+    better |= dict.fromkeys(_read_by_others(program), 0)
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
     of_start = within or program.mode is not Mode.PAST_LAST_ROW
     ranges = [needs.safe.get(r, _ALL) for r in range(len(program.registers))]
@@ -121,6 +122,18 @@ def dominance(program: Program) -> Dominance | None:
         count_caps(program), of_start, tuple(at if at[0] <= at[1] else _NONE for at in ranges),
         tuple(fills and at != _ALL for fills, at in zip(filled, ranges, strict=True)), tuple(positive),
     )  # fmt: skip
+
+
+def _read_by_others(program: Program) -> set[int]:
+    """Returns the registers from which a row makes the values of others, as LAST(v, 1) of LAST(v)."""
+    found: set[int] = set()
+    for register in program.registers:
+        kind = register.kind
+        if kind.reads_link or kind.beside:
+            found.add(register.link)
+        if kind.reads_other:
+            found.add(register.depth)
+    return found
 
 
 def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Needs) -> dict[int, int] | None:

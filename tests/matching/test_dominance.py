@@ -205,6 +205,27 @@ def test_a_null_that_a_row_fills_is_not_the_worst_value(condition: str, values: 
     assert answer_of([*found, matcher.advance(None)]) == expected(plan, rows, TICKS)
 
 
+@pytest.mark.parametrize("condition", [
+    "p > LAST(A.p) AND p < LAST(A.p, 1)", "i > LAST(A.i) AND i < LAST(A.i, 1)",
+    "p / LAST(A.p) > 1.1 AND p < LAST(A.p, 1)",
+])  # fmt: skip
+def test_a_value_that_becomes_that_of_another_register_is_no_worse_one(condition: str) -> None:
+    # Before: the run that bound 3 as its last A dropped the one that bound 9, which alone matches: no match.
+    body = f"PATTERN ((A | B){{3}} A C) DEFINE C AS {condition} AND count(A.p) < 3"
+    rows = [row_of(at, float(p), p) for at, p in enumerate([3, 9, 1, 5, 7])]
+    plan = plan_of(body)
+    with constant("matching.engines.run_lists.LEAST_PRUNED", 1):
+        matcher = matcher_of(plan)
+        assert isinstance(matcher.engine, RunLists)
+        found = []
+        for row in rows:
+            found.append(matcher.push(batch_of(TICKS, [row], int(str(row["ts"])))))
+            matcher.engine._prune(np.array([0]), all_of=True)
+    ours = answer_of([*found, matcher.advance(None)])
+    assert len(ours) == 1
+    assert ours == expected(plan, rows, TICKS)
+
+
 def test_few_runs_stay_of_many_starts() -> None:
     # Before: 20,000 runs, each of which was tried at each row.
     rng = np.random.default_rng(3)
