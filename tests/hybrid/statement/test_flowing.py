@@ -176,6 +176,7 @@ def test_a_fault_of_a_select_is_an_error_of_the_statement_wherever_it_is(at: int
 def test_a_timeout_ends_it(tmp_path: Path) -> None:
     slow = "SELECT i AS n, TIMESTAMP '2026-01-01' + INTERVAL 1 SECOND * i AS ts, 'a' AS k, hash(i) % 9 AS v " \
         "FROM range(2_000_000_000) AS r(i)"
+    hybrid.sql(FALLS, t=duckdb.sql(slow + " LIMIT 1000"))  # compiled
     with pytest.raises(hybrid.QueryError, match="rows were matched by then") as error:
         hybrid.sql(FALLS, t=duckdb.sql(slow), timeout=1.0)
     assert "HQ602" in str(error.value)
