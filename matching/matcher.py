@@ -40,6 +40,7 @@ from matching.engines.engine import (
     windowed,
 )
 from matching.engines.run_awaited import RunAwaited
+from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, columns_read, is_volatile, storable
 from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
@@ -547,6 +548,8 @@ class KernelMatcher:
             (feature.view(np.float64) if self.program.features[f][1].floating else feature)[f] = numbers
             if valid is not None:
                 feature_valid[f] = valid
+        if isinstance(self.engine, RunLists) and self.engine.misses(feature, feature_valid):
+            self._take_again(self.engine, self.engine.whole(), positions)
         try:
             bad = NONE_BAD
             if failing is not None:
@@ -757,6 +760,12 @@ class KernelMatcher:
                 self._run(_first(positions, index), looked.head(index))
             self._stop_at(positions, index)
             raise error
+        self._take_again(old, AFTER_FAILURE(after_failure(self.chosen)), positions)
+
+    def _take_again(self, old: OrderedEngine, lists: RunLists, positions: Int64Array | slice) -> None:
+        """Switches to run lists, which read the undecided attempts of an engine again from their first rows.
+        positions: rows not taken yet."""
+        store, partitions = self.store, len(self.keys)
         self.rows.bring_all()
         taken = np.ones(store.count, np.bool_)
         if self.program.reach.after:
@@ -767,10 +776,8 @@ class KernelMatcher:
         again = taken & (begin >= 0) & (np.arange(store.count) >= begin)
         covered = np.zeros(store.count, np.bool_)
         covered[again] = old.covered(store, np.flatnonzero(again))
-        chosen = after_failure(self.chosen)
-        lists = AFTER_FAILURE(chosen)
         lists.go_on(self.engine.numbers(partitions), self.engine.stuck)
-        self._run_by(chosen, lists)
+        self._run_by(lists.chosen, lists)
         if self._unsettled is not None:
             rows = np.flatnonzero(again | ~taken)
             self._unsettled.take_over(store, rows, covered[rows], partitions)

@@ -10,7 +10,7 @@ from matching.engines.engine import NONE_BAD, ROOM, ROWS_UNCHECKED, Arrays, Engi
 from matching.kernels import dominated, layout, match_buffer, skip_till, step
 from matching.kernels import waiting as looked_up
 from matching.kernels.layout import Counters, Parameters
-from matching.program.dominance import dominance
+from matching.program.dominance import Dominance, dominance
 from matching.program.equalities import equalities_behind
 from matching.program.program import Program
 from matching.records import Blocks, Coming, Leaving, RecordBlock, anew, bounds_of, one_each, owners
@@ -39,7 +39,10 @@ class RunLists(BufferedRuns):
         self._waiting = looked_up.no_entries(self.program, equalities_behind(self.program))
         self._entered = True  # all matches that wait
         self._folds = self.program.folds
-        self._dominated = _dominated(self.program)
+        found = dominance(self.program)
+        self._dominated = None if found is None else _dominated(self.program, found)
+        self._calm = () if found is None else found.rows  # of other rows no run may be missing
+        self._dropped = False  # runs may be, of those that were dominated
         self._long = True  # some list was, when it was last looked at
 
     def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
@@ -60,9 +63,23 @@ class RunLists(BufferedRuns):
             self._dominated.length[partition] = 0
         if 4 * longest > len(self._dominated.best):
             self._dominated = self._dominated._replace(best=np.empty(8 * longest, np.int64))
-        return int(dominated.prune_long(
+        count = int(dominated.prune_long(
             partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
         ))  # fmt: skip
+        self._dropped |= count > 0
+        return count
+
+    def misses(self, feature: np.ndarray, valid: np.ndarray) -> bool:
+        """True if runs have gone for which rows with these features may decide otherwise than for those that stayed."""
+        return self._dropped and any(
+            ((feature[f] < low) | (feature[f] > high))[valid[f]].any() for f, low, high in self._calm
+        )
+
+    def whole(self) -> RunLists:
+        """Returns an engine without rows from which no run goes, with the step of this one."""
+        new = RunLists(self.chosen)
+        new._dominated, new._special = None, self._special
+        return new
 
     @property
     def row_bytes(self) -> int:
@@ -230,6 +247,7 @@ class RunLists(BufferedRuns):
 
     def restore(self, arrays: Arrays) -> None:
         super().restore(arrays)
+        self._dropped = True
         runs = fields("runs", layout.LinkedRuns, arrays)
         self._runs = layout.LinkedRuns(registers_f=runs["registers"].view(np.float64), **runs)  # one memory
         self._partitions = layout.Partitions(**fields("partitions", layout.Partitions, arrays))
@@ -292,7 +310,7 @@ class RunLists(BufferedRuns):
         self._entered = False
 
     def put_in(self, coming: Coming, blocks: Blocks) -> None:
-        ids, n = coming.ids, len(coming.ids)
+        ids, n, self._dropped = coming.ids, len(coming.ids), True
         if self._folds:
             self._room_for_rows(coming.count)
             step.link_block(ids, coming.rows, coming.count, self._links)
@@ -331,11 +349,8 @@ class RunLists(BufferedRuns):
         return blocks["runs"].columns["registers"]
 
 
-def _dominated(program: Program) -> dominated.Dominated | None:
-    """Returns the tables by which runs are dropped; None: none can be."""
-    found = dominance(program)
-    if found is None:
-        return None
+def _dominated(program: Program, found: Dominance) -> dominated.Dominated:
+    """Returns the tables by which runs are dropped."""
     live = np.zeros((len(program.accept), len(program.registers)), np.bool_)
     for state, registers in enumerate(found.live):
         live[state, list(registers)] = True

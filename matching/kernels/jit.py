@@ -69,6 +69,7 @@ class ByContent(_CacheLocator):
         digest = hashlib.blake2b(Path(file).read_bytes(), digest_size=12)
         self._path = str(_CACHE / f"{Path(file).stem}_{digest.hexdigest()}")
         self._line = function.__code__.co_firstlineno
+        self._py_file = file  # numba names it where it does not cache a kernel, as with NUMBA_OPT=0
 
     @classmethod
     def from_function(cls, function: Callable[..., object], file: str) -> ByContent:

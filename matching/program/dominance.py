@@ -5,8 +5,10 @@ at most. So a less preferred run in the same state, in other modes and under WIT
 it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger FIRST(p). Conditions are read
 for this as far as they compare: they then get truer as the value of a register grows, or as it falls. All other values
 of the match so far must be equal in both. An error is no match: of `v > FIRST(v) + 9` with an INTEGER v, a run of which
-the sum would overflow stays, whatever the others are. A ratio to a register, `p / FIRST(p) > 1.05`, falls as that grows
-where both are positive, and of one that is not positive the condition is known: it is what it is of 0.
+the sum would overflow stays, whatever the others are. Of `v - FIRST(v) > 9` that depends on the rows to come: a run
+stays unless its value is within half of the type's range, and the runs that have gone are needed again if a row comes
+whose value is not. A ratio to a register, `p / FIRST(p) > 1.05`, falls as that grows where both are positive, and of
+one that is not positive the condition is known: it is what it is of 0.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Dominance:
     caps: per register, the number from which on its values are equal, -1: none. of_start: only runs of one start
     dominate each other. safe: per register, the least and the largest value with which no condition overflows.
     fails_filled: whether a null may become a value with which one does, that of a preferred run being another.
-    positive: per register, whether that is known of positive values only."""
+    positive: per register, whether that is known of positive values only. rows: all this holds of rows of which these
+    features are at least and at most these numbers: (feature, least, largest)."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
@@ -53,6 +56,7 @@ class Dominance:
     safe: tuple[tuple[int, int], ...]
     fails_filled: tuple[bool, ...]
     positive: tuple[bool, ...]
+    rows: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,15 @@ class _Line:
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A value of the stack: how it goes with registers (1 or -1), a constant, whether it is a register as it is,
-    whether it is of the row alone; of an integer its bounds, and how it is computed of one register; the register of
-    which it is a positive multiple; of what is computed of a ratio to a register, its value if that ratio is 0."""
+    whether it is of the row alone, and then the feature that it is; of an integer its bounds, and how it is computed of
+    one register; the register of which it is a positive multiple; of what is computed of a ratio to a register, its
+    value if that ratio is 0."""
 
     goes: tuple[tuple[int, int], ...] = ()
     constant: float | int | None = None
     plain: bool = False
     of_row: bool = False
+    feature: int | None = None
     bounds: tuple[int, int] | None = None
     line: _Line | None = None
     multiple: int | None = None
@@ -82,10 +88,11 @@ class _Value:
 
 @dataclass(slots=True)
 class _Needs:
-    """The values of registers for which conditions are ordered. safe: by register, the least and the largest value with
-    which no condition overflows. positive: the registers that must be above 0."""
+    """The values for which conditions are ordered. safe: by register, the least and the largest one with which no
+    condition overflows; rows: likewise by feature. positive: the registers that must be above 0."""
 
     safe: dict[int, tuple[int, int]]
+    rows: dict[int, tuple[int, int]]
     positive: set[int]
 
 
@@ -99,7 +106,7 @@ def dominance(program: Program) -> Dominance | None:
     if not of_paths or beside or by_rows or other:
         return None
     better: dict[int, int] = {}
-    needs = _Needs({}, set())
+    needs = _Needs({}, {}, set())
     for code in program.code:
         found = _goes(program, code, needs)
         for op, r, _ in code:
@@ -121,6 +128,7 @@ def dominance(program: Program) -> Dominance | None:
         ),
         count_caps(program), of_start, tuple(at if at[0] <= at[1] else _NONE for at in ranges),
         tuple(fills and at != _ALL for fills, at in zip(filled, ranges, strict=True)), tuple(positive),
+        tuple((f, low, high) for f, (low, high) in sorted(needs.rows.items())),
     )  # fmt: skip
 
 
@@ -143,7 +151,7 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Need
     for op, a, b in code:
         match op:
             case OpCode.FEATURE:
-                stack.append(_Value(of_row=True, bounds=_bounds(program.features[a][1])))
+                stack.append(_Value(of_row=True, feature=a, bounds=_bounds(program.features[a][1])))
             case OpCode.REGISTER:
                 lane = program.registers[a].lane
                 line = None if lane.floating else _Line(a, 1, 0)
@@ -159,7 +167,7 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Need
             case OpCode.ADD | OpCode.SUB | OpCode.MUL if len(stack) >= 2:
                 y, x = stack.pop(), stack.pop()
                 limits = int(program.constants[a]), int(program.constants[b])
-                found = _of_integers(OPCODES[op], x, y, limits, needs.safe)
+                found = _of_integers(OPCODES[op], x, y, limits, needs)
                 if found is None:
                     return None
                 stack.append(found)
@@ -178,26 +186,42 @@ def _bounds(lane: Lane) -> tuple[int, int] | None:
     return None if lane.floating else (lane.low, lane.high)
 
 
-def _of_integers(
-    op: OpCode, x: _Value, y: _Value, limits: tuple[int, int], safe: dict[int, tuple[int, int]]
-) -> _Value | None:
+def _of_integers(op: OpCode, x: _Value, y: _Value, limits: tuple[int, int], needs: _Needs) -> _Value | None:
     """Returns the result of an operation on integers, which is an error outside limits: such values of its one register
-    are not safe. With a value of the row or another register it must be within them whatever these are."""
+    are not safe. With a value of the row or another register it must be within them whatever these are; or a feature
+    and a register must be within half of them."""
     if x.bounds is None or y.bounds is None:
         return None
-    ends = [_COMPUTED[op](i, j) for i in x.bounds for j in y.bounds]
-    fits = limits[0] <= min(ends) and max(ends) <= limits[1]
-    bounds = max(min(ends), limits[0]), min(max(ends), limits[1])
+    ends = _ends(op, x.bounds, y.bounds)
+    fits = limits[0] <= ends[0] and ends[1] <= limits[1]
     line = _line(op, x, y)
     if line is not None:
-        low, high = safe.get(line.register, _ALL)
-        least, most = (low, high) if fits else _within(line, *limits)
-        safe[line.register] = max(low, least), min(high, most)
+        least, most = _ALL if fits else _within(line, *limits)
+        _narrow(needs.safe, line.register, least, most)
+        bounds = max(ends[0], limits[0]), min(ends[1], limits[1])
         return _Value(((line.register, 1 if line.factor > 0 else -1),), bounds=bounds, line=line)
-    if not fits or op is OpCode.MUL:
+    if op is OpCode.MUL:
         return None
+    if not fits:
+        half = -(-limits[0] // 2), limits[1] // 2
+        line, feature = (x.line, y.feature) if x.line is not None else (y.line, x.feature)
+        ends = _ends(op, half, half)
+        if line is None or feature is None or ends[0] < limits[0] or limits[1] < ends[1]:
+            return None
+        _narrow(needs.safe, line.register, *_within(line, *half))
+        _narrow(needs.rows, feature, *half)
     goes = _both(x.goes, y.goes if op is OpCode.ADD else _turned(y).goes)
-    return None if goes is None else _Value(goes, of_row=not goes, bounds=bounds)
+    return None if goes is None else _Value(goes, of_row=not goes, bounds=ends)
+
+
+def _ends(op: OpCode, x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
+    ends = [_COMPUTED[op](i, j) for i in x for j in y]
+    return min(ends), max(ends)
+
+
+def _narrow(ranges: dict[int, tuple[int, int]], of: int, least: int, most: int) -> None:
+    low, high = ranges.get(of, _ALL)
+    ranges[of] = max(low, least), min(high, most)
 
 
 def _both(goes: tuple[tuple[int, int], ...], also: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
