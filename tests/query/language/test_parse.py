@@ -141,12 +141,12 @@ def test_parsing_is_fast() -> None:
     parse(HYBRID)
     times, loops = [], []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.thread_time()
         parse(HYBRID)
-        parsed = time.perf_counter()
+        parsed = time.thread_time()
         sum(i * i for i in range(20_000))
         times.append(parsed - start)
-        loops.append(time.perf_counter() - parsed)
+        loops.append(time.thread_time() - parsed)
     assert min(times) < 4 * min(loops)
 
 
