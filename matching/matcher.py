@@ -28,6 +28,7 @@ from matching.engines.engine import (
     ConditionFailed,
     Engine,
     EnginePlan,
+    OrderedEngine,
     OverBudget,
     Spillable,
     WantedRows,
@@ -751,7 +752,7 @@ class KernelMatcher:
         another order takes the rows before the one that fails."""
         if self.engine.defers:
             return
-        old, store, partitions = ordered(self.engine), self.store, len(self.keys)
+        old = ordered(self.engine)
         if old is None:
             assert looked.failing is not None
             index = min(int(failed.argmax()) for failed in looked.failing if failed is not None)

@@ -313,7 +313,7 @@ def search(
     from hybrid.cli.given import query_text
     from hybrid.database.pattern_file import read_patterns
     from hybrid.rows.duck import interruptible
-    from hybrid.rows.limited import limited, memory_of
+    from hybrid.rows.limited import limited
     from hybrid.rows.times import instant_us
     from hybrid.statement.progress import of_statement, progress
     from hybrid.statement.relations import Relations
@@ -346,7 +346,7 @@ def search(
         progress(of_statement(stop)),
         given.open() as relations,
     ):
-        stop.bytes_max = memory_of(relations.connection)
+        stop.bytes_max = relations.bytes_max
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
     for alias, report in relations.reports.items():

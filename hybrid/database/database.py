@@ -34,7 +34,7 @@ from hybrid.rows.compare import Difference, difference
 from hybrid.rows.duck import ANYTHING, Access, interruptible
 from hybrid.rows.faults import check_sharing, fault, not_supported
 from hybrid.rows.inputs import to_arrow
-from hybrid.rows.limited import bytes_of_statements, limited, memory_of
+from hybrid.rows.limited import bytes_of_statements, limited
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
 from hybrid.statement.local_tables import with_local_tables
@@ -691,7 +691,7 @@ class Database:
                     access=opened.access, patterns=used,
                 )
                 with relations.open():
-                    stop.bytes_max = memory_of(relations.connection)
+                    stop.bytes_max = relations.bytes_max
                     return answer(text, relations)
 
         found = with_local_tables(run, tables, sys._getframe(1)) if opened.access.outside else run(tables)

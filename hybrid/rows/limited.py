@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -104,8 +105,11 @@ def memory_of(connection: duckdb.DuckDBPyConnection) -> int:
 
 def bytes_of_statements(limit: str | None) -> int:
     """Returns the memory that a statement may take under a memory_limit; None: DuckDB's own limit."""
-    if limit is not None:
-        return bytes_of(limit)
+    return _default_bytes() if limit is None else bytes_of(limit)
+
+
+@cache
+def _default_bytes() -> int:
     own = cursor()
     try:
         return memory_of(own)

@@ -38,6 +38,7 @@ from hybrid.rows.inputs import (
     times_us,
     types_not_in_arrow,
 )
+from hybrid.rows.limited import bytes_of_statements, memory_of
 from hybrid.rows.merged import Merged, MergedReader
 from hybrid.rows.positions import IN_MAX
 from hybrid.rows.reread import alike
@@ -160,7 +161,13 @@ class Relations:
                 raise DataError(message, "tables are passed by name: hybrid.sql(text, ticks=df)")
         self._own = connection is None
         self._access = access
+        self._limited = memory_limit is not None or not self._own
         self.connection = connection or duck.cursor(memory_limit, access, self._viewed())
+
+    @property
+    def bytes_max(self) -> int:
+        """Returns the memory that the statement may take."""
+        return memory_of(self.connection) if self._limited else bytes_of_statements(None)
 
     def _viewed(self) -> list[str]:
         """Returns the archived files that DuckDB may read after `load`."""
@@ -462,11 +469,23 @@ class Relations:
                 self._described[name] = fields
                 columns = tuple(fields) or (Field("nothing", "INTEGER"),)  # binding reports missing columns later
                 self.register(name, arrow_schema(Schema(name, columns)).empty_table(), columns)
-        with duck.settings(self.connection, errors_as_json=True):
+        with self._errors_as_json():
             described = describe_on(self.connection, sql, select)
         return tuple(
             f if is_lacking(f.type, self.has_enums) else Field(f.name, plain_type(f.type)) for f in described
         )
+
+    @contextmanager
+    def _errors_as_json(self) -> Iterator[None]:
+        if not self._own:
+            with duck.settings(self.connection, errors_as_json=True):
+                yield
+            return
+        self.connection.execute("SET errors_as_json=true")  # nobody else has a transaction or a value of it here
+        try:
+            yield
+        finally:
+            self.connection.execute("SET errors_as_json=false")
 
     def _plain(self, name: str, fields: tuple[Field, ...]) -> Schema:
         """Returns the schema of a plain relation. As a history it gets a time: the column that orders it (or PL), if

@@ -21,7 +21,7 @@ from hybrid.rows import duck
 from hybrid.rows.answer import Answer, answer_of, rows_alone, rows_of
 from hybrid.rows.faults import placed, placed_data, placed_history
 from hybrid.rows.inputs import OrderedInput
-from hybrid.rows.limited import limited, memory_of
+from hybrid.rows.limited import limited
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.reread import alike
@@ -109,7 +109,7 @@ def sql(text: str, connection: duckdb.DuckDBPyConnection | None = None, timeout:
         progress(of_statement(stop)),
         Relations(text, tables, connection=connection).open() as relations,
     ):
-        stop.bytes_max = memory_of(relations.connection)
+        stop.bytes_max = relations.bytes_max
         return answer(text, relations)
 
 
@@ -123,7 +123,7 @@ def matches(
         progress(of_statement(stop)),
         Relations(text, tables, connection=connection).open() as relations,
     ):
-        stop.bytes_max = memory_of(relations.connection)
+        stop.bytes_max = relations.bytes_max
         query = parse(text, relations.names(), relations.patterns)
         relations.allow(query)
         plan = relations.bind(query)

@@ -58,7 +58,7 @@ OF_INTEGERS = (
     "PATTERN (A+ B) DEFINE B AS FIRST(i) - (i - 1) > 2 AND j + MAX(A.i) < 6",
     "PATTERN (A+ B C) DEFINE B AS j - LAST(A.j) > 2, C AS 3 * MIN(A.j) + i > 4",
     "PATTERN (A+ B C?) DEFINE A AS i < 9, B AS p < 3 AND MIN(A.i) - 3 + j > 2, C AS i - 2 * FIRST(i) > 2",
-    "AFTER MATCH SKIP TO LAST B PATTERN (((A | B){2,3} C)+ D) DEFINE A AS i > 0, C AS LAST(A.i) - j > 2, D AS j + i > 0",
+    "AFTER MATCH SKIP TO LAST B PATTERN (((A | B){2,3} C)+ D) DEFINE A AS i > 0, C AS LAST(A.i) - j > 2, D AS j > -i",
 )
 #: Of these no order of values is known.
 NOT = (
@@ -98,8 +98,9 @@ EQUAL = (
 
 
 def row_of(ts: int, p: float | None, i: int | None, k: str = "a") -> Row:
-    of_i = {"j": None, "d": None} if i is None else {"j": min(max(i, -(1 << 31)), (1 << 31) - 1), "d": Decimal(i % 100) / 10}
-    return {"ts": ts, "k": k, "p": p, "i": i, **of_i}
+    if i is None:
+        return {"ts": ts, "k": k, "p": p, "i": None, "j": None, "d": None}
+    return {"ts": ts, "k": k, "p": p, "i": i, "j": min(max(i, -(1 << 31)), (1 << 31) - 1), "d": Decimal(i % 100) / 10}
 
 
 def plan_of(body: str) -> Plan:
