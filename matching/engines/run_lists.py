@@ -42,7 +42,7 @@ class RunLists(BufferedRuns):
         found = dominance(self.program)
         self._dominated = None if found is None else _dominated(self.program, found)
         self._calm = () if found is None else found.rows  # of other rows no run may be missing
-        self._dropped = False  # runs may be, of those that were dominated
+        self._dropped = False  # runs may be, of those that were dominated by others than equal ones
         self._long = True  # some list was, when it was last looked at
 
     def _next_step(self, partition: Int64Array, some_bad: bool) -> tuple[Step, int]:
@@ -66,7 +66,7 @@ class RunLists(BufferedRuns):
         count = int(dominated.prune_long(
             partition, LEAST_PRUNED, self._dominated, self._runs, self._partitions, self._counters
         ))  # fmt: skip
-        self._dropped |= count > 0
+        self._dropped |= count > 0 and bool(self._dominated.better.any())
         return count
 
     def misses(self, feature: np.ndarray, valid: np.ndarray) -> bool:
@@ -76,9 +76,11 @@ class RunLists(BufferedRuns):
         )
 
     def whole(self) -> RunLists:
-        """Returns an engine without rows from which no run goes, with the step of this one."""
+        """Returns an engine without rows, with the step of this one, of which runs go only if they equal others."""
         new = RunLists(self.chosen)
-        new._dominated, new._special = None, self._special
+        assert new._dominated is not None
+        new._dominated = new._dominated._replace(better=np.zeros_like(new._dominated.better))
+        new._special = self._special
         return new
 
     @property
