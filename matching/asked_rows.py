@@ -12,11 +12,10 @@ from matching.batch import Int64Array
 from matching.features import query
 from matching.kernels import lists
 from matching.kernels.layout import grown
-from matching.measure_ways import MACROS
 from matching.program.conditions import IN_ANY_ORDER, AskedRows, inputs_of
 from matching.program.program import Program
 from query.errors import DataError
-from query.language.duck import Settings
+from query.language.duck import AGGREGATE_MACROS, Settings
 from query.plan.expression import Aggregate, Expression, show, to_sql
 
 #: Rows of the lists that are computed together, at most, unless one has more.
@@ -236,7 +235,7 @@ def _one(
     of_nothing: dict[Aggregate, pa.Array],
 ) -> pa.Array:  # fmt: skip
     keys = [f"{to_sql(key, names)} {how}" for key, how in e.order]
-    if not e.distinct and (keys or e.function not in (*IN_ANY_ORDER, *MACROS)):
+    if not e.distinct and (keys or e.function not in (*IN_ANY_ORDER, *AGGREGATE_MACROS)):
         keys.append("i")
     arguments = ", ".join(to_sql(a, names) for a in (e.argument, *e.more) if a is not None)
     order = f" ORDER BY {', '.join(keys)}" if keys else ""

@@ -34,8 +34,6 @@ STREAMED = {
     "regr_syy", "skewness", "kurtosis", "kurtosis_pop", "product", "favg", "fsum", "sumkahan", "kahan_sum", "mode",
     "mad",
 }  # fmt: skip
-#: Macros: they take no ORDER BY, and get their rows in order.
-MACROS = {"geomean", "geometric_mean", "wavg", "weighted_avg"}
 
 
 def runs_along(e: Aggregate) -> bool:

@@ -22,7 +22,6 @@ from matching.features import leaf_sql, leaves_of, project, query
 from matching.kernels import fold
 from matching.measure_ways import (
     KINDS,
-    MACROS,
     call_sql,
     folds_type,
     is_leaf,
@@ -38,6 +37,7 @@ from matching.store import RowStore, lanes, to_arrow
 from matching.types import plain_type
 from query.errors import DataError
 from query.language.ast import RowsPerMatch
+from query.language.duck import AGGREGATE_MACROS
 from query.plan.expression import (
     Aggregate,
     Classifier,
@@ -523,7 +523,7 @@ class _Rows:
         if e.function in ("avg", "mean") and is_exact(e):
             return self._average(e, at, low, high, whole)
         columns, names = self._columns(e.inputs, at)
-        in_order = call_sql(e, names, e.function not in IN_ANY_ORDER | MACROS)
+        in_order = call_sql(e, names, e.function not in IN_ANY_ORDER | AGGREGATE_MACROS)
         if e not in self.of.fixed:
             nothing = {name: array.slice(0, 0) for name, array in columns.items()}
             (value,) = query(f"SELECT {in_order} AS r FROM t", {"t": nothing}, _failure(e), self._settings)

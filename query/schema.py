@@ -5,9 +5,20 @@ Time is int64 microseconds, UTC, everywhere; names of such values end in `_us`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+#: _NAMED: ENUM values and field names, to be skipped. _UNFAITHFUL: types that DuckDB exports to Arrow as another type.
+_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY|BIGNUM|TYPE)\b")
+
+
+def is_unfaithful(type: str) -> bool:
+    """True for a type that DuckDB exports to Arrow as another one or as nothing that Arrow reads, or that has such a
+    type in it."""
+    return _UNFAITHFUL.search(_NAMED.sub("", type)) is not None
 
 
 @dataclass(frozen=True, slots=True)

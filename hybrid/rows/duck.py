@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 
@@ -18,7 +17,16 @@ import duckdb
 
 from query.errors import DataError, Diagnostic, QueryError, Span, first_line
 from query.language import duck as language_duck
-from query.language.duck import Settings, bind_statement, connect, out_of_memory, shut, tells_of_ctrl_c
+from query.language.duck import (
+    Settings,
+    bind_statement,
+    connect,
+    made_in_time,
+    note,
+    out_of_memory,
+    shut,
+    tells_of_ctrl_c,
+)
 from query.language.operators import operator_hint
 from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
@@ -28,9 +36,9 @@ from query.schema import Field
 _DROPPED_S = 0.2
 #: The current SIGINT handler, if any.
 _interrupts: list[_Interrupt] = []
-_made: ContextVar[list[duckdb.DuckDBPyConnection] | None] = ContextVar("connections made", default=None)
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
+_users: dict[int, int] = {}  # the thread of the statement that runs, by the id of its connection
 
 
 @contextmanager
@@ -139,22 +147,19 @@ def cursor(
             if access not in _bases:
                 _bases[access] = _database(None, access)
             made = _bases[access].cursor()
-    if _interrupts and threading.current_thread() is threading.main_thread():
-        _interrupts[0].connections.append(made)
-    if (of := _made.get()) is not None:
-        of.append(made)
+    note(made)
     return made
 
 
 @contextmanager
 def connections_made() -> Iterator[list[duckdb.DuckDBPyConnection]]:
-    """Within, the list gets each `cursor` that is made here, in this thread."""
+    """Within, the list gets each connection that is made in this thread."""
     found: list[duckdb.DuckDBPyConnection] = []
-    token = _made.set(found)
+    token = made_in_time.set(found)
     try:
         yield found
     finally:
-        _made.reset(token)
+        made_in_time.reset(token)
 
 
 def _database(
@@ -180,12 +185,26 @@ def binder(access: Access) -> Describe:
 
 
 @contextmanager
-def used_alone() -> Iterator[None]:
-    """Raises DataError where another thread uses the same connection, which DuckDB refuses."""
+def used_alone(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Keeps a connection for the statement of this thread. Raises DataError where another one uses it, and where it is
+    closed meanwhile."""
+    mine = threading.get_ident()
+    with _lock:
+        outermost = id(connection) not in _users  # a function of the user may run a statement, too
+        if _users.setdefault(id(connection), mine) != mine:
+            raise _in_use()
     try:
         yield
     except duckdb.ResourceInUseException:
         raise _in_use() from None
+    except duckdb.ConnectionException as error:
+        if "closed" not in str(error):
+            raise
+        raise DataError("the connection was closed while the statement ran", "close it afterwards") from None
+    finally:
+        if outermost:
+            with _lock:
+                del _users[id(connection)]
 
 
 def _in_use() -> DataError:

@@ -19,7 +19,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column, with_texts
 from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
-from hybrid.rows.session import arrow_of, as_texts, enum_type, is_enum, is_lacking, is_unfaithful
+from hybrid.rows.session import arrow_of, as_texts, enum_type, is_enum, is_lacking
 from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -31,7 +31,7 @@ from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.statement import NO_ACCESS
 from query.plan.trends import BIGNUM
-from query.schema import Field
+from query.schema import Field, is_unfaithful
 from query.stopping import heed
 
 BATCH_ROWS = 65_536

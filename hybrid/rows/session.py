@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import duckdb
@@ -25,7 +25,7 @@ from query.language.session import FUNCTIONS, Lent, Overload, Session, Settings,
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.trends import BIGNUM
-from query.schema import Field
+from query.schema import Field, is_unfaithful
 
 #: Temporary names on the user's connection.
 _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
@@ -95,17 +95,21 @@ def session_of(
     functions = known.added & {*words, *(w for body in known.bodies for w in re.findall(r"\w+", body.lower()))}
     named = connection.execute(f"SELECT {lowered('type_name')} FROM duckdb_types() WHERE NOT internal").fetchall()
 
+    @cache  # now() is one time in a statement
     def value(sql: str) -> str | None:
         """Returns the current value of an expression without columns as a SQL literal; None if no literal equals it."""
         try:
-            text = f"SELECT system.main.typeof(x), CAST(x AS VARCHAR) FROM (SELECT ({sql}) AS x)"
-            ((type, text),) = connection.execute(text).fetchall()
-            quoted = "NULL" if text is None else "'" + text.replace("'", "''") + "'"
-            literal = quoted if type == '"NULL"' else f"CAST({quoted} AS {type})"
-            same = connection.execute(f"SELECT ({literal}) IS NOT DISTINCT FROM ({sql})").fetchall()
+            ((type,),) = connection.execute(f"SELECT system.main.typeof({sql})").fetchall()
+            same = "x IS NULL" if type == '"NULL"' else f"CAST(CAST(x AS VARCHAR) AS {type}) IS NOT DISTINCT FROM x"
+            # in one statement: outside of a transaction now() is another one in the next
+            text = f"SELECT CAST(x AS VARCHAR), {same} FROM (SELECT ({sql}) AS x)"
+            ((text, kept),) = connection.execute(text).fetchall()
         except duckdb.Error:
             return None
-        return literal if same == [(True,)] else None
+        quoted = "NULL" if text is None else "'" + text.replace("'", "''") + "'"
+        if not kept:
+            return None
+        return quoted if type == '"NULL"' else f"CAST({quoted} AS {type})"
 
     def type(name: str) -> str:
         """Returns what a type stands for; its own text for one that DuckDB rejects."""
@@ -187,16 +191,6 @@ def is_lacking(type: str, enums: bool) -> bool:
     return type in ("HUGEINT", "UUID") or (enums and is_enum(type))
 
 
-#: _UNFAITHFUL: types that DuckDB exports to Arrow as another type. _NAMED: ENUM values and field names, to be skipped.
-_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
-_UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY)\b")
-
-
-def is_unfaithful(type: str) -> bool:
-    """True for a type that DuckDB exports to Arrow as another one, or that has such a type in it."""
-    return _UNFAITHFUL.search(_NAMED.sub("", type)) is not None
-
-
 def enum_type(values: Sequence[str]) -> str:
     """Returns the ENUM type of values in their order."""
     return f"ENUM({', '.join(chr(39) + value.replace(chr(39), chr(39) * 2) + chr(39) for value in values)})"
@@ -219,7 +213,7 @@ def as_texts(relation: duckdb.DuckDBPyRelation, columns: Collection[int]) -> duc
 def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """Returns the rows of a relation, BIGNUMs and what Arrow has no type for as text, as DuckDB shows them."""
     types = list(map(str, relation.types))
-    shown = [i for i, type in enumerate(types) if type == BIGNUM or is_unfaithful(type)]
+    shown = [i for i, type in enumerate(types) if is_unfaithful(type)]
     found = as_texts(relation, shown).to_arrow_table()
     if BIGNUM not in types:
         return found

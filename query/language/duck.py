@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -28,6 +29,8 @@ from query.schema import Field
 IDLE_MAX = 16
 #: Gets each database that the main thread makes while Ctrl-C is to end what runs on it; None otherwise.
 made_meanwhile: list[duckdb.DuckDBPyConnection] | None = None
+#: Gets each connection that this thread makes while a timeout is to end what runs on it; None otherwise.
+made_in_time: ContextVar[list[duckdb.DuckDBPyConnection] | None] = ContextVar("connections made", default=None)
 #: Maximum number of cached answers of DuckDB for each kind of question. The answers depend on the text only, and texts
 #: repeat: within a query, in its next version, and in queries over one stream.
 _KEPT = 512
@@ -50,9 +53,16 @@ def connect(
     for name, value in (("TimeZone", "UTC"), *to_set(settings)):
         connection.execute(f"SET GLOBAL {name}={_text(value)}")
     hide_progress(connection)
+    note(connection)
+    return connection
+
+
+def note(connection: duckdb.DuckDBPyConnection) -> None:
+    """Lets Ctrl-C and the timeout of a statement end what will run on a connection."""
     if made_meanwhile is not None and threading.current_thread() is threading.main_thread():
         made_meanwhile.append(connection)
-    return connection
+    if (found := made_in_time.get()) is not None:
+        found.append(connection)
 
 
 def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
@@ -161,6 +171,7 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
         return _home(settings).database.cursor()
     cursor: duckdb.DuckDBPyConnection = lent.cursor(settings)
     hide_progress(cursor)
+    note(cursor)  # a function of the user may take long
     return cursor
 
 
@@ -512,11 +523,17 @@ def _folded(sql: str, settings: Settings) -> Folded | None:
     return Folded(value if exact else text, type, text)
 
 
+#: DuckDB's own macros whose bodies aggregate; they take no ORDER BY.
+AGGREGATE_MACROS = frozenset([
+    "geomean", "geometric_mean", "wavg", "weighted_avg", "json_group_array", "json_group_object", "variant_group_array",
+])  # fmt: skip
+
+
 @cache
 def aggregate_names() -> frozenset[str]:
     """Returns the names of DuckDB's aggregate functions, lower case, and of the macros for aggregates."""
     rows = _rows("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
-    return frozenset(row[0].lower() for row in rows) | {"geomean", "geometric_mean", "wavg", "weighted_avg"}
+    return frozenset(row[0].lower() for row in rows) | AGGREGATE_MACROS
 
 
 @cache
@@ -529,7 +546,7 @@ def function_names() -> frozenset[str]:
 def session_names() -> frozenset[str]:
     """Returns the names of functions whose value is constant within a statement only: variables, the schema, now."""
     rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE {_OF_SESSION}")
-    return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS
+    return frozenset(row[0].lower() for row in rows) | CLOCK_WORDS | {"current_catalog"}
 
 
 @cache
@@ -553,7 +570,7 @@ def volatile_names() -> frozenset[str]:
     rows = _rows(f"SELECT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE' OR {_OF_SESSION}")
     # `error` never has a value; reservoir_quantile draws a sample; the others are macros and keywords over the clock
     # and the session
-    others = {"ago", "reservoir_quantile"} | CLOCK_WORDS
+    others = {"ago", "reservoir_quantile", "current_catalog"} | CLOCK_WORDS
     return (frozenset(row[0].lower() for row in rows) - {"error"}) | others
 
 

@@ -33,6 +33,7 @@ from query.plan.expression import (
     children,
     literal_sql,
     show,
+    walk,
 )
 from query.plan.macros import in_place
 from query.plan.plan import Box
@@ -53,7 +54,7 @@ from query.plan.tree import (
 )
 from query.plan.trends import WINDOW_COLUMNS
 from query.plan.typed import ARITHMETIC, NUMERIC, base_type, typed
-from query.schema import Field, Schema
+from query.schema import Field, Schema, is_unfaithful
 
 COMPARISON = {
     "COMPARE_EQUAL": "=",
@@ -70,8 +71,9 @@ MATCHES = Column("MATCHES", "BIGINT")
 #: Larger offsets are equivalent to this one: no partition has so many rows.
 OFFSET_MAX = 1 << 40
 CONJUNCTION = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
-#: Functions that sort a list in the default order.
+#: Functions that sort a list in the default order; and in the other one.
 _SORTS = ("list_sort", "array_sort", "list_grade_up", "array_grade_up", "grade_up")
+_REVERSE_SORTS = ("list_reverse_sort", "array_reverse_sort")
 OPERATOR = {
     "OPERATOR_NOT": "not",
     "OPERATOR_IS_NULL": "is_null",
@@ -135,7 +137,21 @@ def bind_expression(text: ExpressionText, scope: Scope, faults: list[Diagnostic]
     if expression is None or len(faults) > before:
         return None
     expression = typed(expression, scope.schema, faults, scope.session.settings)
+    faults += map(inexact, filter(_is_inexact, walk(expression)))
     return expression if len(faults) == before else None
+
+
+def _is_inexact(e: Expression) -> bool:
+    """True for an aggregate that takes or gives values which do not reach DuckDB, or come from it, as they are."""
+    if not isinstance(e, Aggregate) or e.function == "count":
+        return False
+    return is_unfaithful(e.type) or any(is_unfaithful(i.type) for i in e.inputs)
+
+
+def inexact(e: Expression) -> Diagnostic:
+    """Returns HQ205 for an expression of a type that patterns cannot compute with."""
+    type = next(t for t in (e.type, *(i.type for i in getattr(e, "inputs", ()))) if is_unfaithful(t))
+    return Diagnostic("HQ205", f"{type} is a type that patterns cannot hand on", e.span, type, "CAST(... AS VARCHAR)")
 
 
 @lru_cache(maxsize=1024)
@@ -299,6 +315,11 @@ class _Binder:
         if name in _SORTS and len(value["arguments"]) == 1 and session.descends:
             descending = {"name": "", "expression": duck.parse_expression("'DESC'")}
             return {**value, "arguments": [*value["arguments"], descending]}
+        if name in _REVERSE_SORTS and session.descends:
+            first, *nulls = value["arguments"]
+            ascending = {"name": "", "expression": duck.parse_expression("'ASC'")}
+            sort = {"function_name": "list_sort", "qualified_name": {"path": ["list_sort"]}}
+            return {**value, **sort, "arguments": [first, ascending, *nulls]}
         if session.value is None or name not in duck.session_names() or not self.scope.volatile:
             return value
         arguments = [a["expression"] for a in value.get("arguments", ())]

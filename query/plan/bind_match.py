@@ -19,18 +19,18 @@ from query.language.pieces import SqlPiece
 from query.language.session import NO_SESSION, Session
 from query.plan import pattern as rp
 from query.plan.bind_boxes import BoxBinder, never_true, numbers, physical_steps
-from query.plan.bind_expression import Scope, bind_expression
+from query.plan.bind_expression import Scope, bind_expression, inexact
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.boxes import merged_schema
-from query.plan.expression import TRUE, Column, Constant, Expression, quote
+from query.plan.expression import TRUE, Call, Column, Constant, Expression, quote
 from query.plan.operators_elsewhere import operators_elsewhere
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
 from query.plan.read_too_early import read_too_early
 from query.plan.tree import reads_match
 from query.plan.typed import TIME_TYPES
-from query.schema import Schema
+from query.schema import Schema, is_unfaithful
 
 SKIP_TILL = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
 #: Maximum number of positions (variables, multiplied by the bounds of their quantifiers) in the orders of one PERMUTE.
@@ -451,6 +451,11 @@ class MatchBinder:
             if isinstance(expression, Constant) and expression.type == duck.NULL_TYPE:
                 # DuckDB makes a column of bare nulls an INTEGER
                 expression = replace(expression, type="INTEGER")
+            if 'MAP("NULL"' in expression.type:  # Arrow has no keys that are null, and ends the process
+                type = expression.type.replace(duck.NULL_TYPE, "INTEGER")
+                expression = Call("cast", (expression,), type, expression.span)
+            if is_unfaithful(expression.type):
+                self.faults.append(inexact(replace(expression, span=measure.expression.span)))
             found.append(Measure(measure.name.written, expression))
         return found
 
