@@ -35,6 +35,8 @@ def duckdb_type(type: pa.DataType) -> str:
     of them."""
     if pa.types.is_dictionary(type):
         return duckdb_type(type.value_type)
+    if pa.types.is_fixed_size_list(type):  # of an ENUM DuckDB would read the numbers
+        return f"{duckdb_type(type.value_type)}[{type.list_size}]"
     empty = pa.table({"x": pa.array([], type)})
     relation = quiet_connection().from_arrow(empty)
     return str(relation.types[0])

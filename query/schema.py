@@ -10,15 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-#: _NAMED: ENUM values and field names, to be skipped. _UNFAITHFUL: types that DuckDB exports to Arrow as another type.
 _NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+#: Types that DuckDB exports to Arrow as another type.
 _UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY|BIGNUM|TYPE)\b")
+
+
+def without_names(type: str) -> str:
+    """Returns a DuckDB type without the values of ENUMs and quoted names of fields."""
+    return _NAMED.sub("", type)
 
 
 def is_unfaithful(type: str) -> bool:
     """True for a type that DuckDB exports to Arrow as another one or as nothing that Arrow reads, or that has such a
     type in it."""
-    return _UNFAITHFUL.search(_NAMED.sub("", type)) is not None
+    return _UNFAITHFUL.search(without_names(type)) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from hybrid.rows import duck
 from hybrid.rows.frames import ordered_texts
 from hybrid.rows.mixed_columns import MIXED, by_column, with_texts
 from hybrid.rows.neighbours import Key, bools_of, compare, compare_neighbours, integers_of, is_whole
-from hybrid.rows.session import arrow_of, as_texts, enum_type, is_enum, is_lacking
+from hybrid.rows.session import arrow_of, as_texts, enum_type, has_enum, is_lacking
 from hybrid.rows.taking import Chunks, long_batches, one_batch, taken
 from hybrid.rows.words import counted
 from matching.batch import EventBatch
@@ -118,7 +118,7 @@ def named_table(data: Any, name: str, access: duck.Access = duck.ANYTHING) -> Na
         enums = {column: enum_type(values) for column, values in ordered_texts(data)}
         if isinstance(source, duckdb.DuckDBPyRelation):
             source = readable(source, name, refused)
-            enums = {c: type for c, type in types_not_in_arrow(source, enums=True).items() if is_enum(type)}
+            enums = {c: type for c, type in types_not_in_arrow(source, enums=True).items() if has_enum(type)}
             return NamedTable(name, source, table_of(source.limit(0), name), enums, refused)
         arrows = isinstance(source, pa.Table) or hasattr(source, "to_table")
         fields = list(source.schema if arrows else pa.table(source.limit(0).collect()).schema)
@@ -315,7 +315,9 @@ def conform(table: pa.Table, name: str) -> pa.Table:
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Casts a column by Arrow, or by DuckDB where Arrow has no cast or a wrong one."""
     extended = contains(column.type, lambda t: isinstance(t, pa.BaseExtensionType))
-    if not (extended or has_list_view(column.type)):
+    # Arrow reads the texts of an ENUM in an array as its numbers
+    coded = contains(column.type, lambda t: pa.types.is_fixed_size_list(t) and contains(t, pa.types.is_dictionary))
+    if not (extended or coded or has_list_view(column.type)):
         try:
             return column.cast(target)
         except pa.ArrowNotImplementedError:
@@ -324,7 +326,8 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         column = column.cast(pa.duration("us"))  # DuckDB converts what stands where a null is, too
     connection = duck.cursor()
     connection.register("__hybrid_column", pa.table({"x": column}))
-    read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
+    x = f"CAST(x AS {duckdb_type(target)})" if coded else "x"
+    read = connection.sql(f"SELECT {x} FROM __hybrid_column").to_arrow_table().column(0)
     return read if read.type == target else read.cast(target)
 
 
@@ -369,7 +372,7 @@ def time_of(order_by: tuple[Order, ...]) -> str | None:
 
 def keys_of(order_by: tuple[Order, ...]) -> tuple[Key, ...]:
     return tuple(
-        Key(o.column.name, o.descending, o.nulls_first, o.column.type if is_enum(o.column.type) else "")
+        Key(o.column.name, o.descending, o.nulls_first, o.column.type if has_enum(o.column.type) else "")
         for o in order_by
     )
 

@@ -25,7 +25,7 @@ from query.language.session import FUNCTIONS, Lent, Overload, Session, Settings,
 from query.plan.expression import quote
 from query.plan.plan import Order
 from query.plan.trends import BIGNUM
-from query.schema import Field, is_unfaithful
+from query.schema import Field, is_unfaithful, without_names
 
 #: Temporary names on the user's connection.
 _COLLATED, _AS_TEXT = "__hybrid_collated", "__text"
@@ -181,14 +181,18 @@ def _overload(
     return Overload(", ".join(signature), tuple(parameters), tuple(types), defaults, body)
 
 
-def is_enum(type: str) -> bool:
-    return type.startswith("ENUM(")
+_ENUM = re.compile(r"\bENUM\(")
+
+
+def has_enum(type: str) -> bool:
+    """True for an ENUM, and for a type that has one in it."""
+    return "ENUM(" in type and _ENUM.search(without_names(type)) is not None
 
 
 def is_lacking(type: str, enums: bool) -> bool:
-    """True for a type that Arrow lacks: HUGEINT, there DECIMAL(38, 0), UUID, there text, and if `enums` an ENUM, there
-    text too."""
-    return type in ("HUGEINT", "UUID") or (enums and is_enum(type))
+    """True for a type that Arrow lacks: HUGEINT, there DECIMAL(38, 0), UUID, there text, and if `enums` an ENUM, also
+    inside a type, there text too."""
+    return type in ("HUGEINT", "UUID") or (enums and has_enum(type))
 
 
 def enum_type(values: Sequence[str]) -> str:

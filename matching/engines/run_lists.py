@@ -358,12 +358,8 @@ def _dominated(program: Program, found: Dominance) -> dominated.Dominated:
         live[state, list(registers)] = True
     floating = np.array([r.lane.floating for r in program.registers], np.bool_)
     none, better, caps = np.zeros(0, np.int64), np.array(found.better, np.int64), np.array(found.caps, np.int64)
-    refills, of_start = np.array(found.refills, np.bool_), np.bool_(found.of_start)
-    safe, fails_filled = np.array(found.safe, np.int64).reshape(-1, 2), np.array(found.fails_filled, np.bool_)
-    positive = np.array(found.positive, np.bool_)
-    return dominated.Dominated(
-        live, better, refills, caps, floating, of_start, safe, fails_filled, positive, none, none
-    )  # fmt: skip
+    safe, positive = np.array(found.safe, np.int64).reshape(-1, 2), np.array(found.positive, np.bool_)
+    return dominated.Dominated(live, better, caps, floating, np.bool_(found.of_start), safe, positive, none, none)
 
 
 #: The fields of an item except links, and of a partition except positions of items and of the deadline heap.

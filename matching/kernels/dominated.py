@@ -11,22 +11,22 @@ from matching.kernels.jit import called, kernel
 from matching.kernels.layout import Counters
 
 C_FREE = int(Counters.FREE)
+#: Most runs that are alike with which one more is compared.
+BEST_MAX = 8
 
 
 class Dominated(NamedTuple):
-    """live: bool (states, registers); better, refills, caps, of_start, fails_filled, positive: as of
+    """live: bool (states, registers); better, caps, of_start, positive: as of
     matching.program.dominance.Dominance; floating: per register; safe: int64 (registers, 2). best: a hash table of the
     runs that others are compared with, more than twice as long as the list. length: per partition, that of its list
     from which on it is searched again."""
 
     live: np.ndarray
     better: np.ndarray
-    refills: np.ndarray
     caps: np.ndarray
     floating: np.ndarray
     of_start: np.bool_
     safe: np.ndarray
-    fails_filled: np.ndarray
     positive: np.ndarray
     best: np.ndarray
     length: np.ndarray
@@ -34,18 +34,19 @@ class Dominated(NamedTuple):
 
 @called
 def alike(run, other, dominated, runs):
-    """Returns True if runs are of one state, of one start if that counts, and have the same values of all registers
-    that have to be equal."""
+    """Returns True if runs are of one state, of one start if that counts, have values in the same registers, and the
+    same ones in all that have to be equal. (Of `null AND error` and `false AND error` only the first is an error.)"""
     state = runs.state[run]
     if state != runs.state[other] or (dominated.of_start and runs.first[run] != runs.first[other]):
         return False
     for r in range(len(dominated.better)):
-        if dominated.live[state, r] and dominated.better[r] == 0:
-            there = (runs.valid[run] >> r) & 1
-            if there != (runs.valid[other] >> r) & 1 or (there and value(run, r, dominated, runs) != value(
-                other, r, dominated, runs
-            )):  # fmt: skip
-                return False
+        if not dominated.live[state, r]:
+            continue
+        there = (runs.valid[run] >> r) & 1
+        if there != (runs.valid[other] >> r) & 1:
+            return False
+        if there and dominated.better[r] == 0 and value(run, r, dominated, runs) != value(other, r, dominated, runs):
+            return False
     return True
 
 
@@ -65,9 +66,10 @@ def hashed(run, dominated, runs):
     if dominated.of_start:
         found = mixed(found) ^ runs.first[run]
     for r in range(len(dominated.better)):
-        if dominated.live[state, r] and dominated.better[r] == 0:
-            there = (runs.valid[run] >> r) & 1 == 1
-            found = mixed(found) ^ (value(run, r, dominated, runs) if there else np.int64(-1))
+        if dominated.live[state, r]:
+            there = (runs.valid[run] >> r) & 1
+            known = there == 1 and dominated.better[r] == 0
+            found = mixed(found) ^ (value(run, r, dominated, runs) if known else there - 1)
     return mixed(found)
 
 
@@ -81,12 +83,7 @@ def compared(run, other, dominated, runs):
         way = dominated.better[r]
         if way == 0 or not dominated.live[state, r]:
             continue
-        there, other_there = (runs.valid[run] >> r) & 1 == 1, (runs.valid[other] >> r) & 1 == 1
-        if there != other_there and dominated.refills[r]:
-            return 0
-        if not there or not other_there:  # a comparison with null is never true
-            dominates = dominates and not other_there
-            is_dominated = is_dominated and not there
+        if (runs.valid[run] >> r) & 1 == 0:
             continue
         if dominated.floating[r]:
             f, g = runs.registers_f[run, r], runs.registers_f[other, r]
@@ -115,21 +112,17 @@ def may_fail(run, best, dominated, runs):
     for r in range(len(dominated.better)):
         if dominated.better[r] == 0 or not dominated.live[state, r] or dominated.floating[r]:
             continue
-        there, best_there = (runs.valid[run] >> r) & 1 == 1, (runs.valid[best] >> r) & 1 == 1
-        if there == best_there and (not there or runs.registers[run, r] == runs.registers[best, r]):
-            continue
-        if not there:
-            if dominated.fails_filled[r]:
-                return True
-        elif not dominated.safe[r, 0] <= runs.registers[run, r] <= dominated.safe[r, 1]:
+        x = runs.registers[run, r]
+        there = (runs.valid[run] >> r) & 1 == 1
+        if there and x != runs.registers[best, r] and not dominated.safe[r, 0] <= x <= dominated.safe[r, 1]:
             return True
     return False
 
 
 @called
 def prune(p, dominated, runs, partitions, counters):
-    """Drops the runs of a partition that a preferred one which is alike dominates. Compared is with the best one of
-    these so far only, so that it takes O(runs)."""
+    """Drops the runs of a partition that a preferred one which is alike dominates. Compared is with a few of these
+    only, of which none dominates another one, so that it takes O(runs)."""
     size = 2
     while size <= 2 * partitions.length[p]:
         size *= 2
@@ -142,13 +135,18 @@ def prune(p, dominated, runs, partitions, counters):
         drops = False
         if runs.state[item] >= 0:
             slot = hashed(item, dominated, runs) & (size - 1)
-            while dominated.best[slot] >= 0 and not alike(dominated.best[slot], item, dominated, runs):
+            some, enters = 0, np.int64(-1)
+            while dominated.best[slot] >= 0 and not drops:
+                best = dominated.best[slot]
+                if alike(best, item, dominated, runs):
+                    some += 1
+                    found = compared(best, item, dominated, runs)
+                    drops = found == 1 and not may_fail(item, best, dominated, runs)
+                    if found == -1 or (some == BEST_MAX and enters < 0 and found == 0):
+                        enters = slot
                 slot = (slot + 1) & (size - 1)
-            best = dominated.best[slot]
-            found = np.int64(-1) if best < 0 else compared(best, item, dominated, runs)
-            drops = found == 1 and not may_fail(item, best, dominated, runs)
-            if found == -1:
-                dominated.best[slot] = item
+            if not drops and (enters >= 0 or some < BEST_MAX):
+                dominated.best[enters if enters >= 0 else slot] = item
         if drops:
             runs.free[counters[C_FREE]] = item
             counters[C_FREE] += 1

@@ -4,28 +4,32 @@ AFTER MATCH SKIP PAST LAST ROW cuts whatever is less preferred than a run that m
 at most. So a less preferred run in the same state, in other modes and under WITHIN of the same start, is of no use if
 it passes no condition that the other one fails: of `p > 2 * FIRST(p)`, one with a larger FIRST(p). Conditions are read
 for this as far as they compare: they then get truer as the value of a register grows, or as it falls. All other values
-of the match so far must be equal in both. An error is no match: of `v > FIRST(v) + 9` with an INTEGER v, a run of which
-the sum would overflow stays, whatever the others are. Of `v - FIRST(v) > 9` that depends on the rows to come: a run
-stays unless its value is within half of the type's range, and the runs that have gone are needed again if a row comes
-whose value is not. A ratio to a register, `p / FIRST(p) > 1.05`, falls as that grows where both are positive, and of
-one that is not positive the condition is known: it is what it is of 0.
+of the match so far must be equal in both, also those that must grow for one condition and fall for another. An error is
+no match: of `v > FIRST(v) + 9` with an INTEGER v, a run of which the sum would overflow stays, whatever the others are.
+Of `v - FIRST(v) > 9` that depends on the rows to come: a run stays unless its value is within half of the type's range,
+and the runs that have gone are needed again if a row comes whose value is not. A ratio to a register,
+`p / FIRST(p) > 1.05`, falls as that grows where both are positive, and of one that is not positive the condition is
+known: it is what it is of 0.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane
 from matching.program.live import count_caps, live_registers
-from matching.program.opcodes import OPCODES, OpCode
+from matching.program.opcodes import OPCODES, Compute, OpCode
 from matching.program.program import Merge, Mode, Program
 from matching.program.registers import RegisterKind
 
 #: Kinds of registers whose order between two runs stays when both take the same row.
-_IN_ORDER = (RegisterKind.FIRST, RegisterKind.LAST, RegisterKind.MIN, RegisterKind.MAX)
-_REFILLS = ((RegisterKind.MIN, 1), (RegisterKind.MAX, -1))
+_IN_ORDER = (
+    RegisterKind.FIRST, RegisterKind.LAST, RegisterKind.MIN, RegisterKind.MAX, RegisterKind.COUNT_ROWS,
+    RegisterKind.COUNT_VALUES,
+)  # fmt: skip
 _LESS = (OpCode.LT, OpCode.LE, OpCode.FLT, OpCode.FLE)
 _GREATER = (OpCode.GT, OpCode.GE, OpCode.FGT, OpCode.FGE)
 _COMPUTED = {OpCode.ADD: operator.add, OpCode.SUB: operator.sub, OpCode.MUL: operator.mul}
@@ -33,6 +37,11 @@ _FLOATS = {
     OpCode.FADD: operator.add, OpCode.FSUB: operator.sub, OpCode.FMUL: operator.mul, OpCode.FDIV: operator.truediv,
 }  # fmt: skip
 _COMPARED = {OpCode.FLT: operator.lt, OpCode.FLE: operator.le, OpCode.FGT: operator.gt, OpCode.FGE: operator.ge}
+#: A double below it plus one that is finite is finite, or that of the row alone is not.
+_LARGE = 1e200
+_REFUSED = [
+    OpCode.REGISTER, OpCode.REFUSE, OpCode.POP_JUMP_UNLESS_TRUE, OpCode.NULL, OpCode.JUMP, OpCode.REGISTER,
+]  # fmt: skip
 _ALL, _NONE = (-(1 << 63), (1 << 63) - 1), (1, 0)
 _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 
@@ -40,21 +49,17 @@ _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 @dataclass(frozen=True, slots=True)
 class Dominance:
     """live: per state, the registers on which the future of a run depends. better: per register 1 if conditions get
-    truer as it grows, -1 if as it falls, 0 if it has to be equal. refills: whether a null may become better than any
-    value: a least one, of which conditions get truer as it grows, begins with the next row; or a largest one likewise.
-    caps: per register, the number from which on its values are equal, -1: none. of_start: only runs of one start
-    dominate each other. safe: per register, the least and the largest value with which no condition overflows.
-    fails_filled: whether a null may become a value with which one does, that of a preferred run being another.
-    positive: per register, whether that is known of positive values only. rows: all this holds of rows of which these
-    features are at least and at most these numbers: (feature, least, largest)."""
+    truer as it grows, -1 if as it falls, 0 if it has to be equal. caps: per register, the number from which on its
+    values are equal, -1: none. of_start: only runs of one start dominate each other. safe: per register, the least and
+    the largest value with which no condition overflows. positive: per register, whether that is known of positive
+    values only. rows: all this holds of rows of which these features are at least and at most these numbers: (feature,
+    least, largest)."""
 
     live: tuple[frozenset[int], ...]
     better: tuple[int, ...]
-    refills: tuple[bool, ...]
     caps: tuple[int, ...]
     of_start: bool
     safe: tuple[tuple[int, int], ...]
-    fails_filled: tuple[bool, ...]
     positive: tuple[bool, ...]
     rows: tuple[tuple[int, int, int], ...]
 
@@ -70,10 +75,10 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of the stack: how it goes with registers (1 or -1), a constant, whether it is a register as it is,
-    whether it is of the row alone, and then the feature that it is; of an integer its bounds, and how it is computed of
-    one register; the register of which it is a positive multiple; of what is computed of a ratio to a register, its
-    value if that ratio is 0."""
+    """A value of the stack: how it goes with registers (1 or -1; 0: not known), a constant, whether it is a register as
+    it is, whether it is of the row alone, and then the feature that it is; of an integer its bounds, and how it is
+    computed of one register; the register of which it is a positive multiple; of what is computed of a ratio to a
+    register, its value if that ratio is 0; of a double the largest size that it may have."""
 
     goes: tuple[tuple[int, int], ...] = ()
     constant: float | int | None = None
@@ -84,6 +89,7 @@ class _Value:
     line: _Line | None = None
     multiple: int | None = None
     of_zero: float | None = None
+    most: float = math.inf
 
 
 @dataclass(slots=True)
@@ -115,19 +121,15 @@ def dominance(program: Program) -> Dominance | None:
             way = 0 if found is None or program.registers[r].kind not in _IN_ORDER else found.get(r, 0)
             better[r] = way if better.get(r, way) == way else 0
     better |= dict.fromkeys(_read_by_others(program), 0)
+    # of a count that grows until it overflows, the one of the other run may not yet
+    better |= {r: 0 for r in needs.safe if program.registers[r].kind.counts and needs.safe[r] != _ALL}
     ways = tuple(better.get(r, 0) for r in range(len(program.registers)))
     of_start = within or program.mode is not Mode.PAST_LAST_ROW
     ranges = [needs.safe.get(r, _ALL) for r in range(len(program.registers))]
-    filled = [r.kind in (RegisterKind.MIN, RegisterKind.MAX) for r in program.registers]
-    positive = [r in needs.positive for r in range(len(program.registers))]
+    positive = tuple(r in needs.positive for r in range(len(program.registers)))
     return Dominance(
-        live_registers(program), ways,
-        tuple(
-            (r.kind, way) in _REFILLS or (fills and some)
-            for r, way, fills, some in zip(program.registers, ways, filled, positive, strict=True)
-        ),
-        count_caps(program), of_start, tuple(at if at[0] <= at[1] else _NONE for at in ranges),
-        tuple(fills and at != _ALL for fills, at in zip(filled, ranges, strict=True)), tuple(positive),
+        live_registers(program), ways, count_caps(program), of_start,
+        tuple(at if at[0] <= at[1] else _NONE for at in ranges), positive,
         tuple((f, low, high) for f, (low, high) in sorted(needs.rows.items())),
     )  # fmt: skip
 
@@ -145,11 +147,19 @@ def _read_by_others(program: Program) -> set[int]:
 
 
 def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Needs) -> dict[int, int] | None:
-    """Returns how the truth of a condition goes with the registers that it reads; None if that is not known, or if it
-    may be an error for values of the row. needs: changed."""
+    """Returns how the truth of a condition goes with the registers that it reads; None if that is not known of any.
+    needs: changed."""
     stack: list[_Value] = []
-    for op, a, b in code:
+    same: set[int] = set()  # registers that say whether a value is an error
+    for at, (op, a, b) in enumerate(code):
+        does = OPCODES[op].does
         match op:
+            case OpCode.REFUSE if _is_refused(code[at - 1 : at + 5], at):
+                same |= {r for r, _ in stack[-1].goes}
+                stack.pop()
+            case OpCode.POP_JUMP_UNLESS_TRUE | OpCode.NULL | OpCode.JUMP if same:
+                if not any(_is_refused(code[at - n - 1 : at - n + 5], at - n) for n in (1, 2, 3)):
+                    return None
             case OpCode.FEATURE:
                 stack.append(_Value(of_row=True, feature=a, bounds=_bounds(program.features[a][1])))
             case OpCode.REGISTER:
@@ -162,24 +172,37 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Need
                 stack.append(_Value(constant=number, bounds=bounds))
             case OpCode.JUMP_IF_FALSE:  # of AND
                 continue
-            case OpCode.TO_FLOAT if stack:
-                continue
-            case OpCode.ADD | OpCode.SUB | OpCode.MUL if len(stack) >= 2:
-                y, x = stack.pop(), stack.pop()
-                limits = int(program.constants[a]), int(program.constants[b])
-                found = _of_integers(OPCODES[op], x, y, limits, needs)
-                if found is None:
-                    return None
-                stack.append(found)
-            case _ if len(stack) >= 2:
-                y, x = stack.pop(), stack.pop()
-                found = _of_two(program, OPCODES[op], x, y, needs.positive)
-                if found is None:
-                    return None
-                stack.append(found)
+            case OpCode.TO_FLOAT:
+                sizes = map(abs, stack[-1].bounds or (math.inf,))
+                stack[-1] = replace(stack[-1], most=float(max(sizes)))
+            case OpCode.FLOOR | OpCode.CEIL | OpCode.TRUNC | OpCode.SHRINK:
+                value = stack.pop()  # of a larger number the result is no smaller one
+                stack.append(_Value(value.goes, of_row=value.of_row, bounds=value.bounds))
+            case _ if isinstance(does, Compute):
+                taken = [stack.pop() for _ in does.takes]
+                found = None
+                if op in _COMPUTED:
+                    limits = int(program.constants[a]), int(program.constants[b])
+                    found = _of_integers(OPCODES[op], taken[1], taken[0], limits, needs)
+                elif len(taken) == 2:
+                    found = _of_two(program, OPCODES[op], taken[1], taken[0], needs.positive)
+                stack.append(_unknown(taken) if found is None else found)
             case _:
                 return None
-    return dict(stack[0].goes) if len(stack) == 1 else None
+    return dict(stack[0].goes) | dict.fromkeys(same, 0) if stack else {}
+
+
+def _is_refused(code: Sequence[tuple[int, int, int]], at: int) -> bool:
+    """True for `CASE WHEN refuse(r) THEN NULL ELSE s END` of two registers, of which `at` is the second instruction."""
+    ops = [op for op, _, _ in code]
+    jumps = [a for op, a, _ in code if op in (OpCode.POP_JUMP_UNLESS_TRUE, OpCode.JUMP)]
+    return ops == _REFUSED and jumps == [at + 4, at + 5]
+
+
+def _unknown(values: list[_Value]) -> _Value:
+    """Returns what is computed of values in a way that has no order: both runs have it if their registers are equal."""
+    registers = {r for value in values for r, _ in value.goes}
+    return _Value(tuple((r, 0) for r in registers), of_row=not registers)
 
 
 def _bounds(lane: Lane) -> tuple[int, int] | None:
@@ -211,7 +234,7 @@ def _of_integers(op: OpCode, x: _Value, y: _Value, limits: tuple[int, int], need
         _narrow(needs.safe, line.register, *_within(line, *half))
         _narrow(needs.rows, feature, *half)
     goes = _both(x.goes, y.goes if op is OpCode.ADD else _turned(y).goes)
-    return None if goes is None else _Value(goes, of_row=not goes, bounds=ends)
+    return _Value(goes, of_row=not goes, bounds=ends)
 
 
 def _ends(op: OpCode, x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
@@ -224,11 +247,11 @@ def _narrow(ranges: dict[int, tuple[int, int]], of: int, least: int, most: int) 
     ranges[of] = max(low, least), min(high, most)
 
 
-def _both(goes: tuple[tuple[int, int], ...], also: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
-    """Returns how what grows with two values goes with registers; None if they go in two ways with one."""
+def _both(goes: tuple[tuple[int, int], ...], also: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Returns how what grows with two values goes with registers."""
     both = dict(goes)
-    if any(both.setdefault(r, way) != way for r, way in also):
-        return None
+    for r, way in also:
+        both[r] = way if both.get(r, way) == way else 0
     return tuple(both.items())
 
 
@@ -255,13 +278,13 @@ def _within(line: _Line, low: int, high: int) -> tuple[int, int]:
 
 
 def _of_two(program: Program, op: OpCode, x: _Value, y: _Value, positive: set[int]) -> _Value | None:
-    """Returns the value of an operation. A value of the row is only added to a register as it is: so no sum of infinite
-    numbers depends on the run, if registers are finite."""
+    """Returns the value of an operation. A value of the row is only added to a register as it is, or to what is finite:
+    so no sum of infinite numbers depends on the run, if registers are finite."""
     row = not x.goes and not y.goes
     if op is OpCode.AND or op in _LESS or op in _GREATER:
         goes = _both((_turned(x) if op in _LESS else x).goes, (_turned(y) if op in _GREATER else y).goes)
         known = x.of_zero is None and y.of_zero is None
-        return None if goes is None or not (known or _is_of_zero(op, x, y, goes)) else _Value(goes)
+        return _Value(goes) if known or _is_of_zero(op, x, y, goes) else None
     if row and (op in _EQUALITY or op in _FLOATS):
         return _Value(of_row=True)
     if op not in _FLOATS:
@@ -275,19 +298,20 @@ def _of_two(program: Program, op: OpCode, x: _Value, y: _Value, positive: set[in
     if other.goes or (op is OpCode.FDIV and not x.goes):
         return None
     if other.constant is None or not math.isfinite(other.constant):
-        sums = op in (OpCode.FADD, OpCode.FSUB) and other.of_row and alone.plain
+        sums = op in (OpCode.FADD, OpCode.FSUB) and other.of_row and (alone.plain or alone.most < _LARGE)
         return _Value((x if x.goes else y if op is OpCode.FADD else _turned(y)).goes) if sums else None
     number, multiple = float(other.constant), None
     if op in (OpCode.FADD, OpCode.FSUB):
-        falls = op is OpCode.FSUB and not x.goes
+        falls, most = op is OpCode.FSUB and not x.goes, alone.most + abs(number)
     elif number == 0:
         return None
     else:
         falls, multiple = number < 0, alone.multiple if 1e-30 < number < 1e30 else None
+        most = alone.most * abs(number) if op is OpCode.FMUL else alone.most / abs(number)
     of_zero = None
     if alone.of_zero is not None:
         of_zero = _FLOATS[op](*(alone.of_zero if v is alone else number for v in (x, y)))
-    return _Value((_turned(alone) if falls else alone).goes, multiple=multiple, of_zero=of_zero)
+    return _Value((_turned(alone) if falls else alone).goes, multiple=multiple, of_zero=of_zero, most=most)
 
 
 def _is_of_zero(op: OpCode, x: _Value, y: _Value, goes: tuple[tuple[int, int], ...]) -> bool:
