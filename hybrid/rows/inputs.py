@@ -315,9 +315,9 @@ def conform(table: pa.Table, name: str) -> pa.Table:
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Casts a column by Arrow, or by DuckDB where Arrow has no cast or a wrong one."""
     extended = contains(column.type, lambda t: isinstance(t, pa.BaseExtensionType))
-    # Arrow reads the texts of an ENUM in an array as its numbers
-    coded = contains(column.type, lambda t: pa.types.is_fixed_size_list(t) and contains(t, pa.types.is_dictionary))
-    if not (extended or coded or has_list_view(column.type)):
+    if pa.types.is_fixed_size_list(column.type) and pa.types.is_dictionary(column.type.value_type):
+        return pa.chunked_array([_decoded(chunk) for chunk in column.chunks], target)
+    if not (extended or has_list_view(column.type)):
         try:
             return column.cast(target)
         except pa.ArrowNotImplementedError:
@@ -326,9 +326,15 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         column = column.cast(pa.duration("us"))  # DuckDB converts what stands where a null is, too
     connection = duck.cursor()
     connection.register("__hybrid_column", pa.table({"x": column}))
-    x = f"CAST(x AS {duckdb_type(target)})" if coded else "x"
-    read = connection.sql(f"SELECT {x} FROM __hybrid_column").to_arrow_table().column(0)
+    read = connection.sql("SELECT x FROM __hybrid_column").to_arrow_table().column(0)
     return read if read.type == target else read.cast(target)
+
+
+def _decoded(arrays: pa.FixedSizeListArray) -> pa.FixedSizeListArray:
+    """Returns arrays of an ENUM as arrays of text. Arrow and DuckDB read numbers there."""
+    size = arrays.type.list_size
+    values = arrays.values.slice(arrays.offset * size, len(arrays) * size).dictionary_decode()
+    return pa.FixedSizeListArray.from_arrays(values, size, mask=arrays.is_null())
 
 
 def _plain(type: pa.DataType, what: str) -> pa.DataType:

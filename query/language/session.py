@@ -107,7 +107,7 @@ class Session:
     @property
     def descends(self) -> bool:
         """True if ORDER BY without a direction is descending."""
-        return "default_order" in dict(self.settings)
+        return dict(self.settings).get("default_order", "").startswith("DESC")
 
 
 NO_SESSION = Session()
