@@ -524,6 +524,8 @@ def _aggregate(e: Aggregate, count: int, inputs: Mapping[Expression, Sequence[An
     counted = [True] * count if e.where is None else [truth is True for truth in inputs[e.where]]
     if e.argument is None:
         return sum(counted)
+    if e.distinct and "INTERVAL" in e.argument.type and evaluate is not None:  # one day is 24 hours
+        return evaluate(e, inputs)
     there = [v for v, c in zip(inputs[e.argument], counted, strict=True) if c and v is not None]
     if e.distinct:
         there = list({hashable(v): v for v in there}.values())
