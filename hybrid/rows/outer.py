@@ -59,19 +59,24 @@ def _nothing(factor: FactorPlan) -> tuple[Side, ...]:
 class Outer:
     """The outer SELECT of one statement. extra: tables that it names besides the factors."""
 
-    __slots__ = ("_access", "_extra", "_has_enums", "_plan", "_projection", "_shows_complete", "fields")
+    __slots__ = ("_access", "_collations", "_extra", "_has_enums", "_plan", "_projection", "_shows_complete", "fields")
 
     def __init__(
         self, plan: QueryPlan, extra: Mapping[str, pa.Table] | None = None, access: duck.Access = duck.NOTHING,
-        has_enums: bool = False,
+        has_enums: bool = False, collations: Sequence[Mapping[str, str]] = (),
     ) -> None:  # fmt: skip
-        """has_enums: ENUM columns of the factors are ENUMs in the SQL; otherwise they are text."""
+        """has_enums: ENUM columns of the factors are ENUMs in the SQL; otherwise they are text. collations: by factor,
+        those of its columns."""
         for factor in plan.factors:
             if not len(output_schema(factor.plan)):
                 raise fault("HQ217", f"the matches of {factor.alias} have no column to show", plan.text, ADD_A_COLUMN)
         self._plan = plan
         self._access = access
         self._has_enums = has_enums
+        self._collations = {
+            factor_name(i): {name: f"COLLATE {collation}" for name, collation in of.items()}
+            for i, of in enumerate(collations)
+        }
         #: columns of the tables of factors and history joins, by table name
         self.fields: dict[str, tuple[Field, ...]] = {}
         for i, factor in enumerate(plan.factors):
@@ -196,7 +201,8 @@ class Outer:
         registered: dict[str, dict[str, str]] = {}
         try:
             for name, table in tables.items():
-                registered[name] = texts_of((*self.fields.get(name, ()), *more), self._has_enums)
+                texts = texts_of((*self.fields.get(name, ()), *more), self._has_enums)
+                registered[name] = texts | self._collations.get(name, {})
                 register(on, name, table, registered[name])
             return arrow_of(on.sql(select_sql))  # INSERT and the like return DuckDB's row count
         except duckdb.Error as error:

@@ -225,11 +225,13 @@ def arrow_of(relation: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table, texts: Mapping[str, str]) -> None:
-    """Registers a table on a connection. texts: columns to be cast from their type in Arrow to this one."""
+    """Registers a table on a connection. texts: columns to be cast from their type in Arrow to this one, or that get
+    this collation, `COLLATE ...`."""
     if not texts:
         connection.register(name, table)
         return
-    casts = [f"CAST({quote(c)} AS {type}) AS {quote(c)}" for c, type in texts.items() if c in table.column_names]
+    cast = {c: f"{quote(c)} {t}" if t.startswith("COLLATE ") else f"CAST({quote(c)} AS {t})" for c, t in texts.items()}
+    casts = [f"{value} AS {quote(c)}" for c, value in cast.items() if c in table.column_names]
     connection.register(name + _AS_TEXT, table)
     replaced = f" REPLACE ({', '.join(casts)})" if casts else ""
     text = f"SELECT *{replaced} FROM {quote(name + _AS_TEXT)}"

@@ -67,7 +67,8 @@ from query.language.cut import lacks_input
 from query.language.duck import describe_on
 from query.language.session import NO_SESSION, Session, collation_of
 from query.plan.bind import bind, shortened
-from query.plan.expression import Call, Classifier, Column, Expression, Opaque, quote, walk
+from query.plan.expression import Call, Classifier, Column, Expression, Navigation, Opaque, quote, walk
+from query.plan.output import output_columns
 from query.plan.plan import FactorPlan, HistoryPlan, Order, Plan, QueryPlan
 from query.plan.statement import FACTOR_TABLE, HISTORY_TABLE, rows_as_values
 from query.schema import Field, Schema
@@ -427,6 +428,18 @@ class Relations:
         whole = sql if key is None else f"SELECT * FROM {sql}"
         own = {} if key is not None and key in self._given else collated(self.connection, whole)
         return {f.name: own.get(f.name, default) for f in schema.fields if f.type == "VARCHAR" or own.get(f.name)}
+
+    def collations(self, plan: QueryPlan) -> list[dict[str, str]]:
+        """Returns, by factor, the collations of its output columns that are columns of its input."""
+        found = []
+        for factor in plan.factors:
+            texts = self._collated.get(factor.input_sql, {})
+            of = {f.name: f.name for f in output_columns(factor.plan)}
+            for m in factor.plan.measures:
+                value = m.expression.argument if isinstance(m.expression, Navigation) else m.expression
+                of[m.name] = value.name if isinstance(value, Column) else ""
+            found.append({name: texts[c] for name, c in of.items() if texts.get(c)})
+        return found
 
     def _refuse_collation(self, texts: Mapping[str, str], columns: Collection[str], span: Span, why: str = "") -> None:
         """Raises QueryError if one of the columns has a collation."""

@@ -151,7 +151,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
     if relations.spark is not None:
         relations.spark.refuse(plan, relations.streams_in, relations.searched_by_spark)
     relations.load(plan)
-    outer = Outer(plan, has_enums=relations.has_enums)
+    outer = Outer(plan, has_enums=relations.has_enums, collations=relations.collations(plan))
     counted = counted_select(plan) if make is make_matcher else None
     found: list[tuple[Answer, Lookups]] = []
     bare = make is make_matcher and not any(factor.histories for factor in plan.factors)

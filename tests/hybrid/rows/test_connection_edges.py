@@ -207,3 +207,25 @@ def test_a_connection_that_is_closed_meanwhile() -> None:
     text = "SELECT sum(x) FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES close(A.i) AS x PATTERN (A))"
     with pytest.raises(hybrid.Error, match="closed"):
         hybrid.sql(text, connection).fetchall()
+
+
+COLLATED = "FROM c MATCH_RECOGNIZE (PARTITION BY s ORDER BY i MEASURES count(*) AS n PATTERN (Z+))"
+SINGLE = "FROM c MATCH_RECOGNIZE (ORDER BY i MEASURES Z.s AS x PATTERN (Z))"
+ALL_ROWS = "FROM c MATCH_RECOGNIZE (ORDER BY i MEASURES Z.i AS j ALL ROWS PER MATCH PATTERN (Z))"
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (f"SELECT n {COLLATED} WHERE s = 'A'", [(2,)]), (f"SELECT count(*) {SINGLE} WHERE x = 'A'", [(2,)]),
+    (f"SELECT count(*) {ALL_ROWS} WHERE s = 'b'", [(2,)]), (f"SELECT count(DISTINCT s) {ALL_ROWS}", [(2,)]),
+    (f"SELECT list(j ORDER BY s, j) {ALL_ROWS}", [([1, 4, 2, 3],)]),
+    ("SELECT count(*) FROM made WHERE x = 'B'", [(2,)]),
+])  # fmt: skip
+def test_columns_keep_their_collation_behind_a_pattern(text: str, expected: list[tuple[Any, ...]]) -> None:
+    # Before: no row of the first, one of the second: they were compared byte by byte.
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE c (i BIGINT, s VARCHAR COLLATE NOCASE)")
+    connection.execute("INSERT INTO c VALUES (1, 'a'), (2, 'B'), (3, 'b'), (4, 'A')")
+    hybrid.sql(f"CREATE TABLE made AS SELECT x {SINGLE}", connection)
+    assert hybrid.sql(text, connection).fetchall() == expected
+    views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    assert views == []
