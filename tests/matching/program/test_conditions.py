@@ -55,6 +55,9 @@ def test_an_aggregate_runs_in_an_engine(name: str) -> None:
     call = call_of("count" if name == "count_star" else name)
     if name in OF_STATES:
         return
+    if name in ("bitstring_agg", "variant_group_array"):  # of types that patterns cannot hand on
+        assert call is None
+        return
     assert call is not None, "a call that DuckDB takes"
     assert program_of(f"{call} IS NOT NULL").code[-1]
 

@@ -164,7 +164,7 @@ percentile_cont([0, 0.3]) WITHIN GROUP (ORDER BY i DESC) | percentile_disc(0) WI
 quantile_cont(n, 0.25 ORDER BY i DESC) | quantile_cont(n, 0.25 ORDER BY i) | quantile_disc(i, 0.25 ORDER BY i DESC, n)
 mode() WITHIN GROUP (ORDER BY i) | mode(i ORDER BY n DESC) | median(i) | median(ts) | mad(i) | histogram(i)
 histogram(s) | histogram(i, [1, 2, 3]) | stddev(i) | stddev_pop(i) | stddev_samp(i) | variance(i) | var_pop(i)
-bool_and(b) | bool_or(b) | bit_and(i) | bit_or(i) | bit_xor(i) | bitstring_agg(i, 0, 10) | product(i) | count_if(b)
+bool_and(b) | bool_or(b) | bit_and(i) | bit_or(i) | bit_xor(i) | product(i) | count_if(b)
 countif(x > 1) | sum(DISTINCT i) | count(DISTINCT s) | sum(i) FILTER (WHERE b) | sum(i) FILTER (b)
 count(*) FILTER (WHERE x > 1) | count() | count(*) | count(1) | count(i) FILTER (WHERE n) | sum(i) FILTER (WHERE NULL)
 corr(i, d) | covar_pop(i, ti) | regr_slope(i, d) | entropy(i) | kurtosis(i) | skewness(i) | geomean(i + 1) | wavg(i, 2)
