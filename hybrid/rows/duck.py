@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ _DROPPED_S = 0.2
 _interrupts: list[_Interrupt] = []
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
-_users: dict[int, int] = {}  # the thread of the statement that runs, by the id of its connection
+#: The thread of the statement that runs on a connection of the user.
+_users: weakref.WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
@@ -188,12 +190,14 @@ def binder(access: Access) -> Describe:
 def used_alone(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Keeps a connection for the statement of this thread. Raises DataError where another one uses it, and where it is
     closed meanwhile."""
-    mine = threading.get_ident()
-    with _lock:
-        outermost = id(connection) not in _users  # a function of the user may run a statement, too
-        if _users.setdefault(id(connection), mine) != mine:
-            raise _in_use()
+    mine, outermost = threading.get_ident(), False
     try:
+        with _lock:
+            user = _users.get(connection)
+            if user not in (None, mine):
+                raise _in_use()
+            outermost = user is None  # a function of the user may run a statement, too
+            _users[connection] = mine
         yield
     except duckdb.ResourceInUseException:
         raise _in_use() from None
@@ -204,7 +208,7 @@ def used_alone(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     finally:
         if outermost:
             with _lock:
-                del _users[id(connection)]
+                _users.pop(connection, None)
 
 
 def _in_use() -> DataError:

@@ -185,7 +185,7 @@ class Relations:
 
     @contextmanager
     def _opened(self) -> Iterator[Relations]:
-        with duck.used_alone(self.connection):
+        with nullcontext() if self._own else duck.used_alone(self.connection):
             try:
                 # DuckDB must not resolve unknown names to our own Python variables; duck.cursor never does.
                 seen = nullcontext() if self._own else duck.settings(self.connection, python_enable_replacements=False)
