@@ -60,6 +60,12 @@ def test_a_measure_of_a_type_that_arrow_lacks_is_refused(measure: str, type: str
     assert f"{type} is a type" in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["GEOMETRY", "VARIANT", "BIGNUM", "TYPE", "BIT", "ENUM"])
+def test_a_field_may_be_called_like_a_type(name: str) -> None:
+    # Before: a STRUCT with a field GEOMETRY was refused, as if it had that type.
+    assert measured(f"{{'{name}': i, 'a': 1}}", "A{3}") == [({name: 2, "a": 1},)]
+
+
 def test_values_of_such_types_within_a_row_are_computed() -> None:
     assert measured("right((i::BIT)::VARCHAR, 1)", "A{2}") == [("1",)]
     assert measured("count(DISTINCT md5_number(s))") == [(3,)]
