@@ -105,13 +105,19 @@ def memory_of(connection: duckdb.DuckDBPyConnection) -> int:
 
 def bytes_of_statements(limit: str | None) -> int:
     """Returns the memory that a statement may take under a memory_limit; None: DuckDB's own limit."""
-    return _default_bytes() if limit is None else bytes_of(limit)
+    try:
+        return _default_bytes() if limit is None else bytes_of(limit)
+    except MemoryError:
+        return 0
 
 
 @cache
 def _default_bytes() -> int:
     own = cursor()
     try:
-        return memory_of(own)
+        found = memory_of(own)
     finally:
         own.close()
+    if not found:  # there was not enough memory to ask: the next statement asks again
+        raise MemoryError
+    return found

@@ -151,7 +151,8 @@ def _is_inexact(e: Expression) -> bool:
 def inexact(e: Expression) -> Diagnostic:
     """Returns HQ205 for an expression of a type that patterns cannot compute with."""
     type = next(t for t in (e.type, *(i.type for i in getattr(e, "inputs", ()))) if is_unfaithful(t))
-    return Diagnostic("HQ205", f"{type} is a type that patterns cannot hand on", e.span, type, "CAST(... AS VARCHAR)")
+    message, hint = f"{type} is a type that patterns cannot hand on", "cast it, for example CAST(... AS VARCHAR)"
+    return Diagnostic("HQ205", message, e.span, type, hint)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""What a user's connection does to a statement: its clock, its types, its functions, its threads, its end."""
+"""A user's connection gives a statement its clock, types and functions, serves one thread, and may be closed."""
 
 from __future__ import annotations
 
