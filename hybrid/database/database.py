@@ -671,7 +671,8 @@ class Database:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
         text = text if params is None else filled(text, params)
         opened = self._opened
-        statement = pattern_statement(text)
+        with interruptible():
+            statement = pattern_statement(text)
         if statement is not None:
             with self._lock, Deferred():
                 opened.check_writes("create or drop a pattern")
@@ -685,7 +686,7 @@ class Database:
                 used = opened.used(text, tables)
                 inputs = inputs_of(opened, text, used, late, in_files=engine == "spark")
             on_spark = OnSpark(spark) if engine == "spark" else None
-            with interruptible(), limited(text, timeout, None) as stop, shown(of_statement(stop)):
+            with limited(text, timeout, None) as stop, shown(of_statement(stop)):
                 relations = Relations(
                     text, tables, inputs, memory_limit=self._parts.memory_limit, spark=on_spark, large=opened.large,
                     access=opened.access, patterns=used,
@@ -694,7 +695,9 @@ class Database:
                     stop.bytes_max = relations.bytes_max
                     return answer(text, relations)
 
-        found = with_local_tables(run, tables, sys._getframe(1)) if opened.access.outside else run(tables)
+        caller = sys._getframe(1)
+        with interruptible():  # planning included
+            found = with_local_tables(run, tables, caller) if opened.access.outside else run(tables)
         self._parts.say_beside()
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import re
 import signal
@@ -35,8 +36,8 @@ from query.schema import Field
 
 #: Seconds after a Ctrl-C by which DuckDB raises it, if ever.
 _DROPPED_S = 0.2
-#: The current SIGINT handler, if any.
-_interrupts: list[_Interrupt] = []
+#: Times that long until it is raised again: Python prints and drops what is raised while it deletes an object.
+_AGAIN = 5
 _lock = threading.Lock()
 _bases: dict[Access, duckdb.DuckDBPyConnection] = {}
 #: The thread of the statement that runs on a connection of the user.
@@ -47,16 +48,15 @@ _users: weakref.WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = weakref.Weak
 def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
     """Lets Ctrl-C end DuckDB statements with KeyboardInterrupt, on `connection` and on each `cursor` and database made
     meanwhile. DuckDB itself raises other errors, or loses a Ctrl-C during planning and in sorts."""
-    if threading.current_thread() is not threading.main_thread() or _interrupts:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held = _Interrupt([] if connection is None else [connection])
-    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if plain:
-        _interrupts.append(held)
-        language_duck.made_meanwhile = held.connections
-        signal.signal(signal.SIGINT, held.come)
+    held, came = _Interrupt([] if connection is None else [connection]), False
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # or there is a block around this one
     try:
+        if plain:
+            language_duck.made_meanwhile = held.connections
+            signal.signal(signal.SIGINT, held.come)
         yield
         if held.came:
             raise KeyboardInterrupt
@@ -65,35 +65,53 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
             raise KeyboardInterrupt from error
         raise
     finally:
+        came, held.left = held.came, True  # from here on it is noted, and raised at the end
         if plain:
-            _interrupts.clear()
-            language_duck.made_meanwhile = None
+            with held.lock:
+                language_duck.made_meanwhile = None
             if signal.getsignal(signal.SIGINT) == held.come:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+        if held.came and not came:
+            raise KeyboardInterrupt
 
 
 class _Interrupt:
-    """Handles SIGINT while DuckDB may run. connections: may run statements in the main thread."""
+    """Handles SIGINT while DuckDB may run. connections: may run statements in the main thread. left: the block ends."""
 
     def __init__(self, connections: list[duckdb.DuckDBPyConnection]) -> None:
         self.connections = connections
-        self.came = False
+        self.came = self.left = False
+        self.lock = threading.Lock()
+        self._place = (0, 0)  # the frame itself would keep the block around it from its end
 
     def come(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        if frame is not None:
-            threading.Thread(target=self._insist, args=(frame, frame.f_lasti), daemon=True).start()
+        first, self.came = not self.came, True
+        if self.left:
+            return
+        self._place = _place(frame)
+        if first:
+            threading.Thread(target=self._insist, daemon=True).start()
         raise KeyboardInterrupt
 
-    def _insist(self, frame: FrameType, at: int) -> None:
-        """Interrupts DuckDB until the frame that got the KeyboardInterrupt moves on."""
-        main = threading.main_thread().ident or 0
-        time.sleep(_DROPPED_S)
-        while sys._current_frames().get(main) is frame and frame.f_lasti == at:
-            for connection in list(self.connections):
-                with suppress(duckdb.Error):  # it may be closed
-                    connection.interrupt()
+    def _insist(self) -> None:
+        """Interrupts DuckDB while the frame that got the KeyboardInterrupt does not move on. Raises it again where it
+        has moved on for long and all goes on."""
+        main, rounds = threading.main_thread().ident or 0, 0
+        while not self.left:
             time.sleep(_DROPPED_S)
+            rounds += 1
+            again = rounds % _AGAIN == 0
+            if again or _place(sys._current_frames().get(main)) == self._place:
+                for connection in list(self.connections):
+                    with suppress(duckdb.Error):  # it may be closed
+                        connection.interrupt()
+            with self.lock:
+                if again and not self.left:
+                    _thread.interrupt_main()
+
+
+def _place(frame: FrameType | None) -> tuple[int, int]:
+    return (0, 0) if frame is None else (id(frame), frame.f_lasti)
 
 
 @dataclass(frozen=True, slots=True)

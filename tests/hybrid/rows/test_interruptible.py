@@ -1,0 +1,75 @@
+"""Ctrl-C while DuckDB may run: raised once, never lost, and nothing of it stays."""
+
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from hybrid.rows.duck import cursor, interruptible
+
+LONG = "SELECT count(*) FROM range(200000) a, range(100000) b WHERE (a.range * b.range) % 7 = 3"
+
+
+class Deleted:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        len([])  # it is raised here at the latest
+
+
+def run_with_one_dropped() -> None:
+    with interruptible():
+        connection = cursor()
+        Deleted()
+        connection.execute(LONG).fetchall()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_that_python_drops_is_raised_again() -> None:
+    # Before: the statement ran to its end. Python prints and drops what is raised while an object is deleted, also at
+    # the end of a generator that was not read to its end, of which parsing a statement has many.
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_with_one_dropped()
+    assert time.monotonic() - begun < 20
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    time.sleep(1.5)  # none comes afterwards
+
+
+def run_with_ctrl_c_at(point: int) -> tuple[bool, bool]:
+    """Returns whether a Ctrl-C came at that call or return of a block, and whether it was raised."""
+    seen = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal seen
+        if event in ("call", "c_return"):
+            seen += 1
+            if seen == point:
+                sys.setprofile(None)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        sys.setprofile(count)
+        with interruptible():
+            str(1)
+        sys.setprofile(None)
+    except KeyboardInterrupt:
+        return True, True
+    finally:
+        sys.setprofile(None)
+    return seen >= point, False
+
+
+def test_a_ctrl_c_at_any_point_of_a_block_is_raised_and_leaves_nothing() -> None:
+    # Before: one at the beginning or the end of a block left a handler or a mark, and no later statement could be
+    # interrupted.
+    point, came = 0, True
+    while came:
+        point += 1
+        came, raised = run_with_ctrl_c_at(point)
+        assert raised == came, point
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, point
+    assert point > 10
