@@ -87,6 +87,8 @@ def _too_long(text: str, seconds: float, rows: int) -> QueryError:
     far = f"{rows:,} rows were matched by then" if rows else "the first batch of rows was not matched by then"
     message = f"the statement was stopped after its timeout of {show_duration(int(seconds * 1_000_000))}; {far}"
     hint = "give it more time, add WITHIN or PARTITION BY, or read fewer rows; `hybrid explain` shows how it runs"
+    if not rows:
+        hint = f"{hint}; the first statement of its kind is compiled first, which is kept for the next ones"
     return QueryError([Diagnostic("HQ602", message, NO_SPAN, hint=hint)], text)
 
 

@@ -42,6 +42,10 @@ _LARGE = 1e200
 _REFUSED = [
     OpCode.REGISTER, OpCode.REFUSE, OpCode.POP_JUMP_UNLESS_TRUE, OpCode.NULL, OpCode.JUMP, OpCode.REGISTER,
 ]  # fmt: skip
+_SECONDS = [
+    OpCode.CONSTANT, OpCode.IDIV, OpCode.CONSTANT, OpCode.MUL, OpCode.TO_FLOAT, OpCode.CONSTANT, OpCode.MOD,
+    OpCode.TO_FLOAT,
+]  # fmt: skip
 _ALL, _NONE = (-(1 << 63), (1 << 63) - 1), (1, 0)
 _EQUALITY = (OpCode.EQ, OpCode.NE, OpCode.FEQ, OpCode.FNE)
 
@@ -150,8 +154,11 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Need
     """Returns how the truth of a condition goes with the registers that it reads; None if that is not known of any.
     needs: changed."""
     stack: list[_Value] = []
+    tops: list[_Value] = []  # of the stack behind each instruction
     same: set[int] = set()  # registers that say whether a value is an error
     for at, (op, a, b) in enumerate(code):
+        if at:
+            tops.append(stack[-1] if stack else _Value())
         does = OPCODES[op].does
         match op:
             case OpCode.REFUSE if _is_refused(code[at - 1 : at + 5], at):
@@ -184,6 +191,8 @@ def _goes(program: Program, code: tuple[tuple[int, int, int], ...], needs: _Need
                 if op in _COMPUTED:
                     limits = int(program.constants[a]), int(program.constants[b])
                     found = _of_integers(OPCODES[op], taken[1], taken[0], limits, needs)
+                elif op == OpCode.FADD and (whole := _end_of_interval(program, code, at)) is not None:
+                    found = _Value(tops[whole].goes)  # of a longer interval the seconds are no fewer
                 elif len(taken) == 2:
                     found = _of_two(program, OPCODES[op], taken[1], taken[0], needs.positive)
                 stack.append(_unknown(taken) if found is None else found)
@@ -197,6 +206,22 @@ def _is_refused(code: Sequence[tuple[int, int, int]], at: int) -> bool:
     ops = [op for op, _, _ in code]
     jumps = [a for op, a, _ in code if op in (OpCode.POP_JUMP_UNLESS_TRUE, OpCode.JUMP)]
     return ops == _REFUSED and jumps == [at + 4, at + 5]
+
+
+def _end_of_interval(program: Program, code: tuple[tuple[int, int, int], ...], at: int) -> int | None:
+    """Returns the last instruction of u, if `at` ends the seconds of u microseconds, as DuckDB adds them up:
+    (u // day * seconds) + (u % day / 1e6)."""
+    for length in range(1, (at - 8) // 2 + 1):
+        first, second = at - 8 - 2 * length, at - 3 - length
+        days, rest = code[first + length : second], code[at - 3 : at]
+        if code[first : first + length] != code[second : second + length]:
+            continue
+        ops = [op for op, _, _ in (*days, *rest)]
+        if ops == _SECONDS and program.constants[days[0][1]] == program.constants[rest[0][1]]:
+            places = days[0][1], days[2][1], days[4][1], rest[2][1]
+            day, seconds, one, second = (program.constants[i] for i in places)
+            return first + length - 1 if 0 < day == seconds / one * second else None
+    return None
 
 
 def _unknown(values: list[_Value]) -> _Value:

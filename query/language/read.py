@@ -505,11 +505,25 @@ class _Reader:
             return "pass a timedelta"
         if tokens.words(i - 1, "WITHIN") and items[i].kind is TokenKind.STRING:
             return f"write WITHIN INTERVAL {items[i].text}"
+        if tokens.words(i - 2, "WITHIN") and items[i - 1].kind is TokenKind.NUMBER:
+            return f"a time has a unit, WITHIN {items[i - 1].text} MINUTES; a number of rows is followed by ROWS"
+        if items[i - 1].word == ")" and items[i].word in ("*", "+", "?", "{") and self._behind_pattern():
+            return "a quantifier of the whole pattern is inside of it: PATTERN ((A B)+)"
         if tokens.words(i - 1, "PATTERN") and self.start == "clauses":
             return "parentheses are around the pattern: PATTERN (A B+)"
         if tokens.words(i, "-", ">") or tokens.words(i, "->"):
             return "A B are rows side by side; SELECTION SKIP TILL NEXT MATCH allows others between them"
-        return "write NOT before a row that must not occur: NOT B" if items[i].word == "!" else ""
+        if self.start != "clauses":
+            return ""
+        of_regular_expressions = {
+            "!": "write NOT before a row that must not occur: NOT B",
+            ".": "any row is a variable that DEFINE does not name: PATTERN (A X* B)",
+            "[": "one of several rows is written (B | C)",
+        }
+        return of_regular_expressions.get(items[i].word, "")
+
+    def _behind_pattern(self) -> bool:
+        return "PATTERN" in self.clauses and "DEFINE" not in self.clauses
 
     def _unnamed(self, i: int) -> tuple[str, Span | None, str]:
         """Returns message, span and hint for a measure that ends before token i without AS: those of other languages,

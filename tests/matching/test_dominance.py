@@ -68,6 +68,8 @@ OF_INTEGERS = (
     "PATTERN (A+ B) DEFINE B AS FIRST(i) - (i - 1) > 2 AND j + MAX(A.i) < 6",
     "PATTERN (A+ B C) DEFINE B AS j - LAST(A.j) > 2, C AS 3 * MIN(A.j) + i > 4",
     "PATTERN (A+ B C?) DEFINE A AS i < 9, B AS p < 3 AND MIN(A.i) - 3 + j > 2, C AS i - 2 * FIRST(i) > 2",
+    "PATTERN (A+ B) DEFINE B AS epoch(w - FIRST(w)) >= 120 AND p > 2",
+    "PATTERN (A+ B C?) DEFINE B AS extract(epoch FROM w - INTERVAL 1 DAY - LAST(A.w)) / 60 < -1445, C AS i < FIRST(i)",
     "AFTER MATCH SKIP TO LAST B PATTERN (((A | B){2,3} C)+ D) DEFINE A AS i > 0, C AS LAST(A.i) - j > 2, D AS j > -i",
 )
 #: Of these no order of values is known.

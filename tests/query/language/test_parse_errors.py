@@ -267,6 +267,42 @@ error[HQ104]: at most 0 repetitions
 hint: leave the element out, or write () for an empty pattern
 """,
     """\
+SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A B) WITHIN 10 DEFINE A AS x > 1)
+---
+error[HQ101]: expected ROW, ROWS or a unit of time, found DEFINE
+  --> query:1:58
+   1 | SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A B) WITHIN 10 DEFINE A AS x > 1)
+     |                                                          ^^^^^^
+hint: a time has a unit, WITHIN 10 MINUTES; a number of rows is followed by ROWS
+""",
+    """\
+SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A .* B) DEFINE A AS x > 1)
+---
+error[HQ101]: unexpected . in a row pattern
+  --> query:1:45
+   1 | SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A .* B) DEFINE A AS x > 1)
+     |                                             ^
+hint: any row is a variable that DEFINE does not name: PATTERN (A X* B)
+""",
+    """\
+SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A [B C]) DEFINE A AS x > 1)
+---
+error[HQ101]: unexpected [ in a row pattern
+  --> query:1:45
+   1 | SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A [B C]) DEFINE A AS x > 1)
+     |                                             ^
+hint: one of several rows is written (B | C)
+""",
+    """\
+SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A B){2,} DEFINE A AS x > 1)
+---
+error[HQ101]: expected WITHIN, SELECTION, SUBSET or DEFINE, found {
+  --> query:1:47
+   1 | SELECT n FROM e MATCH_RECOGNIZE (PATTERN (A B){2,} DEFINE A AS x > 1)
+     |                                               ^
+hint: a quantifier of the whole pattern is inside of it: PATTERN ((A B)+)
+""",
+    """\
 SELECT '日本😀é' FORM e, f
 ---
 error[HQ100]: unexpected e
