@@ -7,8 +7,8 @@ gives.
 
 A run that takes a row is changed where it stands, and gets an entry; one that ends stays as a line of the state ENDED,
 until half of the lines are such ones. A row of which a run would become several, or of which a condition cannot be
-computed, is taken as without entries, and so are the rows of a partition with few runs. The lines of its partition are
-put together before that, and entered anew after it.
+computed, is taken as without entries, and so are the rows of a partition with few runs, or with one whose value to wait
+for cannot be computed. The lines of its partition are put together before that, and entered anew after it.
 
 Entries of lines that are another run's now, or none's, are dropped where a look-up meets them. A look-up finds
 candidates only: the whole condition is tested for each."""
@@ -75,16 +75,19 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 
 
 class ByValue(NamedTuple):
-    """label, feature, register, floating: of the equalities (matching.program.equalities). waits: bool (states,
-    equalities), for which of them a run in a state waits; forks: bool (1,), a run may become several at a row; long:
-    int64 (1,), of so many runs of a partition they are looked up. buckets: int64 (a power of 2,), the first entry, -1
-    none. entry: int64 (n, ENTRY); used: (1,), how many there are. found: int64 (n,), lines of candidates. entered: bool
-    (partitions,), all runs have their entries; ended: int64 (partitions,), lines of the state ENDED, at most. seen:
-    int64 (2,), candidates, and the lines among which they were looked up."""
+    """label, feature, register, refuses, nulls, floating: of the equalities (matching.program.equalities). waits: bool
+    (states, equalities), for which of them a run in a state waits; forks: bool (1,), a run may become several at a row;
+    long: int64 (1,), of so many runs of a partition they are looked up. buckets: int64 (a power of 2,), the first
+    entry, -1 none. entry: int64 (n, ENTRY); used: (1,), how many there are. found: int64 (n,), lines of candidates.
+    entered: bool (partitions,), all runs have their entries; fails: bool (partitions,), one of them waits for an error;
+    ended: int64 (partitions,), lines of the state ENDED, at most. seen: int64 (2,), candidates, and the lines among
+    which they were looked up."""
 
     label: np.ndarray
     feature: np.ndarray
     register: np.ndarray
+    refuses: np.ndarray
+    nulls: np.ndarray
     floating: np.ndarray
     waits: np.ndarray
     forks: np.ndarray
@@ -94,6 +97,7 @@ class ByValue(NamedTuple):
     used: np.ndarray
     found: np.ndarray
     entered: np.ndarray
+    fails: np.ndarray
     ended: np.ndarray
     seen: np.ndarray
 
@@ -111,11 +115,13 @@ def no_entries(program: Program, equalities: Sequence[Equality]) -> ByValue:
         label=np.array([e.label for e in equalities], np.int64),
         feature=np.array([e.feature for e in equalities], np.int64),
         register=np.array([e.register for e in equalities], np.int64),
+        refuses=np.array([e.refuses for e in equalities], np.int64),
+        nulls=np.array([e.nulls for e in equalities], np.bool_),
         floating=np.array([program.registers[e.register].lane.floating for e in equalities], np.bool_),
         waits=np.array([[e.label in labels[s] for e in equalities] for s in states], np.bool_),
         forks=np.array([forks]), long=np.array([LONG], np.int64), buckets=np.full(1, -1, np.int64),
         entry=np.zeros((0, ENTRY), np.int64), used=np.zeros(1, np.int64), found=none, entered=np.zeros(0, np.bool_),
-        ended=none, seen=np.zeros(2, np.int64),
+        fails=np.zeros(0, np.bool_), ended=none, seen=np.zeros(2, np.int64),
     )  # fmt: skip
 
 
@@ -124,13 +130,17 @@ def with_room(lookup: ByValue, entries: int, partitions: int) -> ByValue:
     return lookup._replace(
         buckets=np.full(1 << max(entries - 1, 1).bit_length(), -1, np.int64), used=np.zeros(1, np.int64),
         entry=np.zeros((entries, ENTRY), np.int64), found=np.zeros(entries, np.int64),
-        entered=np.zeros(partitions, np.bool_), ended=np.zeros(partitions, np.int64),
+        entered=np.zeros(partitions, np.bool_), fails=np.zeros(partitions, np.bool_),
+        ended=np.zeros(partitions, np.int64),
     )  # fmt: skip
 
 
 def with_partitions(lookup: ByValue, partitions: int) -> ByValue:
     """Returns it with room for more partitions."""
-    return lookup._replace(entered=grown(lookup.entered, partitions), ended=grown(lookup.ended, partitions))
+    return lookup._replace(
+        entered=grown(lookup.entered, partitions), fails=grown(lookup.fails, partitions),
+        ended=grown(lookup.ended, partitions),
+    )  # fmt: skip
 
 
 # ---- entries
@@ -141,11 +151,19 @@ def enter(p, at, runs, lookup):
     """Enters the run on a line; there is room."""
     state = runs.line[at, STATE]
     for k in range(len(lookup.label)):
-        r = lookup.register[k]
-        if not lookup.waits[state, k] or (runs.line[at, VALID] >> r) & 1 == 0:  # null equals nothing
+        if not lookup.waits[state, k]:
             continue
-        value, value_f = runs.line[at, REGISTERS + r], runs.line_f[at, REGISTERS + r]
-        to = bucket_of(p, k, value, value_f, lookup.floating[k], lookup.buckets)
+        r, refuses = lookup.register[k], lookup.refuses[k]
+        if refuses >= 0 and (runs.line[at, VALID] >> refuses) & 1 != 0 and runs.line[at, REGISTERS + refuses] != 0:
+            lookup.fails[p] = True
+            continue
+        if (runs.line[at, VALID] >> r) & 1 != 0:
+            value, value_f = runs.line[at, REGISTERS + r], runs.line_f[at, REGISTERS + r]
+            to = bucket_of(p, k, value, value_f, lookup.floating[k], lookup.buckets)
+        elif lookup.nulls[k]:
+            to = bucket_of_null(p, k, lookup)
+        else:  # null equals nothing
+            continue
         new = lookup.used[0]
         lookup.used[0] = new + 1
         lookup.entry[new, E_PARTITION] = p
@@ -157,6 +175,12 @@ def enter(p, at, runs, lookup):
 
 
 @inlined
+def bucket_of_null(p, k, lookup):
+    """The bucket of the runs that wait for a null."""
+    return bucket_of(p, len(lookup.label) + k, np.int64(0), 0.0, False, lookup.buckets)
+
+
+@inlined
 def has_room(more, lookup):
     """True if there is room for the entries of so many runs."""
     return lookup.used[0] + more * len(lookup.label) <= len(lookup.entry)
@@ -165,6 +189,7 @@ def has_room(more, lookup):
 @called
 def enter_block(p, runs, blocks, lookup):
     """Enters all runs of a partition; there is room."""
+    lookup.fails[p] = False
     low = blocks[p, BASE] + blocks[p, BEGIN]
     for at in range(low, low + blocks[p, LENGTH]):
         if runs.line[at, STATE] >= 0:
@@ -219,9 +244,12 @@ def look_up(p, i, m, low, stop, feature, feature_f, feature_valid, runs, lookup)
     count = 0
     for k in range(len(lookup.label)):
         f = lookup.feature[k]
-        if (m >> lookup.label[k]) & 1 == 0 or not feature_valid[f, i]:
+        if (m >> lookup.label[k]) & 1 == 0 or not (feature_valid[f, i] or lookup.nulls[k]):
             continue
-        bucket = bucket_of(p, k, feature[f, i], feature_f[f, i], lookup.floating[k], lookup.buckets)
+        if feature_valid[f, i]:
+            bucket = bucket_of(p, k, feature[f, i], feature_f[f, i], lookup.floating[k], lookup.buckets)
+        else:
+            bucket = bucket_of_null(p, k, lookup)
         before = np.int64(-1)
         entry = lookup.buckets[bucket]
         while entry >= 0:
@@ -328,7 +356,7 @@ def step(
         m = mask[i]
         alone = (
             length < (lookup.long[0] // 2 if lookup.entered[p] else lookup.long[0])
-            or blocks[p, SIZE] < 0 or (some_bad and bad[i] != 0)
+            or blocks[p, SIZE] < 0 or (some_bad and bad[i] != 0) or (lookup.entered[p] and lookup.fails[p])
         )  # fmt: skip
         count = 0
         low = np.int64(0)

@@ -52,7 +52,7 @@ from query.plan.expression import (
     is_row_local,
     walk,
 )
-from query.plan.row_parts import by_rows
+from query.plan.row_parts import at_its_row, by_rows
 
 #: What may be written instead.
 _AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
@@ -159,12 +159,15 @@ class ConditionCode:
     """Lowers conditions that depend on the match; collects what their code reads: features with their lanes, registers,
     constants (`values`), texts, and functions that DuckDB is asked for. settings: of DuckDB, under which they are
     meant. wide: sums of whole numbers may be beyond 64 bits, so DuckDB computes what is read of them. narrow: as of
-    Plan."""
+    Plan. waiting: runs may be looked up by the value that they wait for (matching.program.equalities)."""
 
-    def __init__(self, settings: Settings = (), wide: bool = False, narrow: bool = False) -> None:
+    def __init__(
+        self, settings: Settings = (), wide: bool = False, narrow: bool = False, waiting: bool = False
+    ) -> None:
         self._settings = settings
         self._wide = wide
         self._narrow = narrow
+        self._waiting = waiting
         self.features: dict[Expression, int] = {}
         self.lanes: list[Lane] = []
         self.registers: list[Register] = []
@@ -192,8 +195,20 @@ class ConditionCode:
 
     def _known(self, condition: Expression) -> Expression:
         """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
-        parts = tuple(map(self._with_asked, conjuncts(condition)))
+        parts = tuple(map(self._with_asked, map(self._waited_for, conjuncts(condition))))
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
+
+    def _waited_for(self, e: Expression) -> Expression:
+        """Returns an equality with what is computed of an earlier row, `x = A.x + 1`, as one with a value of that row:
+        runs are looked up by it."""
+        if not self._waiting or not isinstance(e, Call) or e.function != "=":
+            return e
+        values = [a if is_row_local(a) or not isinstance(a, Call | Opaque) else at_its_row(a, self._settings)
+                  for a in e.arguments]  # fmt: skip
+        if sum(map(is_row_local, e.arguments)) != 1 or None in values:
+            return e
+        by_row = replace(e, arguments=tuple(value for value in values if value is not None))
+        return by_row if self._lowers(by_row) else e
 
     def _lowers(self, expression: Expression) -> bool:
         """True if a part of a condition has a form as it is."""

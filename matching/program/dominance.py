@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from matching.program.lanes import Lane
 from matching.program.live import count_caps, live_registers
-from matching.program.opcodes import OPCODES, Compute, OpCode
+from matching.program.opcodes import OPCODES, REFUSED, Compute, OpCode
 from matching.program.program import Merge, Mode, Program
 from matching.program.registers import RegisterKind
 
@@ -39,9 +39,6 @@ _FLOATS = {
 _COMPARED = {OpCode.FLT: operator.lt, OpCode.FLE: operator.le, OpCode.FGT: operator.gt, OpCode.FGE: operator.ge}
 #: A double below it plus one that is finite is finite, or that of the row alone is not.
 _LARGE = 1e200
-_REFUSED = [
-    OpCode.REGISTER, OpCode.REFUSE, OpCode.POP_JUMP_UNLESS_TRUE, OpCode.NULL, OpCode.JUMP, OpCode.REGISTER,
-]  # fmt: skip
 _SECONDS = [
     OpCode.CONSTANT, OpCode.IDIV, OpCode.CONSTANT, OpCode.MUL, OpCode.TO_FLOAT, OpCode.CONSTANT, OpCode.MOD,
     OpCode.TO_FLOAT,
@@ -205,7 +202,7 @@ def _is_refused(code: Sequence[tuple[int, int, int]], at: int) -> bool:
     """True for `CASE WHEN refuse(r) THEN NULL ELSE s END` of two registers, of which `at` is the second instruction."""
     ops = [op for op, _, _ in code]
     jumps = [a for op, a, _ in code if op in (OpCode.POP_JUMP_UNLESS_TRUE, OpCode.JUMP)]
-    return ops == _REFUSED and jumps == [at + 4, at + 5]
+    return ops == REFUSED and jumps == [at + 4, at + 5]
 
 
 def _end_of_interval(program: Program, code: tuple[tuple[int, int, int], ...], at: int) -> int | None:
@@ -219,8 +216,8 @@ def _end_of_interval(program: Program, code: tuple[tuple[int, int, int], ...], a
         ops = [op for op, _, _ in (*days, *rest)]
         if ops == _SECONDS and program.constants[days[0][1]] == program.constants[rest[0][1]]:
             places = days[0][1], days[2][1], days[4][1], rest[2][1]
-            day, seconds, one, second = (program.constants[i] for i in places)
-            return first + length - 1 if 0 < day == seconds / one * second else None
+            day, whole, one, parts = (program.constants[i] for i in places)
+            return first + length - 1 if 0 < day == whole / one * parts else None
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from matching.program.opcodes import OPCODES, Compute, Jump, OpCode, Push
+from matching.program.opcodes import OPCODES, REFUSED, Compute, Jump, OpCode, Push
 from matching.program.program import Ignore, Program
 from matching.program.registers import Accumulate, RegisterKind
 
@@ -26,17 +26,21 @@ _SAFE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """label: of the row that is negated or taken; feature: of its row; register: of the match."""
+    """label: of the row that is negated or taken; feature: of its row; register: of the match. refuses: the register
+    that says whether that value is an error, -1: it is none. nulls: a null is equal to a null."""
 
     label: int
     feature: int
     register: int
+    refuses: int = -1
+    nulls: bool = False
 
 
 def equalities_behind(program: Program) -> tuple[Equality, ...]:
     """Returns an equality for each negation after a match whose condition reads it; none unless all of them have one
     and their conditions can be computed for every row and match."""
-    return _of_all(program, [label for label in dict.fromkeys(program.absence.behind) if program.code[label]])
+    found = _of_all(program, [label for label in dict.fromkeys(program.absence.behind) if program.code[label]])
+    return () if any(equality.refuses >= 0 or equality.nulls for equality in found) else found
 
 
 def equalities_of_steps(program: Program) -> tuple[Equality, ...]:
@@ -58,18 +62,41 @@ def _of_all(program: Program, labels: Iterable[int]) -> tuple[Equality, ...]:
 
 def _of_one(program: Program, label: int) -> Equality | None:
     code, variable = program.code[label], program.variables[label]
-    if not code or any(op not in _SAFE for op, _, _ in code):
+    if not code:
         return None
     for register in program.registers:
         of_row = not register.variables or variable in register.variables
         if of_row and isinstance(register.kind.does, Accumulate) and register.kind.does.fails:
             return None
-    for part in _conjuncts(code, 0, len(code)):
-        match sorted(part):
-            case [(OpCode.FEATURE, f, _), (OpCode.REGISTER, r, _), (OpCode.EQ | OpCode.FEQ, _, _)]:
-                register = program.registers[r]
-                if register.kind in _KEPT and register.variables and variable not in register.variables:
-                    return Equality(label, f, r)
+    parts = list(_conjuncts(code, 0, len(code)))
+    equality: Equality | None = None
+    for part in parts:
+        found = _of_part(label, part) if equality is None else None
+        if found is not None and _is_kept(program, found.register, variable):
+            equality = found
+        elif any(op not in _SAFE for op, _, _ in part):
+            return None
+    return equality
+
+
+def _is_kept(program: Program, register: int, variable: str) -> bool:
+    of = program.registers[register]
+    return of.kind in _KEPT and bool(of.variables) and variable not in of.variables
+
+
+def _of_part(label: int, part: _Code) -> Equality | None:
+    """Returns the equality that a part of a condition is."""
+    ops = [op for op, _, _ in part]
+    compared = ops[:3] if ops[-1] == OpCode.NOT else ops
+    if sorted(compared[:2]) == [OpCode.FEATURE, OpCode.REGISTER] and len(compared) == 3:
+        feature, register = (next(a for op, a, _ in part if op == of) for of in (OpCode.FEATURE, OpCode.REGISTER))
+        if ops[2:] in ([OpCode.EQ], [OpCode.FEQ]):
+            return Equality(label, feature, register)
+        if ops[2:] in ([OpCode.DISTINCT, OpCode.NOT], [OpCode.FDISTINCT, OpCode.NOT]):
+            return Equality(label, feature, register, nulls=True)
+    for at, feature in ((0, len(part) - 2), (1, 0)):
+        if ops[at : at + 6] == REFUSED and ops[feature] == OpCode.FEATURE and ops[7:] in ([OpCode.EQ], [OpCode.FEQ]):
+            return Equality(label, part[feature][1], part[at + 5][1], part[at][1])
     return None
 
 

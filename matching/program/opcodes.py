@@ -186,6 +186,10 @@ class OpCode(IntEnum):
 
 #: By number.
 OPCODES = tuple(OpCode)
+#: `CASE WHEN refuse(r) THEN NULL ELSE s END` of two registers: a value, or its error.
+REFUSED = [
+    OpCode.REGISTER, OpCode.REFUSE, OpCode.POP_JUMP_UNLESS_TRUE, OpCode.NULL, OpCode.JUMP, OpCode.REGISTER,
+]  # fmt: skip
 #: The operations, as they are called in trees, that numpy does not compute as the C library and DuckDB do; and those
 #: that read what only a kernel has.
 OF_ONE_ROW = frozenset({"function", "function_of_two", "rounded", "rank", "ask", "walk"})

@@ -458,7 +458,7 @@ def assemble(plan: Plan, wide: bool = False) -> Program:
     if len(labels) > VARIABLES_MAX:
         raise NoKernel(f"a pattern of more than {VARIABLES_MAX} variables")
 
-    conditions = ConditionCode(plan.settings, wide, plan.narrow)
+    conditions = ConditionCode(plan.settings, wide, plan.narrow, waiting=ignore is Ignore.NOT_WAITED_FOR)
     local, codes = _conditions(plan, tuple(dict.fromkeys(label.variable for label in labels)), conditions)
     label_text = (-1,) * len(labels)
     if any(r.kind.reads_row and r.feature < 0 for r in conditions.registers):

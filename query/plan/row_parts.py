@@ -63,6 +63,16 @@ def by_rows(condition: Expression, engines_know: Callable[[Expression], bool], s
     return apart(condition)
 
 
+def at_its_row(e: Expression, settings: Settings) -> Expression | None:
+    """Returns what reads one row of the match as a value of that row, with the error where it has none. None for what
+    reads others, or has a value without such a row."""
+    found = list(dict.fromkeys(_reads(e)))
+    if len({_row(n) for n in found}) != 1:
+        return None
+    nothing = duck.fold(to_sql(e, {n: f"CAST(NULL AS {n.type})" for n in found}), settings)
+    return _at_row(e, found, settings) if nothing is not None and nothing.value is None else None
+
+
 def _reads(e: Expression) -> Iterator[Expression]:
     """Yields what reads rows: columns, navigations, aggregates, classifiers and match numbers."""
     if isinstance(e, Call | Opaque):
