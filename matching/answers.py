@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from matching.asked_rows import AskedLists, SeenRows, aggregated, is_of_list, of_list
 from matching.batch import Int64Array
-from matching.features import Codes, attempted, lazy, leaf_sql
+from matching.features import Codes, attempted, lazy, leaf_sql, project
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
+from matching.not_computed import not_computed
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import DAY_US, OPERANDS_MAX, Lane, Unit
 from matching.program.opcodes import OpCode
@@ -78,7 +79,8 @@ def _lines_for(lines: int) -> int:
 
 
 class Answers:
-    """The answers that a matcher knows. codes: of its texts."""
+    """The answers that a matcher knows. codes: of its texts. failure: DuckDB's error of a function that failed, if it
+    has been asked for one since the last `forget`."""
 
     def __init__(self, program: Program, settings: Settings) -> None:
         self._asked = program.asked
@@ -99,6 +101,7 @@ class Answers:
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
+        self.failure: DataError | None = None
         self._of_block = 0  # lines that a block puts into the table: as many as one of the last ones
         self._used = self._before = 0
         self.forget()
@@ -224,14 +227,24 @@ class Answers:
                 columns[f"a{j}"] = column
                 names[e] = of_list(e, f"a{j}") if is_of_list(e) else leaf_sql(f"a{j}", e.type)
         columns["_"] = pa.nulls(len(lines))
-        array, failed = attempted(columns, to_sql(lazy(asked.expression), names), self._settings)
+        text = to_sql(lazy(asked.expression), names)
+        array, failed = attempted(columns, text, self._settings)
         numbers, valid = lanes(array, asked.lane.floating)
         now = np.full(len(lines), IS_VALUE, np.int8)
         if valid is not None:
             now[~valid] = IS_NULL
         if failed is not None:
             now[failed] = FAILS
+            self.failure = self.failure or self._why(asked, columns, text, int(failed.argmax()))
         return np.ascontiguousarray(numbers).view(np.int64), now
+
+    def _why(self, asked: AskedFunction, columns: dict[str, pa.Array], text: str, at: int) -> DataError | None:
+        """Returns DuckDB's error of a line; None if its number is beyond 64 bits only."""
+        try:
+            project({name: column.slice(at, 1) for name, column in columns.items()}, [text], DataError, self._settings)
+        except DataError as error:
+            return not_computed("a condition", [asked.expression], error.message)
+        return None
 
     def _of_lists(self, asked: AskedFunction, lines: np.ndarray) -> list[pa.Array]:
         """Returns the aggregates of a function at each line, or lists of their values (matching.asked_rows)."""

@@ -47,6 +47,7 @@ from matching.identity import id_lanes
 from matching.limits import not_moving_on, over_budget
 from matching.match_numbers import MatchNumbers, Overlaps, deadlines, in_order
 from matching.measures import Measures
+from matching.program.opcodes import OpCode
 from matching.program.program import Program
 from matching.purpose import Purpose
 from matching.records import Blocks, Coming, Leaving
@@ -60,7 +61,7 @@ from matching.types import arrow_schema, plain_type
 from matching.unmatched import Unsettled
 from matching.walked import KeptValues
 from matching.window_parts import part_of
-from query.errors import DataError, warn
+from query.errors import DataError, Overflows, warn
 from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.boxes import LAST
 from query.plan.expression import MatchNumber, walk
@@ -582,7 +583,7 @@ class KernelMatcher:
                     self._answers.end()
         except ConditionFailed as failed:
             self._stop_at(positions, failed.index)
-            raise self._tests.why(self.values, self.store, *failed.args) from None
+            raise self._why(*failed.args) from None
         except OverBudget as over:
             self._stop_at(positions, over.index)
             raise over_budget(self.plan, self.program, self.chosen.runs_max, *over.args) from None
@@ -762,6 +763,13 @@ class KernelMatcher:
             self._stop_at(positions, index)
             raise error
         self._take_again(old, AFTER_FAILURE(after_failure(self.chosen)), positions)
+
+    def _why(self, position: int, label: int) -> DataError:
+        """Returns the error of a condition at a row of the store."""
+        why = self._tests.why(self.values, self.store, position, label)
+        asked = any(op == OpCode.ASK for op, _, _ in self.program.code[label])
+        of_function = self._answers.failure if asked and self._answers is not None else None
+        return of_function if of_function is not None and isinstance(why, Overflows) else why
 
     def _take_again(self, old: OrderedEngine, lists: RunLists, positions: Int64Array | slice) -> None:
         """Switches to run lists, which read the undecided attempts of an engine again from their first rows.

@@ -4,13 +4,14 @@ computed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from matching.array_lanes import Values, truth
 from matching.batch import EventBatch, Int64Array
-from matching.features import RowValues
+from matching.features import RowValues, duckdb_values
 from matching.kernels.layout import grown
 from matching.kernels.select import rows_that_matter
 from matching.program.lanes import INT64_MAX
@@ -19,7 +20,7 @@ from matching.program.program import Ignore, Program
 from matching.rows import Attempt
 from matching.store import RowStore
 from query.errors import DataError, Overflows
-from query.plan.expression import TRUE, Expression
+from query.plan.expression import TRUE, Expression, children
 
 #: A block of this many rows, many of them wanted, is taken whole.
 DENSE_ROWS_MIN = 256
@@ -245,6 +246,8 @@ class RowTests:
             if index >= 0 and failing[index] is not None:
                 return values.why(store, position, index)
         code = self.program.code[label]
+        if (refused := self._refused(values, store, label)) is not None:
+            return refused
         highest = [self.program.constants[b] for op, _, b in code if op in (OpCode.FIT, OpCode.TO_INTEGER)]
         if highest or any(op == OpCode.REFUSE for op, _, _ in code):
             of = f"the condition of {self.program.labels[label].variable}"
@@ -258,6 +261,18 @@ class RowTests:
             f"{_when(store, position)}",
             "widen the type (CAST to DOUBLE or HUGEINT) or guard the condition with CASE",
         )
+
+
+    def _refused(self, values: RowValues, store: RowStore, label: int) -> DataError | None:
+        """Returns DuckDB's error of a value of an earlier row, if a condition reads one that cannot be computed."""
+        for (op, register, _), (does, _, _) in pairwise(self.program.code[label]):
+            if op == OpCode.REGISTER and does == OpCode.REFUSE:
+                fails, _ = self.program.features[self.program.registers[register].feature]
+                try:
+                    duckdb_values([children(fails)[0]], store, slice(0, store.count), values.settings)
+                except DataError as error:
+                    return error
+        return None
 
 
 def _when(store: RowStore, position: int) -> str:

@@ -235,3 +235,20 @@ def test_columns_keep_their_collation_behind_a_pattern(text: str, expected: list
     assert hybrid.sql(text, connection).fetchall() == expected
     views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     assert views == []
+
+
+def _below(a: int, b: int) -> bool:
+    if b > 5:
+        raise ValueError(f"odd value {b}")
+    return a < b
+
+
+@pytest.mark.parametrize("condition", ["f(A.v, v)", "f(v, v)", "f(A.v, A.v)", "f(A.v, v) AND count(*) > 1"])
+def test_the_error_of_a_function_is_told_wherever_a_condition_calls_it(condition: str) -> None:
+    # Before: "overflows or divides by zero at one of the rows", or "a function does not take one of its values".
+    with duckdb.connect() as connection:
+        connection.create_function("f", _below)
+        connection.execute("CREATE TABLE t AS SELECT i AS ts, i % 9 AS v FROM range(40) r(i)")
+        text = f"FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.v AS a PATTERN (A B) DEFINE B AS {condition}) AS m"
+        with pytest.raises(hybrid.DataError, match=r"ValueError: odd value [678]\n  --> query:1:81"):
+            hybrid.sql(text, connection)
