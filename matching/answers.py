@@ -22,21 +22,26 @@ from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql, project
 from matching.kernels import asking
 from matching.kernels.asking import FAILS, IS_NULL, IS_VALUE, KEY, KNOWN, NUMBER, ROW, UNKNOWN, VALUE
+from matching.kernels.layout import grown
 from matching.not_computed import not_computed
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import DAY_US, OPERANDS_MAX, Lane, Unit
 from matching.program.opcodes import OpCode
 from matching.program.program import Program
+from matching.records import bounds_of, spread
 from matching.store import lanes
 from matching.walked import KeptValues
 from query.errors import DataError
 from query.language.duck import Settings
-from query.plan.expression import Aggregate, to_sql
+from query.plan.expression import Aggregate, Navigation, to_sql
+from query.stopping import heed
 
 #: Lines that are computed together, at least and at most.
 FEW, MANY = 64, 1 << 16
+#: What a call counts in what lines were computed for, beside the one after it.
+LATELY = 0.9
 #: Lines of the table.
-LINES_MIN, LINES_MAX = 1 << 12, 1 << 20
+LINES_MIN, LINES_MAX = 1 << 17, 1 << 20
 #: Rows whose values are remembered, at least and at most.
 REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
 #: How far back a function's values have been read: so many ways are foreseen together, as runs that began one after the
@@ -51,6 +56,8 @@ _answering: weakref.WeakValueDictionary[int, Answers] = weakref.WeakValueDiction
 
 #: Partitions, features, which of these are not null, positions, masks.
 _Block = tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array]
+#: Lines, and the index of the row of each among those that are seen.
+_Foreseen = tuple[np.ndarray, Int64Array]
 
 
 def _moved(block: _Block, moved: Int64Array) -> _Block:
@@ -73,6 +80,50 @@ class _Seen(NamedTuple):
     rows: SeenRows
 
 
+class _Others:
+    """The values of other rows with which a function has been asked. line: int64 (n, width), with 0 for those of the
+    row; until: (n,), of all rows that came, the last one for which they were foreseen; count: (n,), for how many."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index: dict[tuple[int, bytes], int] = {}
+        self._partition = np.zeros(FEW, np.int64)
+        self.until, self.count = np.zeros(FEW, np.int64), np.zeros(FEW, np.int64)
+        self.line = np.zeros((FEW, self._width), np.int64)
+
+    def place(self, partition: int, line: Int64Array) -> tuple[int, bool]:
+        """Returns the index of values, and whether they have been asked before."""
+        key = (partition, line.tobytes())
+        i = self._index.get(key)
+        if i is not None:
+            return i, True
+        if len(self._index) == MANY // 4:
+            self._clear()
+        i = self._index[key] = len(self._index)
+        if i == len(self.until):
+            self._partition, self.until, self.count, self.line = (
+                grown(a, 2 * i) for a in (self._partition, self.until, self.count, self.line)
+            )
+        self._partition[i], self.line[i], self.count[i] = partition, line, 0
+        return i, False
+
+    def up_to(self, partition: int, row: int, most: int) -> Int64Array:
+        """Returns the indices of the values that a partition asks for at a row and are foreseen up to it, or little
+        further, the last ones."""
+        n = len(self._index)
+        ends = self.until[:n]
+        near = (ends >= row - 1) & (ends <= row + self.count[:n] // 4) & (self._partition[:n] == partition)
+        return np.flatnonzero(near)[-most:]
+
+    def foreseen(self, row: int, but: Int64Array) -> int:
+        """Returns how many lines of rows from one on are foreseen, at most, but for those of some values."""
+        n = len(self._index)
+        return int(self.count[:n][self.until[:n] >= row].sum() - self.count[but].sum())
+
+
 def _lines_for(lines: int) -> int:
     """Returns the size of a table that is to have so many lines: few of them lose their places to others."""
     return min(LINES_MAX, max(LINES_MIN, 1 << (4 * lines).bit_length()))
@@ -92,10 +143,16 @@ class Answers:
         self._out[NUMBER] = next(_numbers)
         _answering[int(self._out[NUMBER])] = self
         self._size = [1024] * len(program.asked)  # lines that are computed together
+        #: by function, how many lines the last calls computed, and how many answers were known between them
+        self._computed_of, self._known_of = [0.0] * len(program.asked), [0.0] * len(program.asked)
         #: by function, how far back it has read its values, the last ones last
         self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in program.asked]
-        #: by function and partition, the line that was asked last, its values of other rows, and for how many rows
-        self._held: dict[tuple[int, int], tuple[Int64Array, bytes, int]] = {}
+        #: by function and partition, the line that was asked last
+        self._held: dict[tuple[int, int], Int64Array] = {}
+        self._others = [_Others(self._width) for _ in program.asked]
+        #: by function, the row of the block up to which pairs of its rows are foreseen, and how far apart
+        self._paired, self._apart = [0] * len(program.asked), [0] * len(program.asked)
+        self._came = 0  # rows of all blocks
         #: by function, the row of the block up to which the lines of all partitions are foreseen
         self._foreseen = [0] * len(program.asked)
         self._blocks: list[_Block] = []
@@ -116,6 +173,7 @@ class Answers:
     def _empty(self, lines: int) -> None:
         self._keys = np.zeros((lines, self._width), np.int64)
         self._values, self._known = np.zeros(lines, np.int64), np.zeros(lines, np.int8)
+        self._row = np.zeros(lines, np.int64)  # of all that came, the one for which a line was foreseen
 
     @property
     def is_full(self) -> bool:
@@ -129,7 +187,9 @@ class Answers:
         """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row.
         position: of the rows in the row store. kept: what is kept of all rows there. nodes: how many runs have."""
         self._codes, self._seen, self._kept = codes, None, kept
+        self._came += len(partition)
         self._foreseen = [0] * len(self._asked)
+        self._paired = [0] * len(self._asked)
         self._blocks.append((partition, feature, valid[: len(feature)], position, mask))
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
@@ -150,11 +210,11 @@ class Answers:
         self._before = self._used
 
     def _grow(self, lines: int) -> None:
-        keys, values, known = self._keys, self._values, self._known
+        keys, values, known, rows = self._keys, self._values, self._known, self._row
         there = np.flatnonzero((known >= FAILS) & (known != UNKNOWN))
         self._empty(lines)
         places = np.empty(len(there), np.int64)
-        asking.put_new(keys[there], self._keys, self._known, places)
+        asking.put_new(keys[there], rows[there], self._keys, self._known, self._row, self._came, places)
         some = np.flatnonzero(places >= 0)
         asking.put_values(places[some], known[there[some]], values[there[some]], self._values, self._known)
 
@@ -175,29 +235,38 @@ class Answers:
 
     def answer(self) -> int:
         """Computes the line that `_out` asks for, and others; puts its value into `_out`. Returns what is known."""
+        if self._error is not None:  # the kernel is about to end
+            return FAILS
         try:
+            heed()
             return self._answer()
         except BaseException as error:  # noqa: BLE001  kernels know none: it is raised after them
-            self._error = self._error or error
+            self._error = error
             return FAILS
 
     def _answer(self) -> int:
         out = self._out
         which = int(out[KEY]) >> OPERANDS_MAX
         asked = self._asked[which]
-        known, out[KNOWN] = int(out[KNOWN]), 0
+        self._known_of[which] = known = LATELY * self._known_of[which] + int(out[KNOWN])
+        out[KNOWN] = 0
         size = self._size[which]
-        if known >= size // 8:
-            size = min(MANY, 4 * size)
-        elif known < size // 64:
+        if known >= self._computed_of[which] / 8:
+            size = min(MANY, len(self._known) // 4, 4 * size)
+        elif known < self._computed_of[which] / 64:
             size = max(FEW, size // 4)
         self._size[which] = size
         line = out[KEY : KEY + self._width].copy()
-        lines = np.concatenate([line[None], *self._soon(which, asked, line, int(out[ROW]), size)])
+        seen = self._rows()
+        first, row = self._came - len(seen.order), self._came - len(self._blocks[-1][0]) + int(out[ROW])
+        soon = self._soon(which, asked, line, seen, int(out[ROW]), size)
+        lines = np.concatenate([line[None], *(of for of, _ in soon)])
+        rows = np.concatenate([[row], *(first + at for _, at in soon)])
         places = np.empty(len(lines), np.int64)
-        asking.put_new(lines, self._keys, self._known, places)
+        asking.put_new(lines, rows, self._keys, self._known, self._row, row, places)
         some = np.flatnonzero(places >= 0)
         assert some[0] == 0, "the line that is asked is not known"
+        self._computed_of[which] = LATELY * self._computed_of[which] + len(some)
         try:
             values, now = self._computed(asked, lines[some])
         except DataError:  # not one that TRY catches
@@ -299,25 +368,28 @@ class Answers:
 
     # ---- what is asked soon
 
-    def _soon(self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int) -> list[np.ndarray]:
+    def _soon(
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, row: int, size: int
+    ) -> list[_Foreseen]:
         """Returns lines that may be asked for soon. row: of the block."""
-        seen = self._rows()
         here = row + len(seen.order) - len(self._blocks[-1][0])
         partition = int(self._blocks[-1][0][row])
-        back = [self._distance(seen, here, line, k, asked) for k in range(len(asked.operands))]
+        back = self._distances(seen, here, line, asked)
         if asked.rows is not None:
             return self._soon_of_lists(which, asked, line, row, size, seen, back)
-        others = np.array([line[0], *(line[1 + k] for k, d in enumerate(back) if d != 0)]).tobytes()
-        _, before, count = self._held.get((which, partition), (line, b"", 4))
-        count = min(4 * count, size) if before == others else 4
         if len(self._held) > MANY:
             self._held.clear()
-        self._held[which, partition] = line, others, count
-        found = []
+        self._held[which, partition] = line
+        found = [self._of_same(which, asked, line, seen, here, partition, size, None in back)]
+        other = {d for d, (_, of_row) in zip(back, asked.sources) if not of_row}
+        of_pairs = len(other) == 1 and other != {0}
+        if of_pairs and (apart := other.pop()) is not None:
+            if row >= self._paired[which] or apart > self._apart[which]:
+                found.append(self._pairs(which, asked, seen, here, apart, size))
         if row >= self._foreseen[which]:
             self._foreseen[which] = row + 1 + size
             found.append(self._of_others(which, asked, seen, row, size))
-        if all(d is not None for d in back):
+        if all(d is not None for d in back) and not self._program.ignore:
             backs = self._backs[which]
             backs.pop(tuple(back), None)  # it is the last one now
             backs[tuple(back)] = None
@@ -326,15 +398,80 @@ class Answers:
             rows = np.arange(here, min(here + 1 + size, len(seen.order)))
             for i, each in enumerate(reversed(backs)):  # most of the last: of a growing match it is new
                 many = 1 + max(size // len(backs), size >> i + 1)
-                found.append(self._lines(which, asked, line, seen, rows[:many], each)[0])
-        if before == others or None in back:
-            at = seen.place[here]
-            rows = seen.order[at + 1 : at + 1 + count]
-            rows = rows[seen.begin[rows] == seen.begin[here]]
-            found.append(self._lines(which, asked, line, seen, rows, [d if d == 0 else None for d in back])[0])
+                lines, there = self._lines(which, asked, line, seen, rows[:many], each)
+                found.append((lines, rows[:many][there]))
         return found
 
-    def _of_others(self, which: int, asked: AskedFunction, seen: _Seen, row: int, size: int) -> np.ndarray:
+    def _of_same(
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, partition: int, size: int,
+        far: bool,
+    ) -> _Foreseen:  # fmt: skip
+        """Returns the lines of the next rows of the partition with the same values of other rows, if these are asked
+        again, or are far; and with all those that were foreseen up to here."""
+        others, first = self._others[which], self._came - len(seen.order)
+        ours = line.copy()
+        for k, (_, of_row) in enumerate(asked.sources):
+            if of_row:
+                ours[0], ours[1 + k] = ours[0] & ~(1 << k), 0
+        i, again = others.place(partition, ours)
+        count = int(others.count[i])
+        count = min(4 * max(count, FEW // 4), size) if again or far or self._program.ignore else 0
+        others.count[i] = count
+        at = seen.place[here]
+        rows = seen.order[at + 1 : at + 1 + count]
+        rows = rows[seen.begin[rows] == seen.begin[here]]
+        others.until[i] = first + here
+        if not len(rows):
+            return np.zeros((0, self._width), np.int64), rows
+        some = others.up_to(partition, first + here, max(1, size // len(rows)))
+        room = len(self._known) // 2 - others.foreseen(first + here, some)
+        rows = rows[: max(FEW // 16, room // len(some))]
+        count = len(rows)
+        others.until[some] = first + rows[-1]
+        others.count[some] = count
+        lines = np.repeat(others.line[some], len(rows), axis=0)
+        for k, (feature, of_row) in enumerate(asked.sources):
+            if of_row:
+                valid = seen.valid[feature, rows]
+                lines[:, 1 + k] = np.tile(np.where(valid, seen.feature[feature, rows], 0), len(some))
+                lines[:, 0] |= np.tile(valid.astype(np.int64) << k, len(some))
+        return lines, np.tile(rows, len(some))
+
+    def _pairs(
+        self, which: int, asked: AskedFunction, seen: _Seen, here: int, apart: int, size: int
+    ) -> _Foreseen:
+        """Returns lines of pairs of rows of a partition: of one that the match may bind, and of one behind it that is
+        yet to come, at most twice as far apart as ever. apart: of a row and the one other row that was read."""
+        farthest = len(seen.order) if self._program.ignore else max(self._apart[which], 2 * apart)
+        self._apart[which] = farthest
+        begin = here if self._program.ignore else here - farthest
+        bound = {v for e in asked.operands if isinstance(e, Navigation) for v in e.variables}
+        labels = sum(1 << v for v, name in enumerate(self._program.variables) if not bound or name in bound)
+        rows = 2
+        while True:  # of as many rows to come as give about `size` pairs
+            rows = min(2 * rows, len(seen.order) - here)
+            places = np.flatnonzero((seen.order >= begin) & (seen.order < here + rows))
+            at, of, taken = np.arange(len(places)), seen.rows.partition[places], seen.order[places] < here
+            first, last = np.searchsorted(of, of, "left"), np.searchsorted(of, of, "right") - 1
+            so_far = np.append(0, np.cumsum(taken))
+            fresh = first + so_far[last + 1] - so_far[first]
+            low = np.maximum(at + 1, fresh)
+            many = np.maximum(np.minimum(at + farthest, last) - low + 1, 0)
+            many[seen.rows.mask[places] & labels == 0] = 0
+            if 2 * many.sum() > size or here + rows >= len(seen.order):
+                break
+        self._paired[which] = here + rows - (len(seen.order) - len(self._blocks[-1][0]))
+        one, two = np.repeat(at, many), spread(low, bounds_of(many))
+        lines = np.zeros((len(one), self._width), np.int64)
+        lines[:, 0] = which << OPERANDS_MAX
+        for k, (feature, of_row) in enumerate(asked.sources):
+            read = seen.order[places[two if of_row else one]]
+            valid = seen.valid[feature, read]
+            lines[:, 1 + k] = np.where(valid, seen.feature[feature, read], 0)
+            lines[:, 0] |= valid.astype(np.int64) << k
+        return lines, seen.order[places[two]]
+
+    def _of_others(self, which: int, asked: AskedFunction, seen: _Seen, row: int, size: int) -> _Foreseen:
         """Returns the lines of the rows of the block from one on, with the values of other rows that their partitions
         asked for last."""
         block = self._blocks[-1][0]
@@ -343,20 +480,20 @@ class Answers:
         last = [self._held.get((which, partition)) for partition in distinct.tolist()]
         known = np.array([one is not None for one in last], np.bool_)
         if not known.any():
-            return np.zeros((0, self._width), np.int64)
-        held = np.array([np.zeros(self._width, np.int64) if one is None else one[0] for one in last])
+            return np.zeros((0, self._width), np.int64), rows[:0]
+        held = np.array([np.zeros(self._width, np.int64) if one is None else one for one in last])
         rows, lines = rows[known[of]] + len(seen.order) - len(block), held[of[known[of]]]
         for k, (feature, of_row) in enumerate(asked.sources):
             if of_row:
                 valid = seen.valid[feature, rows]
                 lines[:, 1 + k] = np.where(valid, seen.feature[feature, rows], 0)
                 lines[:, 0] = lines[:, 0] & ~(1 << k) | valid.astype(np.int64) << k
-        return lines
+        return lines, rows
 
     def _soon_of_lists(
         self, which: int, asked: AskedFunction, line: Int64Array, row: int, size: int, seen: _Seen,
         back: Sequence[int | None],
-    ) -> list[np.ndarray]:  # fmt: skip
+    ) -> list[_Foreseen]:  # fmt: skip
         """Returns lines with lists that may be asked for soon, by all partitions."""
         assert asked.rows is not None
         assert self._lists is not None
@@ -373,7 +510,7 @@ class Answers:
         operand = len(asked.operands)
         lines[:, 1 + operand] = numbers[there]
         lines[:, 0] |= 1 << operand
-        return [lines]
+        return [(lines, seen.order[at][there])]
 
     def _rows(self) -> _Seen:
         if self._seen is None:
@@ -391,19 +528,26 @@ class Answers:
             self._seen = _Seen(feature, valid, order, place, begin, rows)
         return self._seen
 
-    def _distance(self, seen: _Seen, here: int, line: Int64Array, k: int, asked: AskedFunction) -> int | None:
-        """Returns how many rows of the partition before a row operand k has been read; None if that is not found."""
-        feature, of_row = asked.sources[k]
-        if of_row:
-            return 0
-        if feature < 0:
-            return None
+    def _distances(self, seen: _Seen, here: int, line: Int64Array, asked: AskedFunction) -> list[int | None]:
+        """Returns, by operand, how many rows of the partition before a row it has been read: all of other rows of one
+        row, if there is such a row. None if it is not found."""
         at, begin = seen.place[here], seen.begin[here]
         rows = seen.order[max(begin, at - FAR) : at + 1]
-        valid = seen.valid[feature, rows]
-        same = valid & (seen.feature[feature, rows] == line[1 + k]) if (line[0] >> k) & 1 else ~valid
-        found = np.flatnonzero(same)
-        return int(len(rows) - 1 - found[-1]) if len(found) else None
+        found: list[int | None] = []
+        of_all = np.ones(len(rows), np.bool_)
+        for k, (feature, of_row) in enumerate(asked.sources):
+            if of_row or feature < 0:
+                found.append(0 if of_row else None)
+                continue
+            valid = seen.valid[feature, rows]
+            same = valid & (seen.feature[feature, rows] == line[1 + k]) if (line[0] >> k) & 1 else ~valid
+            of_all &= same
+            places = np.flatnonzero(same)
+            found.append(int(len(rows) - 1 - places[-1]) if len(places) else None)
+        if of_all.any():
+            one = int(len(rows) - 1 - np.flatnonzero(of_all)[-1])
+            found = [d if of_row or d is None else one for d, (_, of_row) in zip(found, asked.sources)]
+        return found
 
     def _lines(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, rows: Int64Array,

@@ -1,8 +1,8 @@
 """Values that only DuckDB computes, of rows that a run brings together: a table of what is known, and a call to Python
 for what is not, which fills the table for many runs at once (matching.answers.Answers).
 
-The table has a line for each known combination of values. A line may be in one of PROBES places, and is lost when all
-of these are taken: what is lost is asked again, so memory is bounded.
+The table has a line for each known combination of values. A line may be in one of PROBES places; where all of these are
+taken, one is lost: it is asked again, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def answer(asked, which, count, top, stack, ok, row):
             out[KNOWN] += 1
             return np.int64(known[place])
     out[ROW] = row
-    return _ask(out[NUMBER])
+    known = _ask(out[NUMBER])
+    return known if known != UNKNOWN else np.int64(FAILS)  # Python drops a Ctrl-C that comes as the call begins
 
 
 @inlined
@@ -105,15 +106,18 @@ def answered(asked):
 
 
 @kernel
-def put_new(lines, keys, known, places):
+def put_new(lines, rows, keys, known, row, now, places):
     """Gives each line that is not known a place, in `places`; -1 for one that is known, or has been put before, or for
-    which there is no place. The places are taken by `put_values` then: a line without a value yet is FAILS - 1."""
+    which there is no place. rows: for which row each line is; row: int64 (2**n,), for which one each known one is; now:
+    the row that is taken. Of the places of a line that for the earliest row is lost, if it has been taken, else that
+    for the last one, if that is later; the first line gets a place whatever is there. The places are taken by
+    `put_values` then: a line without a value yet is FAILS - 1."""
     width = keys.shape[1]
     for i in range(len(lines)):
         line = lines[i]
         first = place_of(keys, line, width)
         places[i] = -1
-        found = np.int64(-1)
+        found, earliest, last = np.int64(-1), np.int64(-1), np.int64(-1)
         for probe in range(PROBES):
             place = (first + probe) & (len(keys) - 1)
             if known[place] == UNKNOWN:
@@ -121,13 +125,23 @@ def put_new(lines, keys, known, places):
                 break
             if is_line(keys, place, line, width):
                 found = -2
+                row[place] = max(row[place], rows[i])
                 break
-            if found == -1 and known[place] >= FAILS:
-                found = place  # the line there is lost
+            if known[place] >= FAILS:
+                if earliest < 0 or row[place] < row[earliest]:
+                    earliest = place
+                if last < 0 or row[place] > row[last]:
+                    last = place
+        if found == -1 and earliest >= 0:
+            if row[earliest] < now:
+                found = earliest
+            elif row[last] > rows[i] or i == 0:
+                found = last
         if found >= 0:
             for c in range(width):
                 keys[found, c] = line[c]
             known[found] = FAILS - 1
+            row[found] = rows[i]
             places[i] = found
 
 

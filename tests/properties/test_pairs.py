@@ -185,3 +185,21 @@ def test_runs_of_all_partitions_are_asked_for_together(monkeypatch: pytest.Monke
         found = alerts.fetch()
     assert found.column("n").to_pylist() == [40] * 100
     assert 0 < len(calls) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "rows", "most"), [
+    ("PATTERN (A B) SELECTION SKIP TILL NEXT MATCH DEFINE A AS i % 10 = 0, B AS {}", 2_000, 900),
+    ("AFTER MATCH SKIP TO NEXT ROW PATTERN (A X*? B) WITHIN 30 ROWS DEFINE B AS {}", 4_000, 90),
+])  # fmt: skip
+@pytest.mark.parametrize("condition", ["levenshtein(s, A.s) < 2", "jaccard(s || i % 3, A.s || A.i % 5) > 0.99"])
+def test_runs_that_wait_are_asked_for_together(
+    body: str, rows: int, most: int, condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Before: a call for almost each pair of rows: 60,000 and 25,000 of them.
+    calls = []
+    answer = Answers.answer
+    monkeypatch.setattr(Answers, "answer", lambda self: calls.append(1) or answer(self))
+    t = duckdb.sql(f"SELECT i AS ts, i, left(md5(i::VARCHAR), 8) AS s FROM range({rows}) AS r(i)").to_arrow_table()
+    hybrid.sql(f"FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.i AS a, B.i AS b {body.format(condition)}) AS m", t=t)
+    assert 0 < len(calls) < most
