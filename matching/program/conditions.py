@@ -36,6 +36,7 @@ from matching.program.opcodes import OpCode, constants_of
 from matching.program.registers import Register, RegisterKind, before_last_row, register_beside, register_of
 from query.language.duck import Settings
 from query.language.session import collation_of
+from query.plan.by_elements import by_elements
 from query.plan.expression import (
     TRUE,
     Aggregate,
@@ -195,7 +196,7 @@ class ConditionCode:
 
     def _known(self, condition: Expression) -> Expression:
         """Returns the condition with what it reads of one row as values of that row, where it has no other form."""
-        parts = tuple(map(self._with_asked, map(self._waited_for, conjuncts(condition))))
+        parts = tuple(map(self._with_asked, map(self._waited_for, conjuncts(by_elements(condition, self._settings)))))
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
 
     def _waited_for(self, e: Expression) -> Expression:

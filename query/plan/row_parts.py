@@ -33,7 +33,7 @@ _TOTAL = frozenset(
         "lower", "upper", "lcase", "ucase", "length", "len", "strlen", "trim", "ltrim", "rtrim", "reverse", "left",
         "right", "starts_with", "ends_with", "suffix", "prefix", "contains", "year", "month", "day", "hour", "minute",
         "second", "dayofweek", "weekday", "isodow", "dayofyear", "quarter", "date_part", "md5", "isnan", "isinf",
-        "isfinite", "||", "~~", "!~~", "~~*", "!~~*",
+        "isfinite", "hash", "||", "~~", "!~~", "~~*", "!~~*",
     )
 )  # fmt: skip
 #: The parts of which date_diff counts how many of seven days lie between two times, not their bounds.
