@@ -75,7 +75,8 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 
 
 class ByValue(NamedTuple):
-    """label, feature, register, refuses, nulls, floating: of the equalities (matching.program.equalities). waits: bool
+    """label, feature, register, refuses (a bit for each), nulls, floating: of the equalities
+    (matching.program.equalities). waits: bool
     (states, equalities), for which of them a run in a state waits; forks: bool (1,), a run may become several at a row;
     long: int64 (1,), of so many runs of a partition they are looked up. buckets: int64 (a power of 2,), the first
     entry, -1 none. entry: int64 (n, ENTRY); used: (1,), how many there are. found: int64 (n,), lines of candidates.
@@ -115,7 +116,7 @@ def no_entries(program: Program, equalities: Sequence[Equality]) -> ByValue:
         label=np.array([e.label for e in equalities], np.int64),
         feature=np.array([e.feature for e in equalities], np.int64),
         register=np.array([e.register for e in equalities], np.int64),
-        refuses=np.array([e.refuses for e in equalities], np.int64),
+        refuses=np.array([sum(1 << r for r in e.refuses) for e in equalities], np.int64),
         nulls=np.array([e.nulls for e in equalities], np.bool_),
         floating=np.array([program.registers[e.register].lane.floating for e in equalities], np.bool_),
         waits=np.array([[e.label in labels[s] for e in equalities] for s in states], np.bool_),
@@ -153,10 +154,14 @@ def enter(p, at, runs, lookup):
     for k in range(len(lookup.label)):
         if not lookup.waits[state, k]:
             continue
-        r, refuses = lookup.register[k], lookup.refuses[k]
-        if refuses >= 0 and (runs.line[at, VALID] >> refuses) & 1 != 0 and runs.line[at, REGISTERS + refuses] != 0:
-            lookup.fails[p] = True
-            continue
+        r, refuses, valid = lookup.register[k], lookup.refuses[k], runs.line[at, VALID]
+        at_register = np.int64(0)
+        while refuses != 0:
+            if refuses & valid & 1 != 0 and runs.line[at, REGISTERS + at_register] != 0:
+                lookup.fails[p] = True
+            refuses >>= 1
+            valid >>= 1
+            at_register += 1
         if (runs.line[at, VALID] >> r) & 1 != 0:
             value, value_f = runs.line[at, REGISTERS + r], runs.line_f[at, REGISTERS + r]
             to = bucket_of(p, k, value, value_f, lookup.floating[k], lookup.buckets)
@@ -302,6 +307,15 @@ def sort(count, values):
 # ---- rows
 
 
+@inlined
+def fails_at(i, features, feature_valid):
+    """True if a feature of row i cannot be computed."""
+    failing = False
+    for f in range(features, len(feature_valid)):
+        failing = failing or feature_valid[f, i]
+    return failing
+
+
 @called
 def forks(m, count, feature, feature_f, feature_valid, i, spent_before, program, runs, scratch, lookup):
     """True if one of the candidates would become several runs at row i. spent_before: the ordinal of a first row from
@@ -356,7 +370,8 @@ def step(
         m = mask[i]
         alone = (
             length < (lookup.long[0] // 2 if lookup.entered[p] else lookup.long[0])
-            or blocks[p, SIZE] < 0 or (some_bad and bad[i] != 0) or (lookup.entered[p] and lookup.fails[p])
+            or blocks[p, SIZE] < 0 or (some_bad and (bad[i] != 0 or fails_at(i, len(feature), feature_valid)))
+            or (lookup.entered[p] and lookup.fails[p])
         )  # fmt: skip
         count = 0
         low = np.int64(0)

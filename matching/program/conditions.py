@@ -53,7 +53,7 @@ from query.plan.expression import (
     is_row_local,
     walk,
 )
-from query.plan.row_parts import at_its_row, by_rows
+from query.plan.row_parts import at_its_row, by_rows, total
 
 #: What may be written instead.
 _AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
@@ -200,16 +200,19 @@ class ConditionCode:
         return parts[0] if len(parts) == 1 else Call("and", parts, "BOOLEAN")
 
     def _waited_for(self, e: Expression) -> Expression:
-        """Returns an equality with what is computed of an earlier row, `x = A.x + 1`, as one with a value of that row:
-        runs are looked up by it."""
-        if not self._waiting or not isinstance(e, Call) or e.function != "=":
+        """Returns a comparison with what is computed of an earlier row, `x = A.x + 1`, as one with a value of that row:
+        runs are looked up by it, or beside it, as it says which of them may fail."""
+        if not self._waiting or not isinstance(e, Call) or e.function not in _COMPARED:
             return e
-        values = [a if is_row_local(a) or not isinstance(a, Call | Opaque) else at_its_row(a, self._settings)
-                  for a in e.arguments]  # fmt: skip
-        if sum(map(is_row_local, e.arguments)) != 1 or None in values:
+        by_row = replace(e, arguments=tuple(self._of_its_row(a, e.function == "=") for a in e.arguments))
+        return by_row if by_row != e and self._lowers(by_row) else e
+
+    def _of_its_row(self, e: Expression, key: bool) -> Expression:
+        """Returns what is computed of an earlier row as a value of that row. key: also where it cannot fail."""
+        if is_row_local(e) or not isinstance(e, Call | Opaque) or not (key or not total(e, self._settings)):
             return e
-        by_row = replace(e, arguments=tuple(value for value in values if value is not None))
-        return by_row if self._lowers(by_row) else e
+        value = at_its_row(e, self._settings)
+        return e if value is None else value
 
     def _lowers(self, expression: Expression) -> bool:
         """True if a part of a condition has a form as it is."""

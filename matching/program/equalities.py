@@ -7,7 +7,7 @@ A row that a negation after a match may forbid is then tested for the matches th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matching.program.opcodes import OPCODES, REFUSED, Compute, Jump, OpCode, Push
 from matching.program.program import Ignore, Program
@@ -26,13 +26,13 @@ _SAFE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """label: of the row that is negated or taken; feature: of its row; register: of the match. refuses: the register
-    that says whether that value is an error, -1: it is none. nulls: a null is equal to a null."""
+    """label: of the row that is negated or taken; feature: of its row; register: of the match. refuses: the registers
+    that say whether the condition fails for a match. nulls: a null is equal to a null."""
 
     label: int
     feature: int
     register: int
-    refuses: int = -1
+    refuses: tuple[int, ...] = ()
     nulls: bool = False
 
 
@@ -40,7 +40,7 @@ def equalities_behind(program: Program) -> tuple[Equality, ...]:
     """Returns an equality for each negation after a match whose condition reads it; none unless all of them have one
     and their conditions can be computed for every row and match."""
     found = _of_all(program, [label for label in dict.fromkeys(program.absence.behind) if program.code[label]])
-    return () if any(equality.refuses >= 0 or equality.nulls for equality in found) else found
+    return () if any(equality.refuses or equality.nulls for equality in found) else found
 
 
 def equalities_of_steps(program: Program) -> tuple[Equality, ...]:
@@ -74,9 +74,16 @@ def _of_one(program: Program, label: int) -> Equality | None:
         found = _of_part(label, part) if equality is None else None
         if found is not None and _is_kept(program, found.register, variable):
             equality = found
-        elif any(op not in _SAFE for op, _, _ in part):
+        elif any(op not in _SAFE and op != OpCode.REFUSE for op, _, _ in part):
             return None
-    return equality
+    refuses = _refuses(code)
+    return None if equality is None or refuses is None else replace(equality, refuses=refuses)
+
+
+def _refuses(code: _Code) -> tuple[int, ...] | None:
+    """Returns the registers of which a condition says that they fail; None if it says so of anything else."""
+    read = [code[at - 1] for at, (op, _, _) in enumerate(code) if op == OpCode.REFUSE]
+    return tuple(dict.fromkeys(a for _, a, _ in read)) if all(op == OpCode.REGISTER for op, _, _ in read) else None
 
 
 def _is_kept(program: Program, register: int, variable: str) -> bool:
@@ -96,7 +103,7 @@ def _of_part(label: int, part: _Code) -> Equality | None:
             return Equality(label, feature, register, nulls=True)
     for at, feature in ((0, len(part) - 2), (1, 0)):
         if ops[at : at + 6] == REFUSED and ops[feature] == OpCode.FEATURE and ops[7:] in ([OpCode.EQ], [OpCode.FEQ]):
-            return Equality(label, part[feature][1], part[at + 5][1], part[at][1])
+            return Equality(label, part[feature][1], part[at + 5][1])
     return None
 
 

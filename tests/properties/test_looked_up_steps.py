@@ -247,6 +247,8 @@ COMPUTED = (
     "PATTERN (A B C) DEFINE B AS p > 2 AND i = A.i + 1, C AS i = A.i - -2",
     "PATTERN (A B C) DEFINE B AS j = A.j + 1, C AS i IS NOT DISTINCT FROM B.i AND p > A.p",
     "PATTERN (A B+ C) DEFINE B AS i = A.i + 1, C AS p = FIRST(A.p) * 2",
+    "PATTERN (A B) DEFINE B AS p = A.p + 2 AND i < A.i + 2",
+    "PATTERN (A B C) DEFINE B AS i = A.i + 1 AND j + 1 >= A.j * 2, C AS A.j - 1 < j AND p = B.p + 1",
     "PATTERN (A B C) DEFINE B AS i * 2 = LAST(A.i) - 1, C AS p < 6 AND i = A.i + B.i - B.i + 1",
 )
 
