@@ -38,10 +38,12 @@ from query.stopping import heed
 
 #: Lines that are computed together, at least and at most.
 FEW, MANY = 64, 1 << 16
+#: Rows for which the values of an other row are foreseen, at most: so those of many runs end together.
+AHEAD = 256
 #: What a call counts in what lines were computed for, beside the one after it.
 LATELY = 0.9
 #: Lines of the table.
-LINES_MIN, LINES_MAX = 1 << 17, 1 << 20
+LINES_MIN, LINES_MAX = 1 << 13, 1 << 20
 #: Rows whose values are remembered, at least and at most.
 REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
 #: How far back a function's values have been read: so many ways are foreseen together, as runs that began one after the
@@ -110,13 +112,14 @@ class _Others:
         self._partition[i], self.line[i], self.count[i] = partition, line, 0
         return i, False
 
-    def up_to(self, partition: int, row: int, most: int) -> Int64Array:
-        """Returns the indices of the values that a partition asks for at a row and are foreseen up to it, or little
-        further, the last ones."""
+    def up_to(self, partition: int, one: int, row: int, most: int) -> Int64Array:
+        """Returns the indices of the values of a partition that are foreseen up to a row, or little further: the last
+        ones, and one that is asked for there."""
         n = len(self._index)
         ends = self.until[:n]
         near = (ends >= row - 1) & (ends <= row + self.count[:n] // 4) & (self._partition[:n] == partition)
-        return np.flatnonzero(near)[-most:]
+        near[one] = False
+        return np.append(one, np.flatnonzero(near)[::-1][: most - 1])
 
     def foreseen(self, row: int, but: Int64Array) -> int:
         """Returns how many lines of rows from one on are foreseen, at most, but for those of some values."""
@@ -130,8 +133,7 @@ def _lines_for(lines: int) -> int:
 
 
 class Answers:
-    """The answers that a matcher knows. codes: of its texts. failure: DuckDB's error of a function that failed, if it
-    has been asked for one since the last `forget`."""
+    """The answers that a matcher knows. codes: of its texts. failure: DuckDB's error of the first line that failed."""
 
     def __init__(self, program: Program, settings: Settings) -> None:
         self._asked = program.asked
@@ -158,6 +160,7 @@ class Answers:
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._error: BaseException | None = None
+        self._failed = False
         self.failure: DataError | None = None
         self._of_block = 0  # lines that a block puts into the table: as many as one of the last ones
         self._used = self._before = 0
@@ -195,7 +198,7 @@ class Answers:
         while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
             del self._blocks[0]
         self._note_block()
-        wanted = _lines_for(max(self._used + self._of_block, len(partition)))
+        wanted = _lines_for(max(self._used + self._of_block, 8 * len(partition)))
         if wanted > len(self._known):
             self._grow(wanted)
         of_lists = {} if self._lists is None else self._lists.begin(partition, position, nodes)
@@ -304,7 +307,8 @@ class Answers:
             now[~valid] = IS_NULL
         if failed is not None:
             now[failed] = FAILS
-            self.failure = self.failure or self._why(asked, columns, text, int(failed.argmax()))
+            if not self._failed:
+                self._failed, self.failure = True, self._why(asked, columns, text, int(failed.argmax()))
         return np.ascontiguousarray(numbers).view(np.int64), now
 
     def _why(self, asked: AskedFunction, columns: dict[str, pa.Array], text: str, at: int) -> DataError | None:
@@ -415,7 +419,7 @@ class Answers:
                 ours[0], ours[1 + k] = ours[0] & ~(1 << k), 0
         i, again = others.place(partition, ours)
         count = int(others.count[i])
-        count = min(4 * max(count, FEW // 4), size) if again or far or self._program.ignore else 0
+        count = min(4 * max(count, FEW // 4), size, AHEAD) if again or far or self._program.ignore else 0
         others.count[i] = count
         at = seen.place[here]
         rows = seen.order[at + 1 : at + 1 + count]
@@ -423,7 +427,7 @@ class Answers:
         others.until[i] = first + here
         if not len(rows):
             return np.zeros((0, self._width), np.int64), rows
-        some = others.up_to(partition, first + here, max(1, size // len(rows)))
+        some = others.up_to(partition, i, first + here, max(1, size // len(rows)))
         room = len(self._known) // 2 - others.foreseen(first + here, some)
         rows = rows[: max(FEW // 16, room // len(some))]
         count = len(rows)

@@ -76,17 +76,14 @@ def _of_one(program: Program, label: int) -> Equality | None:
             equality = found
         elif any(op not in _SAFE and op != OpCode.REFUSE for op, _, _ in part):
             return None
-    refuses = _refuses(code)
-    return None if equality is None or refuses is None else replace(equality, refuses=refuses)
-
-
-def _refuses(code: _Code) -> tuple[int, ...] | None:
-    """Returns the registers of which a condition says that they fail; None if it says so of anything else."""
     read = [code[at - 1] for at, (op, _, _) in enumerate(code) if op == OpCode.REFUSE]
-    return tuple(dict.fromkeys(a for _, a, _ in read)) if all(op == OpCode.REGISTER for op, _, _ in read) else None
+    if equality is None or not all(op == OpCode.REGISTER and _is_kept(program, r, variable) for op, r, _ in read):
+        return None
+    return replace(equality, refuses=tuple(dict.fromkeys(r for _, r, _ in read)))
 
 
 def _is_kept(program: Program, register: int, variable: str) -> bool:
+    """True for a value of a row that was taken before one of the variable."""
     of = program.registers[register]
     return of.kind in _KEPT and bool(of.variables) and variable not in of.variables
 

@@ -248,6 +248,7 @@ COMPUTED = (
     "PATTERN (A B C) DEFINE B AS j = A.j + 1, C AS i IS NOT DISTINCT FROM B.i AND p > A.p",
     "PATTERN (A B+ C) DEFINE B AS i = A.i + 1, C AS p = FIRST(A.p) * 2",
     "PATTERN (A B) DEFINE B AS p = A.p + 2 AND i < A.i + 2",
+    "PATTERN (A B+ C) DEFINE B AS p = A.p AND FIRST(B.j) + 1 > 0, C AS i = A.i + 1",
     "PATTERN (A B C) DEFINE B AS i = A.i + 1 AND j + 1 >= A.j * 2, C AS A.j - 1 < j AND p = B.p + 1",
     "PATTERN (A B C) DEFINE B AS i * 2 = LAST(A.i) - 1, C AS p < 6 AND i = A.i + B.i - B.i + 1",
 )
@@ -266,7 +267,7 @@ def test_a_value_that_cannot_be_computed_is_an_error_for_each_row_that_comes(
     text = f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n AFTER MATCH SKIP {after} {body}"
     text = text.replace(" DEFINE", " SELECTION SKIP TILL NEXT MATCH DEFINE") + ")"
     plan = bind(parse(text), lambda _: TICKS).factors[0].plan
-    assert bool(equalities_of_steps(program_of(plan))) == ("A.i + B.i" not in body)
+    assert bool(equalities_of_steps(program_of(plan))) == ("A.i + B.i" not in body and "FIRST(B.j)" not in body)
     rows: list[Row] = [
         {"ts": n, "i": i, "j": None if i is None else min(i, (1 << 31) - 1), "p": None if i is None else float(n % 7)}
         for n, i in enumerate(values)
