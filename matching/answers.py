@@ -112,12 +112,12 @@ class _Others:
         self._partition[i], self.line[i], self.count[i] = partition, line, 0
         return i, False
 
-    def up_to(self, partition: int, one: int, row: int, most: int) -> Int64Array:
-        """Returns the indices of the values of a partition that are foreseen up to a row, or little further: the last
-        ones, and one that is asked for there."""
+    def up_to(self, partition: int, one: int, before: int, row: int, most: int) -> Int64Array:
+        """Returns the indices of the values of a partition that are foreseen up to a row, or little further, or up to
+        the row before: the last ones, and one that is asked for there."""
         n = len(self._index)
         ends = self.until[:n]
-        near = (ends >= row - 1) & (ends <= row + self.count[:n] // 4) & (self._partition[:n] == partition)
+        near = (ends >= before) & (ends <= row + self.count[:n] // 4) & (self._partition[:n] == partition)
         near[one] = False
         return np.append(one, np.flatnonzero(near)[::-1][: most - 1])
 
@@ -410,8 +410,8 @@ class Answers:
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, partition: int, size: int,
         far: bool,
     ) -> _Foreseen:  # fmt: skip
-        """Returns the lines of the next rows of the partition with the same values of other rows, if these are asked
-        again, or are far; and with all those that were foreseen up to here."""
+        """Returns the lines of this row and the next ones of the partition with the same values of other rows, if these
+        are asked again, or are far; and with all those that were foreseen up to here."""
         others, first = self._others[which], self._came - len(seen.order)
         ours = line.copy()
         for k, (_, of_row) in enumerate(asked.sources):
@@ -420,19 +420,14 @@ class Answers:
         i, again = others.place(partition, ours)
         count = int(others.count[i])
         count = min(4 * max(count, FEW // 4), size, AHEAD) if again or far or self._program.ignore else 0
-        others.count[i] = count
         at = seen.place[here]
-        rows = seen.order[at + 1 : at + 1 + count]
+        before = first + int(seen.order[at - 1]) if at > seen.begin[here] else first + here
+        rows = seen.order[at : at + 1 + count]
         rows = rows[seen.begin[rows] == seen.begin[here]]
-        others.until[i] = first + here
-        if not len(rows):
-            return np.zeros((0, self._width), np.int64), rows
-        some = others.up_to(partition, i, first + here, max(1, size // len(rows)))
+        some = others.up_to(partition, i, before, first + here, max(1, size // len(rows)))
         room = len(self._known) // 2 - others.foreseen(first + here, some)
         rows = rows[: max(FEW // 16, room // len(some))]
-        count = len(rows)
-        others.until[some] = first + rows[-1]
-        others.count[some] = count
+        others.until[some], others.count[some] = first + rows[-1], len(rows) - 1
         lines = np.repeat(others.line[some], len(rows), axis=0)
         for k, (feature, of_row) in enumerate(asked.sources):
             if of_row:
