@@ -157,7 +157,7 @@ _CONDITIONS = {
         v > FIRST(A.v) + 99; v - FIRST(A.v) > 99; v / FIRST(A.v) > 90; (v - FIRST(A.v)) / FIRST(A.v) > 90
         q > FIRST(A.q) + 18; q / FIRST(A.q) > 18.9; q > 20 * min(A.q); q - FIRST(A.q) > 18; d - FIRST(A.d) > 995
         d / FIRST(A.d) > 900; u - FIRST(A.u) > 9990; v < max(A.v) - 99; v / max(A.v) < 0.011
-        b AND v > LAST(A.v) + 99""",
+        b AND v > LAST(A.v) + 99; epoch(ts - FIRST(A.ts)) > 1e9""",
 }
 
 
@@ -208,6 +208,12 @@ def _equalities() -> list[Case]:
         Case("equality", "in 5,000 rows of a key", "Q A", "Q AS s = 'x', A AS u = Q.u", step, ("k",),
              f"WITHIN 5000 ROWS {_NEXT.removeprefix(_DAY)}"),
     ]  # fmt: skip
+    for shown, equal in {
+        "computed, u = Q.u + 1": "u = Q.u + 1", "a function, u // 2 = Q.u // 2": "u // 2 = Q.u // 2",
+        "nulls equal": "u IS NOT DISTINCT FROM Q.u", "rows of values": "(u, b) = (Q.u, Q.b)",
+        "beside what may fail": "u = Q.u AND q + 1 < Q.q + 5",
+    }.items():  # fmt: skip
+        found.append(Case("equality", shown, "Q A", f"Q AS s = 'x', A AS s = 'yy' AND {equal}", step, (), _NEXT))
     return found
 
 

@@ -10,15 +10,17 @@ from dataclasses import replace
 
 from query.language.duck import Settings
 from query.language.session import collation_of
-from query.plan.expression import Call, Expression, Opaque
+from query.plan.expression import Call, Constant, Expression, Opaque
 
 #: Comparisons of made values: whether they are for being equal.
 _COMPARED = {
     '("_0" = "_1")': True, '("_0" IS NOT DISTINCT FROM "_1")': True,
     '("_0" <> "_1")': False, '("_0" IS DISTINCT FROM "_1")': False,
 }  # fmt: skip
+_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
 _MADE = re.compile(r'("row"|list_value|struct_pack)\((.*)\)')
-_ELEMENT = re.compile(r'(?:(\w+|"[^"]+") := )?"_(\d+)"')
+#: An element with its name: an expression, a text or a whole number.
+_ELEMENT = re.compile(r"""(?:(\w+|"[^"]+") := )?(?:"_(\d+)"|('(?:[^']|'')*')|(\d{1,9}))(?:, |$)""")
 
 
 def by_elements(e: Expression, settings: Settings = ()) -> Expression:
@@ -41,7 +43,7 @@ def _by_pairs(e: Opaque, a: Expression, b: Expression, equal: bool) -> Expressio
     if not mine or not theirs or mine[0] != theirs[0] or len(mine[1]) != len(theirs[1]):
         return e
     pairs = tuple(zip(mine[1], theirs[1]))
-    if any(x.type != y.type or "COLLATE" in x.type for x, y in pairs):
+    if not all((x.type == y.type and "COLLATE" not in x.type) or _are_whole(x, y) for x, y in pairs):
         return e
     function = "is_not_distinct" if equal else "is_distinct"
     parts = tuple(Call(function, pair, "BOOLEAN", e.span) for pair in pairs)
@@ -53,8 +55,23 @@ def _elements(e: Expression) -> tuple[list[str], list[Expression]] | None:
     found = _MADE.fullmatch(e.sql) if isinstance(e, Opaque) else None
     if found is None or not isinstance(e, Opaque):
         return None
-    parts = [_ELEMENT.fullmatch(part) for part in found[2].split(", ")]
-    if None in parts:
-        return None
-    named = [part for part in parts if part is not None]
-    return [found[1], *(part[1] or "" for part in named)], [e.arguments[int(part[2])] for part in named]
+    at, names, elements = 0, [found[1]], list[Expression]()
+    while at < len(found[2]):
+        part = _ELEMENT.match(found[2], at)
+        if part is None:
+            return None
+        name, place, text, number = part.groups()
+        names.append(name or "")
+        if place:
+            elements.append(e.arguments[int(place)])
+        elif text:
+            elements.append(Constant(text[1:-1].replace("''", "'"), "VARCHAR", e.span))
+        else:
+            elements.append(Constant(int(number), "INTEGER", e.span))
+        at = part.end()
+    return names, elements
+
+
+def _are_whole(x: Expression, y: Expression) -> bool:
+    """True for whole numbers of which one is a constant."""
+    return {x.type, y.type} <= _WHOLE and (isinstance(x, Constant) or isinstance(y, Constant))

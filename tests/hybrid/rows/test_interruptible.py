@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -12,6 +13,14 @@ import pytest
 from hybrid.rows.duck import cursor, interruptible
 
 LONG = "SELECT count(*) FROM range(200000) a, range(100000) b WHERE (a.range * b.range) % 7 = 3"
+
+
+@pytest.fixture(autouse=True)
+def pythons_own_handler() -> Iterator[None]:
+    """A session of Spark in this process has set another one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Deleted:

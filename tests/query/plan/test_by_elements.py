@@ -19,7 +19,8 @@ COMPARED = (
     "(s, i) = ({}s, {}i)", "(s, i) <> ({}s, {}i)", "(i, i) = ({}i, i)", "row(x) = row({}x)", "[i, i] = [{}i, i]",
     "[s] <> [{}s]", "{{'a': s, 'b': x}} = {{'a': {}s, 'b': {}x}}", "(s, x) IS NOT DISTINCT FROM ({}s, {}x)",
     "struct_pack(a := i) IS DISTINCT FROM struct_pack(a := {}i)", "NOT (s <> {}s)", "NOT ((s, i) = ({}s, {}i))",
-    "(s, i) = ({}s, {}i) OR NOT x <> {}x",
+    "(s, i) = ({}s, {}i) OR NOT x <> {}x", "(s, 'it''s', i) = ('a', 'it''s', {}i)", "(s, i) <> ({}s, 2)",
+    "[s, 'a, b'] <> [{}s, 'b']",
 )  # fmt: skip
 #: Of these no elements are told apart.
 WHOLE = ("(s, i + 1) = ({}s, {}i)", "(s, i) < ({}s, {}i)", "[i] <> [{}i, i]", "(s, i) = ({}s, {}x)")
