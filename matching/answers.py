@@ -431,9 +431,7 @@ class Answers:
         lines = np.repeat(others.line[some], len(rows), axis=0)
         for k, (feature, of_row) in enumerate(asked.sources):
             if of_row:
-                valid = seen.valid[feature, rows]
-                lines[:, 1 + k] = np.tile(np.where(valid, seen.feature[feature, rows], 0), len(some))
-                lines[:, 0] |= np.tile(valid.astype(np.int64) << k, len(some))
+                _put(lines, k, seen, feature, np.tile(rows, len(some)))
         return lines, np.tile(rows, len(some))
 
     def _pairs(
@@ -464,10 +462,7 @@ class Answers:
         lines = np.zeros((len(one), self._width), np.int64)
         lines[:, 0] = which << OPERANDS_MAX
         for k, (feature, of_row) in enumerate(asked.sources):
-            read = seen.order[places[two if of_row else one]]
-            valid = seen.valid[feature, read]
-            lines[:, 1 + k] = np.where(valid, seen.feature[feature, read], 0)
-            lines[:, 0] |= valid.astype(np.int64) << k
+            _put(lines, k, seen, feature, seen.order[places[two if of_row else one]])
         return lines, seen.order[places[two]]
 
     def _of_others(self, which: int, asked: AskedFunction, seen: _Seen, row: int, size: int) -> _Foreseen:
@@ -484,9 +479,7 @@ class Answers:
         rows, lines = rows[known[of]] + len(seen.order) - len(block), held[of[known[of]]]
         for k, (feature, of_row) in enumerate(asked.sources):
             if of_row:
-                valid = seen.valid[feature, rows]
-                lines[:, 1 + k] = np.where(valid, seen.feature[feature, rows], 0)
-                lines[:, 0] = lines[:, 0] & ~(1 << k) | valid.astype(np.int64) << k
+                _put(lines, k, seen, feature, rows)
         return lines, rows
 
     def _soon_of_lists(
@@ -565,11 +558,15 @@ class Answers:
                 lines[:, 0] |= line[0] & (1 << k)
                 continue
             feature, _ = asked.sources[k]
-            at = seen.order[seen.place[rows] - d] if d else rows
-            valid = seen.valid[feature, at]
-            lines[:, 1 + k] = np.where(valid, seen.feature[feature, at], 0)
-            lines[:, 0] |= valid.astype(np.int64) << k
+            _put(lines, k, seen, feature, seen.order[seen.place[rows] - d] if d else rows)
         return lines, there
+
+
+def _put(lines: np.ndarray, k: int, seen: _Seen, feature: int, rows: Int64Array) -> None:
+    """Puts the values of a feature at rows into lines, as operand k."""
+    valid = seen.valid[feature, rows]
+    lines[:, 1 + k] = np.where(valid, seen.feature[feature, rows], 0)
+    lines[:, 0] = lines[:, 0] & ~(1 << k) | valid.astype(np.int64) << k
 
 
 def _sql_of(name: str, type: str) -> str:

@@ -67,7 +67,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
     finally:
         came, held.left = held.came, True  # from here on it is noted, and raised at the end
         if plain:
-            with held.lock:
+            with held.lock:  # a signal that is sent meanwhile comes before the handler changes
                 language_duck.made_meanwhile = None
             if signal.getsignal(signal.SIGINT) == held.come:
                 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -75,14 +75,13 @@ C_FAILED_LABEL = int(Counters.FAILED_LABEL)
 
 
 class ByValue(NamedTuple):
-    """label, feature, register, refuses (a bit for each), nulls, floating: of the equalities
-    (matching.program.equalities). waits: bool
-    (states, equalities), for which of them a run in a state waits; forks: bool (1,), a run may become several at a row;
-    long: int64 (1,), of so many runs of a partition they are looked up. buckets: int64 (a power of 2,), the first
-    entry, -1 none. entry: int64 (n, ENTRY); used: (1,), how many there are. found: int64 (n,), lines of candidates.
-    entered: bool (partitions,), all runs have their entries; fails: bool (partitions,), one of them waits for an error;
-    ended: int64 (partitions,), lines of the state ENDED, at most. seen: int64 (2,), candidates, and the lines among
-    which they were looked up."""
+    """label, feature, register, refuses (a bit for each register), nulls, floating: of the equalities
+    (matching.program.equalities). waits: bool (states, equalities), for which of them a run in a state waits; forks:
+    bool (1,), a run may become several at a row; long: int64 (1,), of so many runs of a partition they are looked up.
+    buckets: int64 (a power of 2,), the first entry, -1 none. entry: int64 (n, ENTRY); used: (1,), how many there are.
+    found: int64 (n,), lines of candidates. entered: bool (partitions,), all runs have their entries; fails: bool
+    (partitions,), the condition of one of them fails; ended: int64 (partitions,), lines of the state ENDED, at most.
+    seen: int64 (2,), candidates, and the lines among which they were looked up."""
 
     label: np.ndarray
     feature: np.ndarray
