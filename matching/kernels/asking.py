@@ -20,10 +20,13 @@ from matching.program.lanes import OPERANDS_MAX
 #: What is known of a line: nothing yet, that it is null, that it has a value, or that it cannot be computed.
 UNKNOWN, IS_NULL, IS_VALUE, FAILS = 0, 2, 1, -1
 PROBES = 16
-#: Slots of an answer: its value, the number of its matching.answers.Answers, the lines that were known since the last
-#: one that was not, the row; and the key: which function it is, with a bit for each operand that is not null, and the
-#: operands.
-VALUE, NUMBER, KNOWN, ROW, KEY = range(5)
+#: Slots of an answer: its value, the number of its matching.answers.Answers, the row; and the key: which function it is,
+#: with a bit for each operand that is not null, and the operands.
+VALUE, NUMBER, ROW, KEY = range(4)
+#: Why a line is known: it has been asked; and how it was foreseen, if it has not been asked yet (matching.foreseen).
+ASKED, OF_SAME, OF_PAIRS, OF_OTHERS, OF_DISTANCES, OF_LISTS = range(6)
+WAYS = 6
+
 
 def _nobody(number: int) -> int:
     raise AssertionError("a kernel asks, and nobody answers")
@@ -72,6 +75,7 @@ def answer(asked, which, count, top, stack, ok, row):
     if asked is None:
         return np.int64(FAILS)
     keys, values, known, out = asked.asked_keys, asked.asked_values, asked.asked_known, asked.answer
+    ways = asked.asked_way
     line = out[KEY:]
     width = keys.shape[1]
     there = np.int64(0)
@@ -83,6 +87,8 @@ def answer(asked, which, count, top, stack, ok, row):
             there |= np.int64(1) << k
             line[1 + k] = stack[at + k]
     line[0] = (which << OPERANDS_MAX) | there
+    for c in range(width):
+        asked.asked_line[which, row, c] = line[c]
     first = place_of(keys, line, width)
     for probe in range(PROBES):
         place = (first + probe) & (len(keys) - 1)
@@ -90,7 +96,9 @@ def answer(asked, which, count, top, stack, ok, row):
             break
         if is_line(keys, place, line, width):
             out[VALUE] = values[place]
-            out[KNOWN] += 1
+            if ways[place] != ASKED:
+                asked.asked_used[which, ways[place]] += 1
+                ways[place] = ASKED
             return np.int64(known[place])
     out[ROW] = row
     known = _ask(out[NUMBER])
@@ -106,10 +114,10 @@ def answered(asked):
 
 
 @kernel
-def put_new(lines, rows, keys, known, row, now, places):
+def put_new(lines, rows, ways, keys, known, row, way, now, places):
     """Gives each line that is not known a place, in `places`; -1 for one that is known, or has been put before, or for
-    which there is no place. rows: for which row each line is; row: int64 (2**n,), for which one each known one is; now:
-    the row that is taken. Of the places of a line that for the earliest row is lost, if it has been taken, else that
+    which there is no place. rows: for which row each line is; ways: why; row, way: the same of each known one; now: the
+    row that is taken. Of the places of a line that for the earliest row is lost, if it has been taken, else that
     for the last one, if that is later; the first line gets a place whatever is there. The places are taken by
     `put_values` then: a line without a value yet is FAILS - 1."""
     width = keys.shape[1]
@@ -141,7 +149,7 @@ def put_new(lines, rows, keys, known, row, now, places):
             for c in range(width):
                 keys[found, c] = line[c]
             known[found] = FAILS - 1
-            row[found] = rows[i]
+            row[found], way[found] = rows[i], ways[i]
             places[i] = found
 
 

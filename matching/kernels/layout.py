@@ -59,6 +59,9 @@ class AskedArrays(NamedTuple):
     asked_keys: np.ndarray
     asked_values: np.ndarray
     asked_known: np.ndarray
+    asked_way: np.ndarray  # int8: why a line is known
+    asked_used: np.ndarray  # (functions, ways): how many lines that were foreseen have been asked
+    asked_line: np.ndarray  # (functions, rows, width): the line that each row of the block asked for last
     answer: np.ndarray
 
 
@@ -263,7 +266,10 @@ def asked(program: Program) -> AskedArrays | None:
     """Returns what is known of the functions that a program asks: nothing yet."""
     if not program.asked and not walks_rows(program):
         return None
-    return AskedArrays(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros(1, np.int64))
+    numbers, one = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
+    return AskedArrays(
+        numbers, one, np.zeros(1, np.int8), np.zeros(1, np.int8), numbers, np.zeros((1, 1, 1), np.int64), one
+    )
 
 
 def walks_rows(program: Program) -> bool:
