@@ -112,11 +112,16 @@ class Answers:
         some = np.flatnonzero(places >= 0)
         asking.put_values(places[some], known[there[some]], values[there[some]], self._values, self._known)
 
-    def _places(self, lines: np.ndarray, rows: Int64Array, ways: Int64Array, now: int) -> Int64Array:
+    def _places(self, lines: np.ndarray, rows: Int64Array, ways: np.ndarray, now: int) -> Int64Array:
         """Returns where lines are put, -1 for one that is there (matching.kernels.asking.put_new)."""
         places = np.empty(len(lines), np.int64)
         asking.put_new(lines, rows, ways, self._keys, self._known, self._row, self._way, now, places)
         return places
+
+    def _were_asked(self, lines: np.ndarray) -> np.ndarray:
+        found = np.empty(len(lines), np.bool_)
+        asking.were_asked(lines, self._keys, self._known, self._way, found)
+        return found
 
     def move(self, moved: Int64Array) -> None:
         """Renumbers rows. moved: by position in the row store, the new one, -1 for rows that are gone."""
@@ -148,7 +153,9 @@ class Answers:
         which = int(out[KEY]) >> OPERANDS_MAX
         asked = self._asked[which]
         line = out[KEY : KEY + self._width].copy()
-        soon, rows, ways = self._foresight.soon(which, line, int(out[ROW]), len(self._known), self._lists)
+        soon, rows, ways = self._foresight.soon(
+            which, line, int(out[ROW]), len(self._known), self._lists, self._were_asked
+        )
         row = self._foresight.row(int(out[ROW]))
         lines, ways = np.concatenate([line[None], soon]), np.append(ASKED, ways)
         places = self._places(lines, np.append(row, rows), ways, row)

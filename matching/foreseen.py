@@ -1,24 +1,26 @@
-"""Which values functions between rows are probably asked for soon (matching.answers).
+"""What functions between rows are probably asked for soon (matching.answers): lines, which have the values of a row and
+those of other rows of its match.
 
-A function is foreseen for more rows than the one that asks:
-- for the next rows of all partitions, with the values that their last rows asked for (of others);
-- for rows that a run may begin with, with the rows that come soon behind them (of pairs);
-- with the values at the same distances, in rows of the partition, as rows asked before (of distances);
-- under SKIP TILL, where runs wait: for the next rows of the partition, with all values that still wait (of same).
-How many of each is by how many of them have been asked for: what is computed for nothing costs as much as a call saves.
+- of others: for the next rows of all partitions, with what their last rows asked for;
+- of pairs: for each row that a run may bind, with the next rows behind it, since nobody knows which run fails where;
+- of distances: with rows that are as far away as those of rows that have asked;
+- of waiting: under SKIP TILL, for the next rows of all partitions, with what runs there wait with;
+- of lists: aggregates over the rows of the match (matching.asked_rows).
+How many of each is by how many of them are asked for then: a line that nobody asks for costs something, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import os
 import numpy as np
 
 from matching.asked_rows import AskedLists, SeenRows
 from matching.batch import Int64Array
-from matching.kernels.asking import OF_DISTANCES, OF_LISTS, OF_OTHERS, OF_PAIRS, OF_SAME, WAYS
+from matching.kernels.asking import OF_DISTANCES, OF_LISTS, OF_OTHERS, OF_PAIRS, OF_WAITING, WAYS
 from matching.kernels.layout import grown
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import OPERANDS_MAX
@@ -29,11 +31,12 @@ from query.plan.expression import Navigation
 
 #: Lines of one way that are foreseen together, at least and at most; pairs of rows, at least.
 FEW, PAIRS, MANY = 64, 1 << 12, 1 << 16
-#: The lines that take as long as a call takes without them.
-CALL = int(os.environ.get("CALL","4096"))
-LESS=int(os.environ.get("LESS","16"))
-#: Rows for which the values of an other row are foreseen, at most: so those of many runs end together.
-AHEAD = 256
+#: How many lines take as long as a call takes beside them, about.
+CALL = 1 << 11
+#: Rows for which values that wait are foreseen, at first and at most: so those of many runs end together.
+SOON, AHEAD = FEW // 4, 256
+#: Values that wait.
+WAITING_MAX = 1 << 14
 #: What a call counts in what lines were computed for, beside the one after it.
 LATELY = 0.9
 #: Rows whose values are remembered, at least and at most.
@@ -46,10 +49,13 @@ NULL = -1
 #: In how many rows of a partition before one a value is looked for.
 FAR = 1 << 12
 
+#: Tells which lines have been asked for, or may have been.
+WasAsked = Callable[[np.ndarray], np.ndarray]
 #: Partitions, features, which of these are not null, positions, masks, lines by function and row.
 _Block = tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array, np.ndarray]
 #: Lines, and the index of the row of each among those that are seen.
 _Foreseen = tuple[np.ndarray, Int64Array]
+
 
 def _moved(block: _Block, moved: Int64Array) -> _Block:
     """Returns the rows of a block that are kept. moved: by position, the new one, -1 for rows that are gone."""
@@ -59,49 +65,87 @@ def _moved(block: _Block, moved: Int64Array) -> _Block:
     return partition[kept], feature[:, kept], valid[:, kept], position[kept], mask[kept], lines[:, kept]
 
 
+def _joined(blocks: Sequence[_Block]) -> _Block:
+    """Returns the rows of all blocks."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = zip(*blocks, strict=True)
+    return tuple(np.concatenate(parts, axis) for axis, parts in zip((0, 1, 1, 0, 0, 1), columns))  # type: ignore[return-value]
+
+
 class _Seen(NamedTuple):
-    """The rows of the last blocks. order: their indices by partition; place: of each row in this order; begin: the
-    place of the first row of its partition; of: the number of its partition among those that are seen; held: (functions,
-    partitions, width) the lines that partitions asked for last, without the values of the row, 0 none; end: of a
-    partition, the place behind its last row; fresh: of its first row that has not been taken; until: (functions,
-    partitions) up to which place the line of `held` is foreseen; foreseen: for how many rows."""
+    """The rows of the last blocks. order: their indices by partition; place: of each row in this order; of: the number
+    of its partition. By partition, begin, end: the places of its first row and behind its last one; fresh: of the first
+    row that has not been taken. By function and partition, held: (.., .., width) the line that was asked last, without
+    the values of its row, 0 none; asked: the place of the last row that asked before the one that is taken, -1 none;
+    until: up to which place the line of `held` is foreseen; ahead: for how many rows it has been."""
 
     feature: np.ndarray
     valid: np.ndarray
     order: Int64Array
     place: Int64Array
-    begin: Int64Array
     of: Int64Array
     rows: SeenRows
-    held: np.ndarray
+    begin: Int64Array
     end: Int64Array
     fresh: Int64Array
-    until: Int64Array
-    foreseen: Int64Array
+    held: np.ndarray
+    asked: np.ndarray
+    until: np.ndarray
+    ahead: np.ndarray
+
+    def fresh_at(self, here: int) -> Int64Array:
+        """Returns `fresh` while a row is taken: others of its runs may ask, too."""
+        fresh = self.fresh.copy()
+        fresh[self.of[here]] = self.place[here]
+        return fresh
 
 
-class _Others:
-    """The values of other rows with which a function has been asked. line: int64 (n, width), with 0 for those of the
-    row; until: (n,), of all rows that came, the last one for which they were foreseen; count: (n,), for how many."""
+@dataclass(slots=True)
+class _Pairs:
+    """How pairs of rows are foreseen: up to which row of the block, at most how many rows of a partition apart; and
+    since then, how many lines were computed, how many of them asked for, and how many calls came."""
+
+    until: int = 0
+    apart: int = 4
+    computed: int = 0
+    used: int = 0
+    calls: int = 0
+
+    def begin(self, row: int, apart: int) -> bool:
+        """True if pairs are to be foreseen from a row on: they are no more, or not far enough. Of the cost of calls and
+        that of lines that are not asked for, none is to be twice the other."""
+        self.calls += 1
+        calls, seldom = CALL * self.calls, self.used < self.computed / 4
+        near = apart > self.apart and (calls > 2 * self.computed or not seldom)
+        if not near and row < self.until:
+            return False
+        if near:
+            self.apart *= 2
+        elif self.computed > 2 * calls and seldom:
+            self.apart = max(1, self.apart // 2)
+        self.computed = self.used = self.calls = 0
+        return True
+
+
+class _Waiting:
+    """The values of other rows with which runs wait. line: int64 (n, width), with 0 for those of the row; until: (n,),
+    of all rows that came, the last one for which they are foreseen; count: (n,), for how many."""
 
     def __init__(self, width: int) -> None:
-        self._width = width
-        self._clear()
-
-    def _clear(self) -> None:
         self._index: dict[tuple[int, bytes], int] = {}
         self._partition = np.zeros(FEW, np.int64)
         self.until, self.count = np.zeros(FEW, np.int64), np.zeros(FEW, np.int64)
-        self.line = np.zeros((FEW, self._width), np.int64)
+        self.line = np.zeros((FEW, width), np.int64)
 
-    def place(self, partition: int, line: Int64Array) -> int:
-        """Returns the index of values."""
+    def place(self, partition: int, line: Int64Array, now: int) -> int:
+        """Returns the index of values. now: the row that is taken, of all that came."""
         key = (partition, line.tobytes())
         i = self._index.get(key)
         if i is not None:
             return i
-        if len(self._index) == MANY // 4:
-            self._clear()
+        if len(self._index) == WAITING_MAX:
+            self._drop(now)
         i = self._index[key] = len(self._index)
         if i == len(self.until):
             self._partition, self.until, self.count, self.line = (
@@ -110,14 +154,32 @@ class _Others:
         self._partition[i], self.line[i], self.count[i] = partition, line, 0
         return i
 
-    def up_to(self, partition: int, one: int, before: int, row: int, most: int) -> Int64Array:
-        """Returns the indices of the values of a partition that are foreseen up to a row, or little further, or up to
-        the row before: the last ones, and one that is asked for there."""
+    def _drop(self, now: int) -> None:
+        """Drops values that are foreseen no more; all if these are few."""
+        kept = np.flatnonzero(self.until[: WAITING_MAX] >= now)
+        if 2 * len(kept) > WAITING_MAX:
+            kept = kept[:0]
+        for a in (self._partition, self.until, self.count, self.line):
+            a[: len(kept)] = a[kept]
+        self._index = {(int(self._partition[i]), self.line[i].tobytes()): i for i in range(len(kept))}
+
+    def near(self, one: int, seen: _Seen, here: int, first: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Returns the indices of the values, but for one, that are foreseen for few of the rows that are yet to come,
+        the last ones first; the partitions of these among those that are seen; and the place up to which they are not.
+        first: the number of the first row that is seen."""
         n = len(self._index)
-        ends = self.until[:n]
-        near = (ends >= before) & (ends <= row + self.count[:n] // 4) & (self._partition[:n] == partition)
+        partitions = seen.rows.partition[seen.end - 1]
+        of = np.minimum(np.searchsorted(partitions, self._partition[:n]), len(partitions) - 1)
+        ends = self.until[:n] - first
+        start, fresh = seen.place[np.clip(ends, 0, len(seen.place) - 1)] + 1, seen.fresh_at(here)[of]
+        left = start - fresh
+        near = (ends >= 0) & (ends < len(seen.place)) & (partitions[of] == self._partition[:n])
+        near &= (left >= -SOON) & (left <= self.count[:n] // 4)  # equal rows may have asked between
+        start = np.maximum(start, fresh)
+        near &= start < seen.end[of]
         near[one] = False
-        return np.append(one, np.flatnonzero(near)[::-1][: most - 1])
+        some = np.flatnonzero(near)[::-1]
+        return some, of[some], start[some]
 
     def foreseen(self, row: int, but: Int64Array) -> int:
         """Returns how many lines of rows from one on are foreseen, at most, but for those of some values."""
@@ -132,25 +194,19 @@ class Foresight:
         asked = program.asked
         self._program = program
         self._width = width_of(program)
-        #: by function and way, how many lines are foreseen together; and of the last calls, how many lines were computed,
-        #: and how many of these asked for since
+        #: by function and way, how many lines are foreseen together; of the last calls, how many lines were computed,
+        #: and how many of them asked for; and how many since the last call
         self._size = np.full((len(asked), WAYS), 16 * FEW)
-        self._size[:, OF_PAIRS] = PAIRS
+        self._least = np.full(WAYS, FEW)
+        self._least[OF_PAIRS], self._least[OF_WAITING] = PAIRS, MANY
         self._computed, self._used = np.zeros((len(asked), WAYS)), np.zeros((len(asked), WAYS))
-        self._now = np.zeros((len(asked), WAYS), np.int64)
+        self._new = np.zeros((len(asked), WAYS), np.int64)
         #: by function, how far back it has read its values, the last ones last
         self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in asked]
-        self._others = [_Others(self._width) for _ in asked]
-        #: by function, the row of the block up to which pairs of its rows are foreseen; how far apart; and how far they
-        #: have been
-        self._paired, self._apart, self._farthest = [0] * len(asked), [4] * len(asked), [4] * len(asked)
-        #: by function, since then, the calls, and the lines of pairs that were computed
-        self._calls, self._of_pairs, self._of_pairs_used = [0] * len(asked), [0] * len(asked), [0] * len(asked)
-        #: by function, the row of the block up to which the lines of all partitions are foreseen
-        self._foreseen = [0] * len(asked)
+        self._pairs_of, self._waiting = [_Pairs() for _ in asked], [_Waiting(self._width) for _ in asked]
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
-        self._noted = 0
+        self._noted = 0  # up to which row of the block it is known what was asked for
         self.came = 0  # rows of all blocks
 
     def begin(
@@ -160,13 +216,17 @@ class Foresight:
         count = len(self._program.asked)
         self._seen, self._noted = None, 0
         self.came += len(partition)
-        self._foreseen, self._paired = [0] * count, [0] * count
+        for pairs in self._pairs_of:
+            pairs.until = 0
+        blocks, small = self._blocks, REMEMBERED_MIN // 4
+        while len(blocks) > 1 and len(blocks[-2][0]) <= len(blocks[-1][0]) < small:  # rows may come one by one
+            blocks[-2:] = [_joined(blocks[-2:])]
         lines = np.zeros((count, len(partition), self._width), np.int64)
-        self._blocks.append((partition, feature, valid[: len(feature)], position, mask, lines))
+        blocks.append((partition, feature, valid[: len(feature)], position, mask, lines))
         remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
-        while sum(len(block[0]) for block in self._blocks[1:]) > remembered:
-            del self._blocks[0]
-        return {"asked_line": lines, "asked_used": self._now}
+        while sum(len(block[0]) for block in blocks[1:]) > remembered:
+            del blocks[0]
+        return {"asked_line": lines, "asked_used": self._new}
 
     def move(self, moved: Int64Array) -> None:
         """Renumbers rows. moved: by position in the row store, the new one, -1 for rows that are gone."""
@@ -180,25 +240,26 @@ class Foresight:
         """Notes for which ways lines are computed."""
         lines = np.bincount(ways, minlength=WAYS)
         self._computed[which] = LATELY * self._computed[which] + lines
-        self._of_pairs[which] += int(lines[OF_PAIRS])
+        self._pairs_of[which].computed += int(lines[OF_PAIRS])
 
     def soon(
-        self, which: int, line: Int64Array, row: int, room: int, lists: AskedLists | None
+        self, which: int, line: Int64Array, row: int, room: int, lists: AskedLists | None, was_asked: WasAsked
     ) -> tuple[np.ndarray, Int64Array, Int64Array]:
         """Returns lines that may be asked for soon, by function `which`, for which of the rows that came, and why. row:
-        of the block; line: what it asks for. room: the lines that are kept."""
+        of the block; line: what it asks for. room: the lines that are kept. was_asked: tells which lines have been
+        asked for, or may have been."""
         asked, seen = self._program.asked[which], self._rows()
         here = row + len(seen.order) - len(self._blocks[-1][0])
         self._resize(which, room)
-        self._hold(seen, row)
+        self._take(seen, row, which, line)
         back = self._distances(seen, here, line, asked)
         if asked.rows is not None:
             assert lists is not None
             found = [(OF_LISTS, self._of_lists(which, asked, line, row, lists, seen, back))]
         elif self._program.ignore:
-            found = self._of_waiting(which, asked, line, seen, here, row, back, room)
+            found = self._of_runs_that_wait(which, asked, line, seen, here, row, back, room, was_asked)
         else:
-            found = self._of_next(which, asked, line, seen, here, row, back)
+            found = self._of_runs_that_go(which, asked, line, seen, here, row, back, room, was_asked)
         return (
             np.concatenate([lines for _, (lines, _) in found]),
             np.concatenate([at for _, (_, at) in found]) + self.came - len(seen.order),
@@ -207,28 +268,34 @@ class Foresight:
 
     def _resize(self, which: int, room: int) -> None:
         """Foresees more of the ways of which much was asked for, and less of others."""
-        self._used[which] = used = LATELY * self._used[which] + self._now[which]
-        self._of_pairs_used[which] += int(self._now[which, OF_PAIRS])
-        self._now[which] = 0
+        self._used[which] = used = LATELY * self._used[which] + self._new[which]
+        self._pairs_of[which].used += int(self._new[which, OF_PAIRS])
+        self._new[which] = 0
         size, computed = self._size[which], self._computed[which]
-        more, less = used >= computed / 8, used < computed / LESS
-        least = np.where(np.arange(WAYS) == OF_PAIRS, PAIRS, FEW)
-        size[more] = np.minimum(4 * size[more], MANY)
-        size[less] = np.maximum(size[less] // 4, least[less])
-        np.minimum(size, room // 4, out=size)
+        more, less = used >= computed / 8, used < computed / 16
+        size[more] *= 4
+        size[less] //= 4
+        np.clip(size, self._least, min(MANY, room // 4), out=size)
 
-    def _hold(self, seen: _Seen, row: int) -> None:
-        """Notes what the rows of the block up to one have asked for."""
-        lines, before = self._blocks[-1][5][:, self._noted : row + 1], len(seen.order) - len(self._blocks[-1][0])
-        rows = np.arange(self._noted, row + 1) + before
-        seen.fresh[seen.of[rows]] = seen.place[rows] + 1
-        for which, asked in enumerate(self._program.asked):
-            some = np.flatnonzero(lines[which, :, 0])
-            new, of = self._without_row(asked, lines[which, some]), seen.of[rows[some]]
-            changed = of[(seen.held[which, of] != new).any(axis=1)]
-            seen.held[which, of] = new
-            seen.until[which, changed] = seen.foreseen[which, changed] = 0
+    def _take(self, seen: _Seen, row: int, which: int, line: Int64Array) -> None:
+        """Notes what the rows of the block before one have asked for, and a line of this row."""
+        lines, before = self._blocks[-1][5], len(seen.order) - len(self._blocks[-1][0])
+        taken = np.arange(self._noted, row + 1)
+        seen.fresh[seen.of[taken + before]] = seen.place[taken + before] + 1
+        self._hold(seen, lines, taken[:-1], before)
         self._noted = row
+        held, of = self._without_row(self._program.asked[which], line[None])[0], seen.of[row + before]
+        if (seen.held[which, of] != held).any():
+            seen.held[which, of], seen.until[which, of], seen.ahead[which, of] = held, 0, 0
+
+    def _hold(self, seen: _Seen, lines: np.ndarray, rows: Int64Array, before: int) -> None:
+        """Notes what rows have asked for. lines: by function and row; before: the rows that are seen before these."""
+        for which, asked in enumerate(self._program.asked):
+            some = rows[lines[which, rows, 0] != 0]
+            held, of = self._without_row(asked, lines[which, some]), seen.of[some + before]
+            changed = of[(seen.held[which, of] != held).any(axis=1)]
+            seen.held[which, of], seen.asked[which, of] = held, seen.place[some + before]
+            seen.until[which, changed] = seen.ahead[which, changed] = 0
 
     def _without_row(self, asked: AskedFunction, lines: np.ndarray) -> np.ndarray:
         """Returns lines without the values of their own row."""
@@ -238,137 +305,136 @@ class Foresight:
                 lines[:, 0], lines[:, 1 + k] = lines[:, 0] & ~(1 << k), 0
         return lines
 
-    def _of_waiting(
+    def _of_runs_that_wait(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None], room: int,
+        back: Sequence[int | None], room: int, was_asked: WasAsked,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
-        """Returns the lines of runs that wait for a row."""
-        partition, size = int(self._blocks[-1][0][row]), self._size[which]
-        same = self._of_same(which, asked, line, seen, here, partition, int(size[OF_SAME]), room)
-        found = [(OF_SAME, same)]
-        apart = _apart(asked, back)
-        if apart is not None and (row >= self._paired[which] or apart > self._farthest[which]):
-            self._farthest[which] = len(seen.order)
-            found.append((OF_PAIRS, self._pairs(which, asked, seen, here, 1, len(seen.order))))
-        if row >= self._foreseen[which]:
-            self._foreseen[which] = row + 1 + int(size[OF_OTHERS])
-            found.append((OF_OTHERS, self._of_others(which, asked, seen, row, len(seen.order))))
+        """Returns the lines of runs that wait for rows."""
+        pairs, found = self._pairs_of[which], [
+            (OF_WAITING, self._of_waiting(which, asked, line, seen, here, room, was_asked))
+        ]  # fmt: skip
+        if row >= pairs.until:
+            far = len(seen.order)
+            if _apart(asked, back) is not None:
+                lines, rows = self._of_pairs(which, asked, seen, here, 1, far)
+                self._wait(which, asked, seen, here, lines, rows)
+                found.append((OF_PAIRS, (lines, rows)))
+            else:
+                pairs.until = row + 1 + int(self._size[which, OF_OTHERS])
+            found.append((OF_OTHERS, self._of_others(which, asked, seen, far)))
         return found
 
-    def _of_next(
+    def _wait(
+        self, which: int, asked: AskedFunction, seen: _Seen, here: int, lines: np.ndarray, rows: Int64Array
+    ) -> None:
+        """Notes up to which row the values of pairs are foreseen."""
+        waiting, first = self._waiting[which], self.came - len(seen.order)
+        words = np.column_stack([seen.rows.partition[seen.place[rows]], self._without_row(asked, lines)])
+        begin = np.flatnonzero(np.append(True, (words[1:] != words[:-1]).any(axis=1))[: len(words)])
+        last = np.maximum.reduceat(rows, begin) if len(rows) else rows
+        for values, row in zip(words[begin], last.tolist(), strict=True):
+            i = waiting.place(int(values[0]), values[1:], first + here)
+            waiting.until[i], waiting.count[i] = first + row, SOON
+
+    def _of_runs_that_go(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None],
+        back: Sequence[int | None], room: int, was_asked: WasAsked,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
         """Returns the lines of runs that take each row of their partition."""
-        size, found = self._size[which], []
-        apart = _apart(asked, back)
-        if apart is not None:
-            self._calls[which] += 1
-            calls, pairs, seldom = CALL * self._calls[which], self._of_pairs[which], 4 * self._of_pairs_used[which] < self._of_pairs[which]
-            over = apart > self._apart[which] and (calls > 2 * pairs or not seldom)
-            if over or row >= self._paired[which]:
-                if over:
-                    self._apart[which] *= 2
-                elif pairs > 2 * calls and seldom:
-                    self._apart[which] = max(1, self._apart[which] // 2)
-                self._calls[which] = self._of_pairs[which] = self._of_pairs_used[which] = 0
-                d = self._apart[which]
-                found.append((OF_PAIRS, self._pairs(which, asked, seen, here, d, d)))
-        found.append((OF_OTHERS, self._of_others(which, asked, seen, row, self._apart[which])))
-        if all(d is not None for d in back):
-            backs, size_of = self._backs[which], int(size[OF_DISTANCES])
+        pairs, found, apart = self._pairs_of[which], [], _apart(asked, back)
+        if apart is None:  # of several rows, or of one that is remembered no more
+            found.append((OF_WAITING, self._of_waiting(which, asked, line, seen, here, room, was_asked)))
+        elif pairs.begin(row, apart):
+            found.append((OF_PAIRS, self._of_pairs(which, asked, seen, here, pairs.apart, pairs.apart)))
+        found.append((OF_OTHERS, self._of_others(which, asked, seen, pairs.apart)))
+        if None not in back:
+            backs, size = self._backs[which], int(self._size[which, OF_DISTANCES])
             backs.pop(tuple(back), None)  # it is the last one now
             backs[tuple(back)] = None
             if len(backs) > BACKS_MAX:
                 del backs[next(iter(backs))]
-            rows = np.arange(here, min(here + 1 + size_of, len(seen.order)))
-            for i, each in enumerate(list(reversed(backs))[: size_of // FEW]):  # most of the last: of a growing match it is new
-                many = 1 + max(size_of // len(backs), size_of >> i + 1)
+            rows = np.arange(here, min(here + 1 + size, len(seen.order)))
+            for i, each in enumerate(itertools.islice(reversed(backs), size // FEW)):
+                many = 1 + max(size // len(backs), size >> i + 1)  # most of the last: of a growing match it is new
                 lines, there = self._lines(which, asked, line, seen, rows[:many], each)
                 found.append((OF_DISTANCES, (lines, rows[:many][there])))
         return found
 
-    def _of_same(
-        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, partition: int, size: int,
-        room: int,
+    def _of_waiting(
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, room: int,
+        was_asked: WasAsked,
     ) -> _Foreseen:  # fmt: skip
-        """Returns the lines of this row and the next ones of the partition with the same values of other rows, and with
-        all those that were foreseen up to here."""
-        others, first = self._others[which], self.came - len(seen.order)
-        ours = line.copy()
-        for k, (_, of_row) in enumerate(asked.sources):
-            if of_row:
-                ours[0], ours[1 + k] = ours[0] & ~(1 << k), 0
-        i = others.place(partition, ours)
-        count = int(others.count[i])
-        count = min(4 * max(count, FEW // 4), size, AHEAD)
-        at = seen.place[here]
-        before = first + int(seen.order[at - 1]) if at > seen.begin[here] else first + here
-        rows = seen.order[at : at + 1 + count]
-        rows = rows[seen.begin[rows] == seen.begin[here]]
-        some = others.up_to(partition, i, before, first + here, max(1, size // len(rows)))
-        left = room // 2 - others.foreseen(first + here, some)
-        rows = rows[: max(FEW // 16, left // len(some))]
-        others.until[some], others.count[some] = first + rows[-1], len(rows) - 1
-        lines = np.repeat(others.line[some], len(rows), axis=0)
+        """Returns the lines of this row and the next ones of its partition with the same values of other rows; and of
+        the next rows with all values that wait in any partition, if these are foreseen for few rows more."""
+        waiting, first, size = self._waiting[which], self.came - len(seen.order), int(self._size[which, OF_WAITING])
+        partition = int(seen.rows.partition[seen.place[here]])
+        one = waiting.place(partition, self._without_row(asked, line[None])[0], first + here)
+        some, of, start = waiting.near(one, seen, here, first)
+        last = seen.asked[which, of]
+        lines, _ = self._of_rows(asked, waiting.line[some], seen, seen.order[np.maximum(last, 0)])
+        waits = was_asked(lines) | (last < 0)  # they did when a row of the partition asked last
+        some, of = np.append(one, some[waits]), np.append(seen.of[here], of[waits])
+        start = np.append(seen.place[here], start[waits])
+        left = max(FEW, room // 2 - waiting.foreseen(first + here, some))
+        most = min(AHEAD, max(SOON // 4, left // len(some)))
+        many = np.minimum(1 + np.minimum(np.maximum(4 * waiting.count[some], 4 * SOON), most), seen.end[of] - start)
+        kept = max(1, int(np.searchsorted(np.cumsum(many), size)))
+        some, start, many = some[:kept], start[:kept], many[:kept]
+        waiting.until[some], waiting.count[some] = first + seen.order[start + many - 1], many - 1
+        rows = seen.order[spread(start, bounds_of(many))]
+        return self._of_rows(asked, np.repeat(waiting.line[some], many, axis=0), seen, rows)
+
+    def _of_rows(self, asked: AskedFunction, lines: np.ndarray, seen: _Seen, rows: Int64Array) -> _Foreseen:
+        """Returns lines with the values of rows of their own."""
         for k, (feature, of_row) in enumerate(asked.sources):
             if of_row:
-                _put(lines, k, seen, feature, np.tile(rows, len(some)))
-        return lines, np.tile(rows, len(some))
+                _put(lines, k, seen, feature, rows)
+        return lines, rows
 
-    def _pairs(
+    def _of_pairs(
         self, which: int, asked: AskedFunction, seen: _Seen, here: int, behind: int, apart: int
     ) -> _Foreseen:
         """Returns lines of pairs of rows of a partition: of one that the match may bind, and of one behind it that is
         yet to come, at most so far apart. behind: how many of the rows that have been taken are among the first."""
-        size = self._size[which, OF_PAIRS]
+        size, block = self._size[which, OF_PAIRS], len(seen.order) - len(self._blocks[-1][0])
         bound = {v for e in asked.operands if isinstance(e, Navigation) for v in e.variables}
         labels = sum(1 << v for v, name in enumerate(self._program.variables) if not bound or name in bound)
-        fresh, one = seen.fresh.copy(), seen.fresh - behind
-        fresh[seen.of[here]] = seen.place[here]  # others of its runs ask, too
-        np.maximum(one, seen.begin[seen.order[seen.end - 1]], out=one)
+        fresh, begin = seen.fresh_at(here), np.maximum(seen.fresh - behind, seen.begin)
         rows = 2
         while True:  # of as many rows to come as give about `size` pairs
             rows = min(2 * rows, len(seen.order) - here)
             end = seen.fresh + np.bincount(seen.of[here + 1 : here + rows], minlength=len(fresh))
-            many = np.maximum(end - one, 0)
-            at, of = spread(one, bounds_of(many)), np.repeat(np.arange(len(one)), many)
+            many = np.maximum(end - begin, 0)
+            at, of = spread(begin, bounds_of(many)), np.repeat(np.arange(len(many)), many)
             some = seen.rows.mask[at] & labels != 0
             at, of = at[some], of[some]
             low = np.maximum(at + 1, fresh[of])
             many = np.maximum(np.minimum(at + apart + 1, end[of]) - low, 0)
             if 2 * many.sum() > size or here + rows >= len(seen.order):
                 break
-        self._paired[which] = here + rows - (len(seen.order) - len(self._blocks[-1][0]))
-        first, then = seen.order[np.repeat(at, many)], seen.order[spread(low, bounds_of(many))]
-        lines = np.zeros((len(first), self._width), np.int64)
+        self._pairs_of[which].until = here + rows - block
+        one, two = seen.order[np.repeat(at, many)], seen.order[spread(low, bounds_of(many))]
+        lines = np.zeros((len(one), self._width), np.int64)
         lines[:, 0] = which << OPERANDS_MAX
         for k, (feature, of_row) in enumerate(asked.sources):
-            _put(lines, k, seen, feature, then if of_row else first)
-        return lines, then
+            _put(lines, k, seen, feature, two if of_row else one)
+        return lines, two
 
-    def _of_others(
-        self, which: int, asked: AskedFunction, seen: _Seen, row: int, most: int
-    ) -> _Foreseen:
-        """Returns the lines of the rows of the block behind one, with the values of other rows that their partitions
-        asked for last: of as many rows as have been foreseen with the same ones, or `most` if these are more."""
-        count = seen.foreseen[which]
+    def _of_others(self, which: int, asked: AskedFunction, seen: _Seen, most: int) -> _Foreseen:
+        """Returns the lines of the next rows of all partitions with the values of other rows that they asked for last:
+        of as many rows as have been foreseen with the same ones, or of `most` if these are more."""
+        ahead, size = seen.ahead[which], int(self._size[which, OF_OTHERS])
         first = np.maximum(seen.fresh, seen.until[which])
-        last = np.minimum(seen.fresh + np.maximum(most, count), seen.end)
+        last = np.minimum(seen.fresh + np.maximum(most, ahead), seen.end)
         many = np.where(seen.held[which, :, 0] != 0, np.maximum(last - first, 0), 0)
         rows, of = seen.order[spread(first, bounds_of(many))], np.repeat(np.arange(len(many)), many)
-        size = int(self._size[which, OF_OTHERS])
-        if len(rows) > size:
+        if len(rows) > size:  # the ones that come first
             near = rows <= np.partition(rows, size)[size]
             rows, of = rows[near], of[near]
             many = np.bincount(of, minlength=len(many))
         seen.until[which] = first + many
-        count += many
-        lines = seen.held[which, of]
-        for k, (feature, of_row) in enumerate(asked.sources):
-            if of_row:
-                _put(lines, k, seen, feature, rows)
-        return lines, rows
+        ahead += many
+        return self._of_rows(asked, seen.held[which, of], seen, rows)
 
     def _of_lists(
         self, which: int, asked: AskedFunction, line: Int64Array, row: int, lists: AskedLists, seen: _Seen,
@@ -394,34 +460,30 @@ class Foresight:
         return lines, seen.order[at][there]
 
     def _rows(self) -> _Seen:
+        """Returns the rows of the last blocks, as they are when the first one of a block asks."""
         if self._seen is None:
-            partition, feature, valid, position, mask, asked = (
-                np.concatenate(parts, axis=axis) if len(parts) > 1 else parts[0]
-                for axis, parts in zip((0, 1, 1, 0, 0, 1), zip(*self._blocks))
-            )
+            partition, feature, valid, position, mask, asked = _joined(self._blocks)
             order = np.argsort(partition, kind="stable")
             place = np.empty_like(order)
             place[order] = np.arange(len(order))
-            first = np.flatnonzero(np.diff(partition[order], prepend=-1))
-            of = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+            begin = np.flatnonzero(np.diff(partition[order], prepend=-1))
+            end = np.append(begin[1:], len(order))
+            of = np.repeat(np.arange(len(begin)), end - begin)
             rows = SeenRows(order, partition[order], of, position[order], mask[order])
-            held = np.zeros((len(asked), len(first), self._width), np.int64)
-            for which, lines in enumerate(asked):
-                some = np.flatnonzero(lines[:, 0])
-                held[which, of[place[some]]] = self._without_row(self._program.asked[which], lines[some])
-            end = np.append(first[1:], len(order))
-            before_block = order < len(order) - len(self._blocks[-1][0])
-            fresh = first + np.bincount(of[before_block], minlength=len(first))
-            until = np.zeros((len(asked), len(first)), np.int64)
+            taken = order < len(order) - len(self._blocks[-1][0])
+            shape = len(asked), len(begin)
             self._seen = _Seen(
-                feature, valid, order, place, first[of[place]], of[place], rows, held, end, fresh, until, until.copy()
-            )
+                feature, valid, order, place, of[place], rows, begin, end,
+                begin + np.bincount(of[taken], minlength=len(begin)), np.zeros((*shape, self._width), np.int64),
+                np.full(shape, -1), np.zeros(shape, np.int64), np.zeros(shape, np.int64),
+            )  # fmt: skip
+            self._hold(self._seen, asked, np.arange(len(order) - len(self._blocks[-1][0])), 0)
         return self._seen
 
     def _distances(self, seen: _Seen, here: int, line: Int64Array, asked: AskedFunction) -> list[int | None]:
         """Returns, by operand, how many rows of the partition before a row it has been read: all of other rows of one
         row, if there is such a row. None if it is not found, NULL if it is null."""
-        at, begin = seen.place[here], seen.begin[here]
+        at, begin = seen.place[here], seen.begin[seen.of[here]]
         rows = seen.order[max(begin, at - FAR) : at + 1]
         found: list[int | None] = []
         of_all = np.ones(len(rows), np.bool_)
@@ -448,7 +510,7 @@ class Foresight:
         """Returns the lines of rows, and which rows have one. back: by operand, how many rows of the partition before,
         None: as in `line`; or NULL."""
         farthest = max((d or 0 for d in back), default=0)
-        there = seen.place[rows] - farthest >= seen.begin[rows]
+        there = seen.place[rows] - farthest >= seen.begin[seen.of[rows]]
         rows = rows[there]
         lines = np.zeros((len(rows), self._width), np.int64)
         lines[:, 0] = which << OPERANDS_MAX

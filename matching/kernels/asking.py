@@ -20,11 +20,11 @@ from matching.program.lanes import OPERANDS_MAX
 #: What is known of a line: nothing yet, that it is null, that it has a value, or that it cannot be computed.
 UNKNOWN, IS_NULL, IS_VALUE, FAILS = 0, 2, 1, -1
 PROBES = 16
-#: Slots of an answer: its value, the number of its matching.answers.Answers, the row; and the key: which function it is,
-#: with a bit for each operand that is not null, and the operands.
+#: Slots of an answer: its value, the number of its matching.answers.Answers, the row; and the key: which function it
+#: is, with a bit for each operand that is not null, and the operands.
 VALUE, NUMBER, ROW, KEY = range(4)
 #: Why a line is known: it has been asked; and how it was foreseen, if it has not been asked yet (matching.foreseen).
-ASKED, OF_SAME, OF_PAIRS, OF_OTHERS, OF_DISTANCES, OF_LISTS = range(6)
+ASKED, OF_WAITING, OF_PAIRS, OF_OTHERS, OF_DISTANCES, OF_LISTS = range(6)
 WAYS = 6
 
 
@@ -159,3 +159,19 @@ def put_values(places, now, numbers, values, known):
     for i in range(len(places)):
         values[places[i]] = numbers[i]
         known[places[i]] = now[i]
+
+
+@kernel
+def were_asked(lines, keys, known, way, found):
+    """Tells, in `found`, which lines have been asked for, or are not known any more."""
+    width = keys.shape[1]
+    for i in range(len(lines)):
+        first = place_of(keys, lines[i], width)
+        found[i] = True
+        for probe in range(PROBES):
+            place = (first + probe) & (len(keys) - 1)
+            if known[place] == UNKNOWN:
+                break
+            if is_line(keys, place, lines[i], width):
+                found[i] = way[place] == ASKED
+                break
