@@ -283,7 +283,7 @@ class Foresight:
         taken = np.arange(self._noted, row + 1)
         seen.fresh[seen.of[taken + before]] = seen.place[taken + before] + 1
         self._hold(seen, lines, taken[:-1], before)
-        self._noted = row
+        self._noted = max(self._noted, row)
         held, of = self._without_row(self._program.asked[which], line[None])[0], seen.of[row + before]
         if (seen.held[which, of] != held).any():
             seen.held[which, of], seen.until[which, of], seen.ahead[which, of] = held, 0, 0
@@ -404,6 +404,7 @@ class Foresight:
         while True:  # of as many rows to come as give about `size` pairs
             rows = min(2 * rows, len(seen.order) - here)
             end = seen.fresh + np.bincount(seen.of[here + 1 : here + rows], minlength=len(fresh))
+            np.minimum(end, seen.end, out=end)
             many = np.maximum(end - begin, 0)
             at, of = spread(begin, bounds_of(many)), np.repeat(np.arange(len(many)), many)
             some = seen.rows.mask[at] & labels != 0

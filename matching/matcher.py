@@ -1187,8 +1187,8 @@ class KernelMatcher:
 
     def _restore(self, head: Mapping[str, Any], arrays: Arrays) -> None:
         self.codes.restore({type: read_array(a) for type, a in group("code", arrays).items()})
-        if self._answers is not None:  # by the codes before
-            self._answers.forget()
+        if self._answers is not None:  # those are by the codes before
+            self._answers = Answers(self.program, self.plan.settings)
         self._kept_of_all = False
         if head["engine"] != self.engine.tag:
             if self._is_planned(head["engine"]):
