@@ -154,7 +154,7 @@ class Database:
     def create_stream(
         self,
         name: str,
-        columns: Mapping[str, str],
+        columns: Mapping[str, str | pa.DataType] | pa.Schema,
         time: str,
         key: str | Sequence[str] | None = (),
         order: str | Sequence[str] | None = (),
@@ -166,9 +166,10 @@ class Database:
     ) -> None:
         """Declares a stream.
 
-        columns: names with DuckDB types. time: the column of the event time. key: the usual partition columns. order:
-        tie columns, which order events of equal time. lateness: how far an on-time event may be behind the newest one
-        ("2s"; None: 0). retention: how long events are kept ("400 days"; None: for ever).
+        columns: names with types of DuckDB or Arrow, or an Arrow schema. time: the column of the event time. key: the
+        usual partition columns. order: tie columns, which order events of equal time. lateness: how far an on-time
+        event may be behind the newest one ("2s"; None: 0). retention: how long events are kept ("400 days"; None: for
+        ever).
         idle: a source that is silent for this long by the clock no longer holds the watermark back ("30s"; None: it
         always does). heartbeat: if all sources are silent for this long, the watermark follows the clock, behind it by
         heartbeat plus lateness; for streams whose event times are clock times. max_ahead: an event further ahead of the

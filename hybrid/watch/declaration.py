@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from archive.place import Place
 from hybrid.rows.times import duration_us, positive_us, show_duration
 from query.errors import DataError, check_text, first_line, nearest, warn
@@ -30,8 +32,8 @@ NAME_BYTES_MAX = 200
 
 
 def declared(
-    name: str, columns: Mapping[str, str], time: str, key: str | Sequence[str], order: Sequence[str], lateness: Any,
-    retention: Any,
+    name: str, columns: Mapping[str, str | pa.DataType] | pa.Schema, time: str, key: str | Sequence[str],
+    order: Sequence[str], lateness: Any, retention: Any,
 ) -> Schema:
     """Returns the schema of a declaration. Raises DataError for an inconsistent one."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
@@ -39,11 +41,12 @@ def declared(
     if name.startswith("_"):
         raise DataError(f"{name} cannot name a stream", "names that begin with an underscore are reserved")
     check_length(name, "stream")
-    if not isinstance(columns, Mapping):
+    if not isinstance(columns, (Mapping, pa.Schema)):
         raise DataError(f"the columns of stream {name} are types by name, not {columns!r:.60}", '{"ts": "TIMESTAMP"}')
     fields = []
     seen: set[str] = set()
-    for column, type in columns.items():
+    of_names = columns.items() if isinstance(columns, Mapping) else zip(columns.names, columns.types, strict=True)
+    for column, type in of_names:
         if column.lower() in seen:
             raise DataError(f"stream {name} has two columns {column}", "names compare without case")
         if column.lower() in ("_source", "_offset", "_seq", "_late") or column.lower().startswith("__hybrid"):
@@ -138,10 +141,12 @@ def check_length(name: str, what: str) -> None:
         raise DataError(message, f"use at most {NAME_BYTES_MAX}")
 
 
-def _type(stream: str, column: str, type: str) -> str:
-    from matching.types import arrow_type
+def _type(stream: str, column: str, type: str | pa.DataType) -> str:
+    from matching.types import arrow_type, duckdb_type
 
     try:
+        if isinstance(type, pa.DataType):
+            type = duckdb_type(type)
         arrow_type(type)
         return canonical_type(type)
     except Exception as error:  # noqa: BLE001  (DuckDB raises many classes for a bad type)

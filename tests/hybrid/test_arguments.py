@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import hybrid
@@ -55,6 +56,23 @@ def test_other_arguments_that_are_none(db: hybrid.Database) -> None:
     for path in (5, b"market"):
         with pytest.raises(DataError, match=f"{path!r} is no path"):
             hybrid.connect(path)  # type: ignore[arg-type]
+
+
+def test_columns_of_an_arrow_schema() -> None:
+    # Before: timestamp[us] is no DuckDB type: Parser Error: Expected a constant number as array size.
+    fields = {"ts": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"), "s": pa.dictionary(pa.int8(), pa.string()),
+              "d": pa.decimal128(9, 2), "l": pa.list_(pa.int32())}  # fmt: skip
+    with hybrid.connect() as db:
+        db.create_stream("a", pa.schema(fields), time="ts", key="s")
+        db.create_stream("b", fields, time="ts", key="s")
+        types = ["TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "VARCHAR", "DECIMAL(9,2)", "INTEGER[]"]
+        for stream in db.streams().values():
+            assert stream["columns"] == dict(zip(fields, types, strict=True))
+        with pytest.raises(DataError, match=r"c\.d: "):
+            db.create_stream("c", {"ts": "TIMESTAMP", "d": pa.float16()}, time="ts")
+        twice = pa.schema([("ts", pa.timestamp("us")), ("ts", pa.int64())])
+        with pytest.raises(DataError, match="two columns ts"):
+            db.create_stream("c", twice, time="ts")
 
 
 def test_arguments_of_a_watch_that_are_none_of_theirs(db: hybrid.Database) -> None:
