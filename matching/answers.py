@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,7 @@ def _lines_for(lines: int) -> int:
 
 
 class Answers:
-    """The answers that a matcher knows. codes: of its texts. failure: DuckDB's error of the first line that failed."""
+    """The answers that a matcher knows. codes: of its texts."""
 
     def __init__(self, program: Program, settings: Settings) -> None:
         self._asked = program.asked
@@ -56,8 +57,7 @@ class Answers:
         _answering[int(self._out[NUMBER])] = self
         self._foresight = Foresight(program)
         self._error: BaseException | None = None
-        self._failed = False
-        self.failure: DataError | None = None
+        self._failing: tuple[AskedFunction, np.ndarray] | None = None  # the first line of the block
         self._of_block = 0  # lines that a block puts into the table: as many as one of the last ones
         self._used = self._before = 0
         self.forget()
@@ -86,7 +86,7 @@ class Answers:
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Returns the tables of matching.kernels.asking for the rows of a block. feature, valid: values by row.
         position: of the rows in the row store. kept: what is kept of all rows there. nodes: how many runs have."""
-        self._codes, self._kept = codes, kept
+        self._codes, self._kept, self._failing = codes, kept, None
         of_rows = self._foresight.begin(partition, feature, valid, position, mask)
         self._note_block()
         wanted = _lines_for(max(self._used + self._of_block, 8 * len(partition)))
@@ -181,6 +181,19 @@ class Answers:
 
     def _computed(self, asked: AskedFunction, lines: np.ndarray) -> tuple[Int64Array, np.ndarray]:
         """Returns the values of lines, and what is known of each."""
+        array, failed = attempted(*self._columns(asked, lines), self._settings)
+        numbers, valid = lanes(array, asked.lane.floating)
+        now = np.full(len(lines), IS_VALUE, np.int8)
+        if valid is not None:
+            now[~valid] = IS_NULL
+        if failed is not None:
+            now[failed] = FAILS
+            if self._failing is None:
+                self._failing = asked, lines[failed][:1]
+        return np.ascontiguousarray(numbers).view(np.int64), now
+
+    def _columns(self, asked: AskedFunction, lines: np.ndarray) -> tuple[dict[str, pa.Array], str]:
+        """Returns the columns of lines, and the SQL text of a function over them."""
         columns, names = {}, {}
         for k, operand in enumerate(asked.operands):
             lane = asked.lanes[k]
@@ -191,24 +204,19 @@ class Answers:
                 columns[f"a{j}"] = column
                 names[e] = of_list(e, f"a{j}") if is_of_list(e) else leaf_sql(f"a{j}", e.type)
         columns["_"] = pa.nulls(len(lines))
-        text = to_sql(lazy(asked.expression), names)
-        array, failed = attempted(columns, text, self._settings)
-        numbers, valid = lanes(array, asked.lane.floating)
-        now = np.full(len(lines), IS_VALUE, np.int8)
-        if valid is not None:
-            now[~valid] = IS_NULL
-        if failed is not None:
-            now[failed] = FAILS
-            if not self._failed:
-                self._failed, self.failure = True, self._why(asked, columns, text, int(failed.argmax()))
-        return np.ascontiguousarray(numbers).view(np.int64), now
+        return columns, to_sql(lazy(asked.expression), names)
 
-    def _why(self, asked: AskedFunction, columns: dict[str, pa.Array], text: str, at: int) -> DataError | None:
-        """Returns DuckDB's error of a line; None if its number is beyond 64 bits only."""
-        try:
-            project({name: column.slice(at, 1) for name, column in columns.items()}, [text], DataError, self._settings)
-        except DataError as error:
-            return not_computed("a condition", [asked.expression], error.message)
+    def why(self, functions: Sequence[int], position: int) -> DataError | None:
+        """Returns DuckDB's error of one of these functions at a row of the row store: of the line that the row asked
+        for last, or of the first one of the block that failed. None if the number is beyond 64 bits only."""
+        lines = [(self._asked[which], self._foresight.line_at(which, position)) for which in functions]
+        failing = [] if self._failing is None else [self._failing]
+        for asked, line in [(asked, line) for asked, line in lines if line is not None] + failing:
+            columns, text = self._columns(asked, line)
+            try:
+                project(columns, [text], DataError, self._settings)
+            except DataError as error:
+                return not_computed("a condition", [asked.expression], error.message)
         return None
 
     def _of_lists(self, asked: AskedFunction, lines: np.ndarray) -> list[pa.Array]:

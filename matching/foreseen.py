@@ -236,6 +236,13 @@ class Foresight:
         """Returns the number of a row of the block among all rows that came."""
         return self.came - len(self._blocks[-1][0]) + row
 
+    def line_at(self, which: int, position: int) -> np.ndarray | None:
+        """Returns the line (1, width) that a row of the last block asked for last; None if there is none. position: in
+        the row store."""
+        positions, lines = self._blocks[-1][3], self._blocks[-1][5][which]
+        line = lines[positions == position][:1]
+        return line if len(line) and line[0, 0] else None
+
     def note(self, which: int, ways: Int64Array) -> None:
         """Notes for which ways lines are computed."""
         lines = np.bincount(ways, minlength=WAYS)

@@ -767,9 +767,10 @@ class KernelMatcher:
     def _why(self, position: int, label: int) -> DataError:
         """Returns the error of a condition at a row of the store."""
         why = self._tests.why(self.values, self.store, position, label)
-        asked = any(op == OpCode.ASK for op, _, _ in self.program.code[label])
-        of_function = self._answers.failure if asked and self._answers is not None else None
-        return of_function if of_function is not None and isinstance(why, Overflows) else why
+        if not isinstance(why, Overflows) or self._answers is None:
+            return why
+        asked = [int(self.program.constants[a]) for op, a, _ in self.program.code[label] if op == OpCode.ASK]
+        return (self._answers.why(asked, position) if asked else None) or why
 
     def _take_again(self, old: OrderedEngine, lists: RunLists, positions: Int64Array | slice) -> None:
         """Switches to run lists, which read the undecided attempts of an engine again from their first rows.

@@ -53,7 +53,7 @@ from query.plan.expression import (
     is_row_local,
     walk,
 )
-from query.plan.row_parts import at_its_row, by_rows, total
+from query.plan.row_parts import at_its_row, by_rows, has_refused, total
 
 #: What may be written instead.
 _AGGREGATES = "write it by count, sum, avg, min, max, stddev, median, quantile_cont, min_by or count(DISTINCT ...)"
@@ -253,6 +253,8 @@ class ConditionCode:
         if e.type == "INTERVAL" or not _has_lane(e, self._narrow) or not 0 < len(values) + bool(lists) <= OPERANDS_MAX:
             return False
         if len({(a.variables, a.before) for a in lists}) > 1 or not all(map(_is_whole_interval, values)):
+            return False
+        if has_refused(e):
             return False
         return all(self._lowers(v) or _told_apart(v, self._narrow) for v in values) and all(map(self._can_list, lists))
 

@@ -24,6 +24,7 @@ from query.plan.expression import (
     children,
     is_row_local,
     to_sql,
+    walk,
 )
 from query.plan.never_fails import never_fails
 
@@ -71,6 +72,11 @@ def at_its_row(e: Expression, settings: Settings) -> Expression | None:
         return None
     nothing = duck.fold(to_sql(e, {n: f"CAST(NULL AS {n.type})" for n in found}), settings)
     return _at_row(e, found, settings) if nothing is not None and nothing.value is None else None
+
+
+def has_refused(e: Expression) -> bool:
+    """True if a part is a value of a row that may have an error there, which engines know and DuckDB does not."""
+    return any(isinstance(part, Call) and part.function == "refuse" for part in walk(e))
 
 
 def _reads(e: Expression) -> Iterator[Expression]:

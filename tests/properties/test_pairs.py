@@ -146,6 +146,21 @@ def test_what_cannot_be_computed_of_a_row_fails_where_it_is_read() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("text", [
+    "date_diff('month', greatest(coalesce(A.u, u), date_trunc('hour', A.u)), (A.u + INTERVAL 90 MINUTE)) > -9",
+    "age(greatest(A.u, u), A.u + INTERVAL 90 MINUTE) < INTERVAL 1 DAY",
+])  # fmt: skip
+def test_a_value_of_a_row_that_may_have_an_error_is_given_to_functions(text: str) -> None:
+    # Before: "Scalar Function with name refuse does not exist".
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HybridWarning)
+        rows, same = compare_with_reference(f"""SELECT k FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts
+            MEASURES LAST(k) AS z PATTERN (A B) DEFINE B AS {text})""", {"t": pairs(Random(3), 60)})
+    assert same
+    assert rows
+
+
+@pytest.mark.slow
 def test_values_of_any_type_may_be_given_to_functions() -> None:
     con = duckdb.connect()
     con.execute("""CREATE TABLE t AS SELECT i // 2 AS k, i AS n, (i % 7)::HUGEINT * 10000000000000000000000 AS h,
