@@ -17,9 +17,9 @@ import pyarrow as pa
 from matching.asked_rows import AskedLists, aggregated, is_of_list, of_list
 from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql, project
-from matching.foreseen import Foresight, width_of
+from matching.foreseen import Foresight, Known, width_of
 from matching.kernels import asking
-from matching.kernels.asking import ASKED, FAILS, IS_NULL, IS_VALUE, KEY, NUMBER, ROW, UNKNOWN, VALUE
+from matching.kernels.asking import ASKED, BEFORE, FAILS, IS_NULL, IS_VALUE, KEY, NUMBER, ROW, UNKNOWN, VALUE
 from matching.not_computed import not_computed
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import DAY_US, OPERANDS_MAX, Lane, Unit
@@ -88,14 +88,15 @@ class Answers:
         position: of the rows in the row store. kept: what is kept of all rows there. nodes: how many runs have."""
         self._codes, self._kept, self._failing = codes, kept, None
         of_rows = self._foresight.begin(partition, feature, valid, position, mask)
+        self._out[BEFORE] = self._foresight.row(0)
         self._note_block()
         wanted = _lines_for(max(self._used + self._of_block, 8 * len(partition)))
         if wanted > len(self._known):
             self._grow(wanted)
         of_lists = {} if self._lists is None else self._lists.begin(partition, position, nodes)
         return of_lists | of_rows | {
-            "asked_keys": self._keys, "asked_values": self._values, "asked_known": self._known, "asked_way": self._way,
-            "answer": self._out,
+            "asked_keys": self._keys, "asked_values": self._values, "asked_known": self._known, "asked_row": self._row,
+            "asked_way": self._way, "answer": self._out,
         }  # fmt: skip
 
     def _note_block(self) -> None:
@@ -117,11 +118,6 @@ class Answers:
         places = np.empty(len(lines), np.int64)
         asking.put_new(lines, rows, ways, self._keys, self._known, self._row, self._way, now, places)
         return places
-
-    def _were_asked(self, lines: np.ndarray) -> np.ndarray:
-        found = np.empty(len(lines), np.bool_)
-        asking.were_asked(lines, self._keys, self._known, self._way, found)
-        return found
 
     def move(self, moved: Int64Array) -> None:
         """Renumbers rows. moved: by position in the row store, the new one, -1 for rows that are gone."""
@@ -153,9 +149,8 @@ class Answers:
         which = int(out[KEY]) >> OPERANDS_MAX
         asked = self._asked[which]
         line = out[KEY : KEY + self._width].copy()
-        soon, rows, ways = self._foresight.soon(
-            which, line, int(out[ROW]), len(self._known), self._lists, self._were_asked
-        )
+        table = Known(self._keys, self._known, self._row, self._way)
+        soon, rows, ways = self._foresight.soon(which, line, int(out[ROW]), table, self._lists)
         row = self._foresight.row(int(out[ROW]))
         lines, ways = np.concatenate([line[None], soon]), np.append(ASKED, ways)
         places = self._places(lines, np.append(row, rows), ways, row)

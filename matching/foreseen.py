@@ -4,7 +4,8 @@ those of other rows of its match.
 - of others: for the next rows of all partitions, with what their last rows asked for;
 - of pairs: for each row that a run may bind, with the next rows behind it, since nobody knows which run fails where;
 - of distances: with rows that are as far away as those of rows that have asked;
-- of waiting: under SKIP TILL, for the next rows of all partitions, with what runs there wait with;
+- of waiting: for the next rows of all partitions, with all that their last rows asked for, since under SKIP TILL many
+  runs wait;
 - of lists: aggregates over the rows of the match (matching.asked_rows).
 How many of each is by how many of them are asked for then: a line that nobody asks for costs something, too.
 """
@@ -12,7 +13,7 @@ How many of each is by how many of them are asked for then: a line that nobody a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +21,7 @@ import numpy as np
 
 from matching.asked_rows import AskedLists, SeenRows
 from matching.batch import Int64Array
-from matching.kernels.asking import OF_DISTANCES, OF_LISTS, OF_OTHERS, OF_PAIRS, OF_WAITING, WAYS
-from matching.kernels.layout import grown
+from matching.kernels.asking import ASKED, OF_DISTANCES, OF_LISTS, OF_OTHERS, OF_PAIRS, OF_WAITING, UNKNOWN, WAYS
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import OPERANDS_MAX
 from matching.program.opcodes import OpCode
@@ -33,10 +33,8 @@ from query.plan.expression import Navigation
 FEW, PAIRS, MANY = 64, 1 << 12, 1 << 16
 #: How many lines take as long as a call takes beside them, about.
 CALL = 1 << 11
-#: Rows for which values that wait are foreseen, at first and at most: so those of many runs end together.
-SOON, AHEAD = FEW // 4, 256
-#: Values that wait.
-WAITING_MAX = 1 << 14
+#: Rows of a partition for which values that wait are foreseen, at most.
+AHEAD = 256
 #: What a call counts in what lines were computed for, beside the one after it.
 LATELY = 0.9
 #: Rows whose values are remembered, at least and at most.
@@ -49,8 +47,6 @@ NULL = -1
 #: In how many rows of a partition before one a value is looked for.
 FAR = 1 << 12
 
-#: Tells which lines have been asked for, or may have been.
-WasAsked = Callable[[np.ndarray], np.ndarray]
 #: Partitions, features, which of these are not null, positions, masks, lines by function and row.
 _Block = tuple[Int64Array, np.ndarray, np.ndarray, Int64Array, Int64Array, np.ndarray]
 #: Lines, and the index of the row of each among those that are seen.
@@ -128,63 +124,14 @@ class _Pairs:
         return True
 
 
-class _Waiting:
-    """The values of other rows with which runs wait. line: int64 (n, width), with 0 for those of the row; until: (n,),
-    of all rows that came, the last one for which they are foreseen; count: (n,), for how many."""
+class Known(NamedTuple):
+    """The table of matching.kernels.asking: lines, what is known of each, and of all rows that came the last one for
+    which it was foreseen, or that asked for it; and why it is known."""
 
-    def __init__(self, width: int) -> None:
-        self._index: dict[tuple[int, bytes], int] = {}
-        self._partition = np.zeros(FEW, np.int64)
-        self.until, self.count = np.zeros(FEW, np.int64), np.zeros(FEW, np.int64)
-        self.line = np.zeros((FEW, width), np.int64)
-
-    def place(self, partition: int, line: Int64Array, now: int) -> int:
-        """Returns the index of values. now: the row that is taken, of all that came."""
-        key = (partition, line.tobytes())
-        i = self._index.get(key)
-        if i is not None:
-            return i
-        if len(self._index) == WAITING_MAX:
-            self._drop(now)
-        i = self._index[key] = len(self._index)
-        if i == len(self.until):
-            self._partition, self.until, self.count, self.line = (
-                grown(a, 2 * i) for a in (self._partition, self.until, self.count, self.line)
-            )
-        self._partition[i], self.line[i], self.count[i] = partition, line, 0
-        return i
-
-    def _drop(self, now: int) -> None:
-        """Drops values that are foreseen no more; all if these are few."""
-        kept = np.flatnonzero(self.until[: WAITING_MAX] >= now)
-        if 2 * len(kept) > WAITING_MAX:
-            kept = kept[:0]
-        for a in (self._partition, self.until, self.count, self.line):
-            a[: len(kept)] = a[kept]
-        self._index = {(int(self._partition[i]), self.line[i].tobytes()): i for i in range(len(kept))}
-
-    def near(self, one: int, seen: _Seen, here: int, first: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns the indices of the values, but for one, that are foreseen for few of the rows that are yet to come,
-        the last ones first; the partitions of these among those that are seen; and the place up to which they are not.
-        first: the number of the first row that is seen."""
-        n = len(self._index)
-        partitions = seen.rows.partition[seen.end - 1]
-        of = np.minimum(np.searchsorted(partitions, self._partition[:n]), len(partitions) - 1)
-        ends = self.until[:n] - first
-        start, fresh = seen.place[np.clip(ends, 0, len(seen.place) - 1)] + 1, seen.fresh_at(here)[of]
-        left = start - fresh
-        near = (ends >= 0) & (ends < len(seen.place)) & (partitions[of] == self._partition[:n])
-        near &= (left >= -SOON) & (left <= self.count[:n] // 4)  # equal rows may have asked between
-        start = np.maximum(start, fresh)
-        near &= start < seen.end[of]
-        near[one] = False
-        some = np.flatnonzero(near)[::-1]
-        return some, of[some], start[some]
-
-    def foreseen(self, row: int, but: Int64Array) -> int:
-        """Returns how many lines of rows from one on are foreseen, at most, but for those of some values."""
-        n = len(self._index)
-        return int(self.count[:n][self.until[:n] >= row].sum() - self.count[but].sum())
+    keys: np.ndarray
+    known: np.ndarray
+    row: Int64Array
+    way: np.ndarray
 
 
 class Foresight:
@@ -198,12 +145,12 @@ class Foresight:
         #: and how many of them asked for; and how many since the last call
         self._size = np.full((len(asked), WAYS), 16 * FEW)
         self._least = np.full(WAYS, FEW)
-        self._least[OF_PAIRS], self._least[OF_WAITING] = PAIRS, MANY
+        self._least[OF_PAIRS] = self._least[OF_WAITING] = PAIRS
         self._computed, self._used = np.zeros((len(asked), WAYS)), np.zeros((len(asked), WAYS))
         self._new = np.zeros((len(asked), WAYS), np.int64)
         #: by function, how far back it has read its values, the last ones last
         self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in asked]
-        self._pairs_of, self._waiting = [_Pairs() for _ in asked], [_Waiting(self._width) for _ in asked]
+        self._pairs_of = [_Pairs() for _ in asked]
         self._blocks: list[_Block] = []
         self._seen: _Seen | None = None
         self._noted = 0  # up to which row of the block it is known what was asked for
@@ -250,23 +197,22 @@ class Foresight:
         self._pairs_of[which].computed += int(lines[OF_PAIRS])
 
     def soon(
-        self, which: int, line: Int64Array, row: int, room: int, lists: AskedLists | None, was_asked: WasAsked
+        self, which: int, line: Int64Array, row: int, table: Known, lists: AskedLists | None
     ) -> tuple[np.ndarray, Int64Array, Int64Array]:
         """Returns lines that may be asked for soon, by function `which`, for which of the rows that came, and why. row:
-        of the block; line: what it asks for. room: the lines that are kept. was_asked: tells which lines have been
-        asked for, or may have been."""
+        of the block; line: what it asks for."""
         asked, seen = self._program.asked[which], self._rows()
         here = row + len(seen.order) - len(self._blocks[-1][0])
-        self._resize(which, room)
+        self._resize(which, len(table.known))
         self._take(seen, row, which, line)
         back = self._distances(seen, here, line, asked)
         if asked.rows is not None:
             assert lists is not None
             found = [(OF_LISTS, self._of_lists(which, asked, line, row, lists, seen, back))]
         elif self._program.ignore:
-            found = self._of_runs_that_wait(which, asked, line, seen, here, row, back, room, was_asked)
+            found = self._of_runs_that_wait(which, asked, line, seen, here, row, back, table)
         else:
-            found = self._of_runs_that_go(which, asked, line, seen, here, row, back, room, was_asked)
+            found = self._of_runs_that_go(which, asked, line, seen, here, row, back, table)
         return (
             np.concatenate([lines for _, (lines, _) in found]),
             np.concatenate([at for _, (_, at) in found]) + self.came - len(seen.order),
@@ -314,43 +260,22 @@ class Foresight:
 
     def _of_runs_that_wait(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None], room: int, was_asked: WasAsked,
+        back: Sequence[int | None], table: Known,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
         """Returns the lines of runs that wait for rows."""
-        pairs, found = self._pairs_of[which], [
-            (OF_WAITING, self._of_waiting(which, asked, line, seen, here, room, was_asked))
-        ]  # fmt: skip
-        if row >= pairs.until:
-            far = len(seen.order)
-            if _apart(asked, back) is not None:
-                lines, rows = self._of_pairs(which, asked, seen, here, 1, far)
-                self._wait(which, asked, seen, here, lines, rows)
-                found.append((OF_PAIRS, (lines, rows)))
-            else:
-                pairs.until = row + 1 + int(self._size[which, OF_OTHERS])
-            found.append((OF_OTHERS, self._of_others(which, asked, seen, far)))
+        found = [(OF_WAITING, self._of_waiting(which, asked, line, seen, here, table))]
+        if row >= self._pairs_of[which].until and _apart(asked, back) is not None:
+            found.append((OF_PAIRS, self._of_pairs(which, asked, seen, here, 1, len(seen.order))))
         return found
-
-    def _wait(
-        self, which: int, asked: AskedFunction, seen: _Seen, here: int, lines: np.ndarray, rows: Int64Array
-    ) -> None:
-        """Notes up to which row the values of pairs are foreseen."""
-        waiting, first = self._waiting[which], self.came - len(seen.order)
-        words = np.column_stack([seen.rows.partition[seen.place[rows]], self._without_row(asked, lines)])
-        begin = np.flatnonzero(np.append(True, (words[1:] != words[:-1]).any(axis=1))[: len(words)])
-        last = np.maximum.reduceat(rows, begin) if len(rows) else rows
-        for values, row in zip(words[begin], last.tolist(), strict=True):
-            i = waiting.place(int(values[0]), values[1:], first + here)
-            waiting.until[i], waiting.count[i] = first + row, SOON
 
     def _of_runs_that_go(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None], room: int, was_asked: WasAsked,
+        back: Sequence[int | None], table: Known,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
         """Returns the lines of runs that take each row of their partition."""
         pairs, found, apart = self._pairs_of[which], [], _apart(asked, back)
         if apart is None:  # of several rows, or of one that is remembered no more
-            found.append((OF_WAITING, self._of_waiting(which, asked, line, seen, here, room, was_asked)))
+            found.append((OF_WAITING, self._of_waiting(which, asked, line, seen, here, table)))
         elif pairs.begin(row, apart):
             found.append((OF_PAIRS, self._of_pairs(which, asked, seen, here, pairs.apart, pairs.apart)))
         found.append((OF_OTHERS, self._of_others(which, asked, seen, pairs.apart)))
@@ -368,28 +293,26 @@ class Foresight:
         return found
 
     def _of_waiting(
-        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, room: int,
-        was_asked: WasAsked,
-    ) -> _Foreseen:  # fmt: skip
-        """Returns the lines of this row and the next ones of its partition with the same values of other rows; and of
-        the next rows with all values that wait in any partition, if these are foreseen for few rows more."""
-        waiting, first, size = self._waiting[which], self.came - len(seen.order), int(self._size[which, OF_WAITING])
-        partition = int(seen.rows.partition[seen.place[here]])
-        one = waiting.place(partition, self._without_row(asked, line[None])[0], first + here)
-        some, of, start = waiting.near(one, seen, here, first)
-        last = seen.asked[which, of]
-        lines, _ = self._of_rows(asked, waiting.line[some], seen, seen.order[np.maximum(last, 0)])
-        waits = was_asked(lines) | (last < 0)  # they did when a row of the partition asked last
-        some, of = np.append(one, some[waits]), np.append(seen.of[here], of[waits])
-        start = np.append(seen.place[here], start[waits])
-        left = max(FEW, room // 2 - waiting.foreseen(first + here, some))
-        most = min(AHEAD, max(SOON // 4, left // len(some)))
-        many = np.minimum(1 + np.minimum(np.maximum(4 * waiting.count[some], 4 * SOON), most), seen.end[of] - start)
-        kept = max(1, int(np.searchsorted(np.cumsum(many), size)))
-        some, start, many = some[:kept], start[:kept], many[:kept]
-        waiting.until[some], waiting.count[some] = first + seen.order[start + many - 1], many - 1
-        rows = seen.order[spread(start, bounds_of(many))]
-        return self._of_rows(asked, np.repeat(waiting.line[some], many, axis=0), seen, rows)
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, table: Known
+    ) -> _Foreseen:
+        """Returns the lines of the next rows of all partitions with all that their last rows asked for, and of a row
+        with what it asks for."""
+        size, first = int(self._size[which, OF_WAITING]), self.came - len(seen.order)
+        last, own = first + np.where(seen.asked[which] < 0, here, seen.order[seen.asked[which]]), seen.of[here]
+        some = np.flatnonzero((table.row >= last.min()) & (table.way == ASKED) & (table.known != UNKNOWN))
+        some = some[table.keys[some, 0] >> OPERANDS_MAX == which]
+        rows = table.row[some]
+        of = seen.of[np.minimum(rows - first, here)]
+        waits = (rows == last[of]) | ((rows == first + here) & (of == own))
+        some, of = np.append(0, some[waits]), np.append(own, of[waits])
+        lines = table.keys[some]
+        lines[0] = line
+        lines, start = self._without_row(asked, lines), seen.fresh_at(here)[of]
+        if len(some) > size:  # of the partitions whose rows come first, since each has one row at least
+            near = np.append(0, 1 + np.argsort(seen.order[np.minimum(start[1:], len(seen.order) - 1)])[: size - 1])
+            lines, start, of = lines[near], start[near], of[near]
+        many = np.clip(seen.end[of] - start, 0, min(AHEAD, max(1, size // len(of))))
+        return self._of_rows(asked, np.repeat(lines, many, axis=0), seen, seen.order[spread(start, bounds_of(many))])
 
     def _of_rows(self, asked: AskedFunction, lines: np.ndarray, seen: _Seen, rows: Int64Array) -> _Foreseen:
         """Returns lines with the values of rows of their own."""

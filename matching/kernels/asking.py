@@ -20,9 +20,9 @@ from matching.program.lanes import OPERANDS_MAX
 #: What is known of a line: nothing yet, that it is null, that it has a value, or that it cannot be computed.
 UNKNOWN, IS_NULL, IS_VALUE, FAILS = 0, 2, 1, -1
 PROBES = 16
-#: Slots of an answer: its value, the number of its matching.answers.Answers, the row; and the key: which function it
-#: is, with a bit for each operand that is not null, and the operands.
-VALUE, NUMBER, ROW, KEY = range(4)
+#: Slots of an answer: its value, the number of its matching.answers.Answers, how many rows came before the block, the
+#: row of the block; and the key: which function it is, with a bit for each operand that is not null, and the operands.
+VALUE, NUMBER, BEFORE, ROW, KEY = range(5)
 #: Why a line is known: it has been asked; and how it was foreseen, if it has not been asked yet (matching.foreseen).
 ASKED, OF_WAITING, OF_PAIRS, OF_OTHERS, OF_DISTANCES, OF_LISTS = range(6)
 WAYS = 6
@@ -96,6 +96,7 @@ def answer(asked, which, count, top, stack, ok, row):
             break
         if is_line(keys, place, line, width):
             out[VALUE] = values[place]
+            asked.asked_row[place] = out[BEFORE] + row
             if ways[place] != ASKED:
                 asked.asked_used[which, ways[place]] += 1
                 ways[place] = ASKED
@@ -159,19 +160,3 @@ def put_values(places, now, numbers, values, known):
     for i in range(len(places)):
         values[places[i]] = numbers[i]
         known[places[i]] = now[i]
-
-
-@kernel
-def were_asked(lines, keys, known, way, found):
-    """Tells, in `found`, which lines have been asked for, or are not known any more."""
-    width = keys.shape[1]
-    for i in range(len(lines)):
-        first = place_of(keys, lines[i], width)
-        found[i] = True
-        for probe in range(PROBES):
-            place = (first + probe) & (len(keys) - 1)
-            if known[place] == UNKNOWN:
-                break
-            if is_line(keys, place, lines[i], width):
-                found[i] = way[place] == ASKED
-                break

@@ -59,6 +59,7 @@ class AskedArrays(NamedTuple):
     asked_keys: np.ndarray
     asked_values: np.ndarray
     asked_known: np.ndarray
+    asked_row: np.ndarray  # of all rows that came, the last one for which a line was foreseen, or that asked for it
     asked_way: np.ndarray  # int8: why a line is known
     asked_used: np.ndarray  # (functions, ways): how many lines that were foreseen have been asked
     asked_line: np.ndarray  # (functions, rows, width): the line that each row of the block asked for last
@@ -268,7 +269,7 @@ def asked(program: Program) -> AskedArrays | None:
         return None
     numbers, one = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
     return AskedArrays(
-        numbers, one, np.zeros(1, np.int8), np.zeros(1, np.int8), numbers, np.zeros((1, 1, 1), np.int64), one
+        numbers, one, np.zeros(1, np.int8), one, np.zeros(1, np.int8), numbers, np.zeros((1, 1, 1), np.int64), one
     )
 
 
