@@ -4,10 +4,12 @@ Who starts it holds a Stop, sets `asked` at its time, and so ends it at the next
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import CodeType, FrameType
 
 
 class Stopped(Exception):
@@ -26,6 +28,23 @@ class Stop:
 
 
 _stop: ContextVar[Stop | None] = ContextVar("stop", default=None)
+#: Functions that compiled code calls: Python prints and drops what is raised as they begin.
+_dropping: set[CodeType] = set()
+_interrupted = False
+
+
+def drops(*functions: Callable[..., object]) -> None:
+    """Notes functions that compiled code calls, of which the last one heeds within."""
+    _dropping.update(function.__code__ for function in functions)
+
+
+def is_dropped(frame: FrameType | None) -> bool:
+    """True if Python would drop a KeyboardInterrupt that is raised in a frame of the main thread: the next `heed` there
+    raises it then."""
+    global _interrupted
+    dropped = frame is not None and frame.f_code in _dropping
+    _interrupted = _interrupted or dropped
+    return dropped
 
 
 @contextmanager
@@ -38,8 +57,19 @@ def stopping(stop: Stop) -> Iterator[None]:
         _stop.reset(token)
 
 
+def clear_dropped() -> None:
+    """Forgets a KeyboardInterrupt that `heed` has not raised: it is raised otherwise."""
+    global _interrupted
+    _interrupted = False
+
+
 def heed(rows: int = 0) -> None:
-    """Raises Stopped if the work is to stop. rows: matched since the last call."""
+    """Raises Stopped if the work is to stop, and a KeyboardInterrupt that would have been dropped. rows: matched since
+    the last call."""
+    global _interrupted
+    if _interrupted and threading.current_thread() is threading.main_thread():
+        _interrupted = False
+        raise KeyboardInterrupt
     stop = _stop.get()
     if stop is not None:
         stop.rows += rows

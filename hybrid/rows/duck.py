@@ -33,6 +33,7 @@ from query.language.operators import operator_hint
 from query.language.session import lent_in
 from query.plan.statement import NO_ACCESS, Describe
 from query.schema import Field
+from query.stopping import clear_dropped, is_dropped
 
 #: Seconds after a Ctrl-C by which DuckDB raises it, if ever.
 _DROPPED_S = 0.2
@@ -69,6 +70,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection | None = None) -> Iterat
         if plain:
             with held.lock:  # a signal that is sent meanwhile comes before the handler changes
                 language_duck.made_meanwhile = None
+            clear_dropped()
             if signal.getsignal(signal.SIGINT) == held.come:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         if held.came and not came:
@@ -91,7 +93,8 @@ class _Interrupt:
         self._place = _place(frame)
         if first:
             threading.Thread(target=self._insist, daemon=True).start()
-        raise KeyboardInterrupt
+        if not is_dropped(frame):
+            raise KeyboardInterrupt
 
     def _insist(self) -> None:
         """Interrupts DuckDB while the frame that got the KeyboardInterrupt does not move on. Raises it again where it
@@ -101,12 +104,14 @@ class _Interrupt:
             time.sleep(_DROPPED_S)
             rounds += 1
             again = rounds % _AGAIN == 0
-            if again or _place(sys._current_frames().get(main)) == self._place:
-                for connection in list(self.connections):
-                    with suppress(duckdb.Error):  # it may be closed
-                        connection.interrupt()
             with self.lock:
-                if again and not self.left:
+                if self.left:  # else the next statement would be interrupted
+                    break
+                if again or _place(sys._current_frames().get(main)) == self._place:
+                    for connection in list(self.connections):
+                        with suppress(duckdb.Error):  # it may be closed
+                            connection.interrupt()
+                if again:
                     _thread.interrupt_main()
 
 

@@ -24,10 +24,10 @@ from matching.budget import Budget
 from matching.hierarchy.searches import Searches
 from query.errors import DataError, first_line, warn
 
-#: A push of more events reaches the queries in parts, the first of so many, the others of at least so many
-#: and about so many seconds: a Ctrl-C comes through between two of them.
+#: A push of more events, or more than its queries have taken in that time lately, reaches the queries in parts, of at
+#: least so many and about so many seconds: a Ctrl-C comes through between two of them.
 PART_ROWS = 16_384
-PART_LEAST = 1000
+PART_LEAST = 64
 PART_SECONDS = 0.25
 
 
@@ -94,7 +94,7 @@ class Flow:
                     raise
                 # the events are in memory; only the files could not be written
                 trouble.append(f"{state.schema.name}: events stay in memory, archiving failed: {error}")
-            if in_parts and len(arrival.batch) > PART_ROWS:
+            if in_parts and len(arrival.batch) > min(PART_ROWS, state.part_rows):
                 state.owe(arrival, source, time.monotonic(), before)
                 return len(arrival.batch), trouble + self._give_owed(state)
             return len(arrival.batch), trouble + self._given(state, arrival, source, time.monotonic())
@@ -123,7 +123,7 @@ class Flow:
     def _give_owed(self, state: Stream, until_s: float | None = None) -> list[str]:
         """Passes on owed events in parts until a Ctrl-C waits, or until_s. Returns warnings."""
         trouble: list[str] = []
-        rows = PART_ROWS
+        rows = min(PART_ROWS, state.part_rows)
         while state.owed is not None and not is_interrupted():
             begun_s = time.monotonic()
             owed = state.owed
@@ -134,7 +134,7 @@ class Flow:
                 raise
             now_s = time.monotonic()
             share = PART_SECONDS / max(now_s - begun_s, 1e-3)
-            rows = max(PART_LEAST, min(2 * rows, int(rows * share)))
+            state.part_rows = rows = max(PART_LEAST, min(2 * rows, int(rows * share)))
             if until_s is not None and now_s >= until_s:
                 break
         return trouble

@@ -65,6 +65,8 @@ class Stream:
     #: True if the last `save` has failed.
     unsaved: bool = False
     owed: Owed | None = None
+    #: How many events the queries take together, by how long they took lately.
+    part_rows: int = 2048
 
     @property
     def watermark_us(self) -> int | None:

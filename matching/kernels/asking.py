@@ -16,6 +16,7 @@ from numba import types
 
 from matching.kernels.jit import called, inlined, kernel
 from matching.program.lanes import OPERANDS_MAX
+from query.stopping import drops
 
 #: What is known of a line: nothing yet, that it is null, that it has a value, or that it cannot be computed.
 UNKNOWN, IS_NULL, IS_VALUE, FAILS = 0, 2, 1, -1
@@ -42,8 +43,13 @@ def answer_by(function: Callable[[int], int]) -> None:
     _answer = function
 
 
+def _asked(number: int) -> int:
+    return _answer(number)
+
+
+drops(_asked)
 _TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-_CALLBACK = _TYPE(lambda number: _answer(number))
+_CALLBACK = _TYPE(_asked)
 # resolved by name when compiled code is loaded, so that it can be cached
 binding.add_symbol("hybrid_ask", ctypes.cast(_CALLBACK, ctypes.c_void_p).value)
 _ask = types.ExternalFunction("hybrid_ask", types.int64(types.int64))

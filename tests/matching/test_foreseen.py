@@ -61,8 +61,8 @@ def test_matches_are_those_of_the_reference(
     rows: list[Row] = [{"ts": t, "k": "abc"[k], "s": s, "i": i} for t, (k, s, i) in enumerate(values)]
     plan, found = plan_of(body), list[Matches]()
     with pytest.MonkeyPatch.context() as few:
-        for name, value in {"FEW": 4, "PAIRS": 8, "MANY": 16, "CALL": 8, "SOON": 1, "AHEAD": 3, "WAITING_MAX": 4,
-                            "REMEMBERED_MIN": 8, "REMEMBERED_MAX": 16, "FAR": 4, "BACKS_MAX": 2}.items():  # fmt: skip
+        for name, value in {"FEW": 4, "PAIRS": 8, "MANY": 16, "CALL": 8, "AHEAD": 3, "REMEMBERED_MIN": 8,
+                            "REMEMBERED_MAX": 16, "FAR": 4, "BACKS_MAX": 2}.items():  # fmt: skip
             few.setattr(foreseen, name, value)
         for name in ("LINES_MIN", "LINES_MAX"):
             few.setattr(answers, name, 32)
