@@ -5,7 +5,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -117,6 +116,7 @@ def test_the_next_statement_is_not_interrupted() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_ends_functions_between_rows() -> None:
     # Before: Python dropped it, since it came as compiled code called Python: it was raised seconds later.
     n = 60_000
@@ -128,7 +128,6 @@ def test_a_ctrl_c_ends_functions_between_rows() -> None:
         sent = threading.Timer(wait_s, os.kill, (os.getpid(), signal.SIGINT))
         sent.start()
         begun = time.monotonic()
-        with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
-            warnings.simplefilter("error", pytest.PytestUnraisableExceptionWarning)
+        with pytest.raises(KeyboardInterrupt):
             hybrid.sql(text, t=t).arrow()
         assert time.monotonic() - begun < wait_s + 0.9
