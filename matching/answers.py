@@ -20,6 +20,7 @@ from matching.features import Codes, attempted, lazy, leaf_sql, project
 from matching.foreseen import Foresight, Known, width_of
 from matching.kernels import asking
 from matching.kernels.asking import ASKED, BEFORE, FAILS, IS_NULL, IS_VALUE, KEY, NUMBER, ROW, UNKNOWN, VALUE
+from matching.keys import Encoder
 from matching.not_computed import not_computed
 from matching.program.conditions import AskedFunction
 from matching.program.lanes import DAY_US, OPERANDS_MAX, Lane, Unit
@@ -31,6 +32,8 @@ from query.language.duck import Settings
 from query.plan.expression import Aggregate, to_sql
 from query.stopping import drops, heed
 
+#: Values that are long have so many bytes on the average of a few.
+LONG, FEW = 256, 64
 #: Lines of the table.
 LINES_MIN, LINES_MAX = 1 << 13, 1 << 20
 
@@ -240,11 +243,11 @@ class Answers:
             if encoder is None or not there.any():
                 return pa.nulls(len(bits), pa.string() if encoder is None else encoder.type)
             if there.all():
-                return encoder.of(bits)
+                return _values(encoder, bits)
             some = np.flatnonzero(there)
             index = np.zeros(len(bits), np.int64)
             index[some] = np.arange(len(some))
-            return encoder.of(bits[some]).take(pa.array(index, mask=mask))
+            return _values(encoder, bits[some]).take(pa.array(index, mask=mask))
         if lane.floating:
             return pa.array(np.ascontiguousarray(bits).view(np.float64), mask=mask)
         if lane.boolean:
@@ -264,6 +267,14 @@ class Answers:
             case "TIME":
                 return numbers.view(pa.time64("us"))
         return numbers
+
+
+def _values(encoder: Encoder, codes: Int64Array) -> pa.Array:
+    """Returns the values of codes; long texts once each."""
+    if not pa.types.is_string(encoder.type) or encoder.of(codes[:FEW]).nbytes <= LONG * FEW:
+        return encoder.of(codes)
+    distinct, index = np.unique(codes, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(index.astype(np.int32), encoder.of(distinct))
 
 
 def _sql_of(name: str, type: str) -> str:

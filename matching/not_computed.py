@@ -39,7 +39,7 @@ def _of_text(expression: Expression) -> Iterator[tuple[Span, str, str]]:
             text = show(texts[0])
             guarded = f"TRY_CAST({text} AS {e.type}), null for other texts, or compare with a text"
             wrong = isinstance(texts[0], Constant)
-            yield e.span, f"read as {e.type}", f"write a {e.type} for {text}" if wrong else guarded
+            yield e.span, f"read as {e.type}", f"write a value of type {e.type} for {text}" if wrong else guarded
         elif e.function in COMPARING and texts and others:
             text, other = show(texts[0]), others[0]
             as_text = f"'{show(other)}'" if isinstance(other, Constant) else f"CAST({show(other)} AS VARCHAR)"

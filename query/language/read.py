@@ -406,7 +406,7 @@ class _Reader:
                     )
             latest = max(self.clauses, key=lambda c: _CLAUSE_OF_WORD[c][2])
             if place < _CLAUSE_OF_WORD[latest][2]:
-                fail(f"{name} comes after {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
+                fail(f"{name} belongs before {_CLAUSE_OF_WORD[latest][0]}", code="HQ103", hint=_ORDER_HINT)
 
         if "EXPRESSION" in accepted:
             comma = before is not None and before.word == "," and token.word in _CLAUSE_OF_WORD

@@ -54,7 +54,7 @@ def check_clauses(tokens: Tokens, piece: SaseCut) -> None:
             hint = "RETURN is the first or the last clause" if name == "RETURN" else f"keep one {name} clause"
             raise QueryError([Diagnostic("HQ103", f"{name} appears twice", span, "the second time", hint)], tokens.text)
         if _PLACES[words] < _PLACES[latest]:
-            message = f"{name} comes after {' '.join(latest)}"
+            message = f"{name} belongs before {' '.join(latest)}"
             raise QueryError([Diagnostic("HQ103", message, span, "", _ORDER)], tokens.text)
         seen.add(words)
         latest = words

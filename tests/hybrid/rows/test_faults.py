@@ -29,7 +29,7 @@ a condition or measure cannot be computed for these rows: Conversion Error: Coul
   --> query:3:39
    3 | PATTERN (A) DEFINE A AS v > 0 AND v = 'x')
      |                                       ^^^ read as BIGINT
-hint: write a BIGINT for 'x'"""),
+hint: write a value of type BIGINT for 'x'"""),
     ("PATTERN (A) DEFINE A AS CAST(s AS DOUBLE) > 1", """\
 a condition or measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to DOUBLE
   --> query:3:25

@@ -79,7 +79,7 @@ hint: leave the element out, or write () for an empty pattern
 SELECT * FROM e MATCH_RECOGNIZE (
   PATTERN (A) MEASURES A.x AS y)
 ---
-error[HQ103]: MEASURES comes after PATTERN
+error[HQ103]: MEASURES belongs before PATTERN
   --> query:2:15
    2 |   PATTERN (A) MEASURES A.x AS y)
      |               ^^^^^^^^
@@ -610,3 +610,14 @@ def test_the_bracket_that_is_left_open(text: str, opened: str) -> None:
     with pytest.raises(QueryError, match=r"\( is never closed") as caught:
         parse(text)
     assert text[caught.value.diagnostics[0].span.start :].startswith(opened)
+
+
+@pytest.mark.parametrize(("condition", "wanted"), [
+    ("x - A.x < 5 MINUTES", "write INTERVAL 5 MINUTES"),
+    ("age(x, A.x) < 1 hour", "write INTERVAL 1 hour"),
+    ("x > 1 ROWS", ""),
+])  # fmt: skip
+def test_an_interval_without_its_word(condition: str, wanted: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse(f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY x PATTERN (A B) DEFINE B AS {condition})")
+    assert (caught.value.diagnostics[0].hint or "") == wanted
