@@ -50,6 +50,7 @@ from query.plan.expression import (
     to_sql,
     walk,
 )
+from query.stopping import heed
 
 
 def storable(type: str) -> Lane | None:
@@ -582,6 +583,7 @@ def query(
         result = cursor.sql(sql).to_arrow_table()
     except duckdb.Error as error:
         renew(error)
+        heed()  # else it would be tried row by row
         raise failure(first_line(error)) from None
     finally:
         cursor.close()

@@ -610,14 +610,3 @@ def test_the_bracket_that_is_left_open(text: str, opened: str) -> None:
     with pytest.raises(QueryError, match=r"\( is never closed") as caught:
         parse(text)
     assert text[caught.value.diagnostics[0].span.start :].startswith(opened)
-
-
-@pytest.mark.parametrize(("condition", "wanted"), [
-    ("x - A.x < 5 MINUTES", "write INTERVAL 5 MINUTES"),
-    ("age(x, A.x) < 1 hour", "write INTERVAL 1 hour"),
-    ("x > 1 ROWS", ""),
-])  # fmt: skip
-def test_an_interval_without_its_word(condition: str, wanted: str) -> None:
-    with pytest.raises(QueryError) as caught:
-        parse(f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY x PATTERN (A B) DEFINE B AS {condition})")
-    assert (caught.value.diagnostics[0].hint or "") == wanted

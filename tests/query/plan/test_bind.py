@@ -535,3 +535,15 @@ def test_equalities_only_of_keys_and_equal_types() -> None:
     assert equalities("", "pa.volume = pl.v AND pa.symbol <> pl.symbol") == ()
     assert equalities(keyed, "(pl.symbol = pa.symbol AND q = p) AND true") == (("symbol", "symbol"),)
     assert equalities(keyed.replace("(A))", "(A) SELECTION STRICT)"), "pl.symbol = pa.symbol") == ()
+
+
+@pytest.mark.parametrize(("condition", "wanted"), [
+    ("x - A.x < 5 MINUTES", "write INTERVAL 5 MINUTES"),
+    ("age(x, A.x) < 1 hour", "write INTERVAL 1 hour"),
+    ("x > 1 ROWS", ""),
+])  # fmt: skip
+def test_an_interval_without_its_word(condition: str, wanted: str) -> None:
+    text = f"SELECT * FROM e MATCH_RECOGNIZE (ORDER BY x PATTERN (A B) DEFINE B AS {condition})"
+    with pytest.raises(QueryError) as caught:
+        bind(parse(text), lambda _: Schema("e", (Field("x", "TIMESTAMP"),)))
+    assert (caught.value.diagnostics[0].hint or "") == wanted
