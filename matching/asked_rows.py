@@ -80,7 +80,7 @@ class AskedLists:
     def begin(self, partition: Int64Array, position: Int64Array, nodes: int) -> dict[str, np.ndarray]:
         """Returns tables of matching.kernels.layout for the rows of a block. nodes: that runs have."""
         self._note()
-        self._partition, self._position, self._row = partition, position, -1
+        self._partition, self._position, self._row = partition.copy(), position, -1
         self._length -= self._length // 8
         self._rows = np.full((len(self._rows), len(partition)), -1, np.int64)
         wanted = self._wanted(len(partition), nodes)

@@ -12,7 +12,6 @@ How many of each is by how many of them are asked for then: a line that nobody a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,10 +37,12 @@ AHEAD = 256
 #: What a call counts in what lines were computed for, beside the one after it.
 LATELY = 0.9
 #: Rows whose values are remembered, at least and at most.
-REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 16
+REMEMBERED_MIN, REMEMBERED_MAX = 1 << 12, 1 << 18
 #: How far back a function's values have been read: so many ways are foreseen together, as runs that began one after the
 #: other read at different distances.
 BACKS_MAX = 16
+#: That many of them at most, where one row is read from a distance that does not grow: LAST(v, 3).
+FIXED = 4
 #: No row: the value of an other row is null.
 NULL = -1
 #: In how many rows of a partition before one a value is looked for.
@@ -152,6 +153,7 @@ class Foresight:
         self._backs: list[dict[tuple[int | None, ...], None]] = [{} for _ in asked]
         self._pairs_of = [_Pairs() for _ in asked]
         self._blocks: list[_Block] = []
+        self._remembered = 0  # rows of blocks before the last ones
         self._seen: _Seen | None = None
         self._noted = 0  # up to which row of the block it is known what was asked for
         self.came = 0  # rows of all blocks
@@ -169,9 +171,11 @@ class Foresight:
         while len(blocks) > 1 and len(blocks[-2][0]) <= len(blocks[-1][0]) < small:  # rows may come one by one
             blocks[-2:] = [_joined(blocks[-2:])]
         lines = np.zeros((count, len(partition), self._width), np.int64)
-        blocks.append((partition, feature, valid[: len(feature)], position, mask, lines))
-        remembered = min(REMEMBERED_MAX, max(REMEMBERED_MIN, 16 * len(partition)))
-        while sum(len(block[0]) for block in blocks[1:]) > remembered:
+        # the row store writes over its partitions when it moves rows
+        blocks.append((partition.copy(), feature, valid[: len(feature)], position, mask, lines))
+        kept = max(REMEMBERED_MIN, 16 * len(partition), self._remembered - self._remembered // 8)
+        self._remembered = min(REMEMBERED_MAX, kept)
+        while sum(len(block[0]) for block in blocks[1:]) > self._remembered:
             del blocks[0]
         return {"asked_line": lines, "asked_used": self._new}
 
@@ -286,7 +290,10 @@ class Foresight:
             if len(backs) > BACKS_MAX:
                 del backs[next(iter(backs))]
             rows = np.arange(here, min(here + 1 + size, len(seen.order)))
-            for i, each in enumerate(itertools.islice(reversed(backs), size // FEW)):
+            ways = list(reversed(backs))[: size // FEW]
+            if apart is not None and len(ways) > FIXED:  # a match that grows: pairs have all of its distances
+                ways = []
+            for i, each in enumerate(ways):
                 many = 1 + max(size // len(backs), size >> i + 1)  # most of the last: of a growing match it is new
                 lines, there = self._lines(which, asked, line, seen, rows[:many], each)
                 found.append((OF_DISTANCES, (lines, rows[:many][there])))

@@ -119,6 +119,25 @@ def test_few_lines_are_computed_that_nobody_asks_for(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("body", "keys", "calls"), [
+    # Before: 19,000 calls, 30 s: of so many runs most were asked for one by one.
+    ("PATTERN (A B) WITHIN 20 ROWS SELECTION SKIP TILL NEXT MATCH DEFINE B AS levenshtein(s, A.s) < 5", 1_000, 150),
+    # Before: 1,300: rows of blocks before the last one were those of other partitions.
+    ("AFTER MATCH SKIP TO NEXT ROW PATTERN (A X*? B) WITHIN 20 ROWS DEFINE B AS levenshtein(s, A.s) < 5", 3_000, 150),
+    ("AFTER MATCH SKIP TO NEXT ROW PATTERN (A B+) DEFINE B AS levenshtein(s, A.s) > 4", 1_000, 300),
+])  # fmt: skip
+def test_many_runs_of_many_keys_are_asked_for_together(
+    body: str, keys: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = Computed(monkeypatch)
+    t = duckdb.connect().sql(f"""SELECT i AS ts, (hash(i) % {keys})::INT AS k, md5(i::VARCHAR)[:8] AS s
+        FROM range({50 * keys}) AS r(i)""").to_arrow_table()
+    text = f"FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES count(*) AS n {body}) AS m"
+    assert hybrid.sql(text, t=t).arrow().num_rows > 100
+    assert 0 < computed.calls < calls
+
+
+@pytest.mark.slow
 def test_runs_that_began_long_ago_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     # Before: 8,750 calls: runs that began more than 4,096 rows before were asked for one by one, at each row.
     computed = Computed(monkeypatch)
