@@ -17,7 +17,7 @@ import pyarrow as pa
 from matching.asked_rows import AskedLists, aggregated, is_of_list, of_list
 from matching.batch import Int64Array
 from matching.features import Codes, attempted, lazy, leaf_sql, project
-from matching.foreseen import Foresight, Known, width_of
+from matching.foreseen import Foresight, KnownLines, width_of
 from matching.kernels import asking
 from matching.kernels.asking import ASKED, BEFORE, FAILS, IS_NULL, IS_VALUE, KEY, NUMBER, ROW, UNKNOWN, VALUE
 from matching.keys import Encoder
@@ -152,7 +152,7 @@ class Answers:
         which = int(out[KEY]) >> OPERANDS_MAX
         asked = self._asked[which]
         line = out[KEY : KEY + self._width].copy()
-        table = Known(self._keys, self._known, self._row, self._way)
+        table = KnownLines(self._keys, self._known, self._row, self._way)
         soon, rows, ways = self._foresight.soon(which, line, int(out[ROW]), table, self._lists)
         row = self._foresight.row(int(out[ROW]))
         lines, ways = np.concatenate([line[None], soon]), np.append(ASKED, ways)

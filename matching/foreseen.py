@@ -125,7 +125,7 @@ class _Pairs:
         return True
 
 
-class Known(NamedTuple):
+class KnownLines(NamedTuple):
     """The table of matching.kernels.asking: lines, what is known of each, and of all rows that came the last one for
     which it was foreseen, or that asked for it; and why it is known."""
 
@@ -201,7 +201,7 @@ class Foresight:
         self._pairs_of[which].computed += int(lines[OF_PAIRS])
 
     def soon(
-        self, which: int, line: Int64Array, row: int, table: Known, lists: AskedLists | None
+        self, which: int, line: Int64Array, row: int, table: KnownLines, lists: AskedLists | None
     ) -> tuple[np.ndarray, Int64Array, Int64Array]:
         """Returns lines that may be asked for soon, by function `which`, for which of the rows that came, and why. row:
         of the block; line: what it asks for."""
@@ -264,7 +264,7 @@ class Foresight:
 
     def _of_runs_that_wait(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None], table: Known,
+        back: Sequence[int | None], table: KnownLines,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
         """Returns the lines of runs that wait for rows."""
         found = [(OF_WAITING, self._of_waiting(which, asked, line, seen, here, table))]
@@ -274,7 +274,7 @@ class Foresight:
 
     def _of_runs_that_go(
         self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, row: int,
-        back: Sequence[int | None], table: Known,
+        back: Sequence[int | None], table: KnownLines,
     ) -> list[tuple[int, _Foreseen]]:  # fmt: skip
         """Returns the lines of runs that take each row of their partition."""
         pairs, found, apart = self._pairs_of[which], [], _apart(asked, back)
@@ -300,7 +300,7 @@ class Foresight:
         return found
 
     def _of_waiting(
-        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, table: Known
+        self, which: int, asked: AskedFunction, line: Int64Array, seen: _Seen, here: int, table: KnownLines
     ) -> _Foreseen:
         """Returns the lines of the next rows of all partitions with all that their last rows asked for, and of a row
         with what it asks for."""
