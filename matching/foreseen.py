@@ -311,11 +311,10 @@ class Foresight:
         rows = table.row[some]
         of = seen.of[np.minimum(rows - first, here)]
         waits = (rows == last[of]) | ((rows == first + here) & (of == own))
-        some, of = np.append(0, some[waits]), np.append(own, of[waits])
-        lines = table.keys[some]
-        lines[0] = line
-        lines, start = self._without_row(asked, lines), seen.fresh_at(here)[of]
-        if len(some) > size:  # of the partitions whose rows come first, since each has one row at least
+        lines = self._without_row(asked, np.concatenate([line[None], table.keys[some[waits]]]))
+        of = np.append(own, of[waits])
+        start = seen.fresh_at(here)[of]
+        if len(of) > size:  # each has one row at least: those of the partitions whose rows come first
             near = np.append(0, 1 + np.argsort(seen.order[np.minimum(start[1:], len(seen.order) - 1)])[: size - 1])
             lines, start, of = lines[near], start[near], of[near]
         many = np.clip(seen.end[of] - start, 0, min(AHEAD, max(1, size // len(of))))
