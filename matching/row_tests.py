@@ -251,7 +251,9 @@ class RowTests:
         highest = [self.program.constants[b] for op, _, b in code if op in (OpCode.FIT, OpCode.TO_INTEGER)]
         if highest or any(op == OpCode.REFUSE for op, _, _ in code):
             of = f"the condition of {self.program.labels[label].variable}"
-            return (Overflows if INT64_MAX in highest else DataError)(  # the type may have more than 64 bits
+            # the type, or that of a part of the condition, may have more than 64 bits
+            wide = INT64_MAX in highest or any(op == OpCode.RESCALE for op, _, _ in code)
+            return (Overflows if wide else DataError)(
                 f"{of} cannot be computed at {_when(store, position)}: "
                 "a cast, or a function, does not take one of its values, or a number is too large",
                 "guard it with TRY(...), TRY_CAST or CASE",

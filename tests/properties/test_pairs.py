@@ -160,6 +160,17 @@ def test_a_value_of_a_row_that_may_have_an_error_is_given_to_functions(text: str
     assert rows
 
 
+@pytest.mark.parametrize("text", ["(A.e - A.q)::DECIMAL(18,0) IS NULL", "(e - A.q)::DECIMAL(9,0) IS NULL"])
+def test_a_part_beyond_64_bits_beside_a_null_is_null(text: str) -> None:
+    # Before: an error, since q * 10000 is too large and the cast to DECIMAL(18,0) refuses other values.
+    table = pa.table({"ts": [0, 1, 2], "e": pa.array([None, None, 1], pa.decimal128(9, 4)), "q": [1 << 62, 1 << 62, 3]})
+    with pytest.warns(HybridWarning, match="reference"):
+        rows, same = compare_with_reference(f"""SELECT a FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS a
+            PATTERN (A B) DEFINE B AS {text}) AS m""", {"t": table})
+    assert same
+    assert rows == 1
+
+
 @pytest.mark.slow
 def test_values_of_any_type_may_be_given_to_functions() -> None:
     con = duckdb.connect()
