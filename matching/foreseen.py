@@ -1,5 +1,5 @@
-"""What functions between rows are probably asked for soon (matching.answers): lines, which have the values of a row and
-those of other rows of its match.
+"""Foresees the lines that functions between rows will be asked for soon (matching.answers). A line has the values of a
+row and those of other rows of its match.
 
 - of others: for the next rows of all partitions, with what their last rows asked for;
 - of pairs: for each row that a run may bind, with the next rows behind it, since nobody knows which run fails where;
@@ -136,7 +136,7 @@ class KnownLines(NamedTuple):
 
 
 class Foresight:
-    """What a program's functions may be asked for soon."""
+    """Foresees the lines of a program's functions."""
 
     def __init__(self, program: Program) -> None:
         asked = program.asked

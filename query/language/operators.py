@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 #: The units of an INTERVAL.
-_UNIT = "((?:MICROSECOND|MILLISECOND|SECOND|MINUTE|HOUR|DAY|WEEK|MONTH|YEAR)S?)"
+_UNIT = "(?:MICROSECOND|MILLISECOND|SECOND|MINUTE|HOUR|DAY|WEEK|MONTH|YEAR)S?"
 OF_LISTS = "write AND: && compares two lists"
 
 
@@ -14,9 +14,9 @@ def operator_hint(message: str, text: str) -> str:
     empty for others."""
     if message.startswith("Chained comparisons") and "&&" in text:
         return OF_LISTS
-    unit = re.search(r'at or near "(\w+)"', message)
-    if unit is not None and (amount := re.search(rf"([0-9.]+)\s+{_UNIT}\b", text, re.IGNORECASE)):
-        return f"write INTERVAL {amount[1]} {amount[2]}" if amount[2].lower() == unit[1].lower() else ""
+    unit = re.search(rf'at or near "({_UNIT})"', message, re.IGNORECASE)
+    if unit is not None and (found := re.search(rf"(?<!INTERVAL )\b([0-9.]+\s+{unit[1]})\b", text, re.IGNORECASE)):
+        return f"write INTERVAL {found[1]}"
     found = re.search(r"Could not convert string '(.*)' to ", message)
     if found is None:
         return ""

@@ -540,6 +540,8 @@ def test_equalities_only_of_keys_and_equal_types() -> None:
 @pytest.mark.parametrize(("condition", "wanted"), [
     ("x - A.x < 5 MINUTES", "write INTERVAL 5 MINUTES"),
     ("age(x, A.x) < 1 hour", "write INTERVAL 1 hour"),
+    ("x - A.x < INTERVAL 5 HOUR AND x - A.x > 1 HOUR", "write INTERVAL 1 HOUR"),
+    ("x - A.x < INTERVAL 5 MINUTE AND x - A.x > 1 HOUR", "write INTERVAL 1 HOUR"),
     ("x > 1 ROWS", ""),
 ])  # fmt: skip
 def test_an_interval_without_its_word(condition: str, wanted: str) -> None:
