@@ -187,6 +187,10 @@ class Foresight:
         """Returns the number of a row of the block among all rows that came."""
         return self.came - len(self._blocks[-1][0]) + row
 
+    def _before(self, seen: _Seen) -> int:
+        """Returns how many rows are seen before the block."""
+        return len(seen.order) - len(self._blocks[-1][0])
+
     def line_at(self, which: int, position: int) -> np.ndarray | None:
         """Returns the line (1, width) that a row of the last block asked for last; None if there is none. position: in
         the row store."""
@@ -206,7 +210,7 @@ class Foresight:
         """Returns lines that may be asked for soon, by function `which`, for which of the rows that came, and why. row:
         of the block; line: what it asks for."""
         asked, seen = self._program.asked[which], self._rows()
-        here = row + len(seen.order) - len(self._blocks[-1][0])
+        here = row + self._before(seen)
         self._resize(which, len(table.known))
         self._take(seen, row, which, line)
         back = self._distances(seen, here, line, asked)
@@ -236,7 +240,7 @@ class Foresight:
 
     def _take(self, seen: _Seen, row: int, which: int, line: Int64Array) -> None:
         """Notes what the rows of the block before one have asked for, and a line of this row."""
-        lines, before = self._blocks[-1][5], len(seen.order) - len(self._blocks[-1][0])
+        lines, before = self._blocks[-1][5], self._before(seen)
         taken = np.arange(self._noted, row + 1)
         seen.fresh[seen.of[taken + before]] = seen.place[taken + before] + 1
         self._hold(seen, lines, taken[:-1], before)
@@ -332,7 +336,7 @@ class Foresight:
     ) -> _Foreseen:
         """Returns lines of pairs of rows of a partition: of one that the match may bind, and of one behind it that is
         yet to come, at most so far apart. behind: how many of the rows that have been taken are among the first."""
-        size, block = self._size[which, OF_PAIRS], len(seen.order) - len(self._blocks[-1][0])
+        size, block = self._size[which, OF_PAIRS], self._before(seen)
         bound = {v for e in asked.operands if isinstance(e, Navigation) for v in e.variables}
         labels = sum(1 << v for v, name in enumerate(self._program.variables) if not bound or name in bound)
         fresh, begin = seen.fresh_at(here), np.maximum(seen.fresh - behind, seen.begin)
@@ -379,7 +383,7 @@ class Foresight:
     ) -> _Foreseen:  # fmt: skip
         """Returns lines with lists that may be asked for soon, by all partitions."""
         assert asked.rows is not None
-        before = len(seen.order) - len(self._blocks[-1][0])
+        before = self._before(seen)
         asking_labels = sum(
             1 << v for v, code in enumerate(self._program.code)
             if any(op == OpCode.ASK and self._program.constants[a] == which for op, a, _ in code)

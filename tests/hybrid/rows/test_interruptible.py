@@ -14,8 +14,6 @@ import pytest
 
 import hybrid
 from hybrid.rows.duck import cursor, interruptible
-from matching.kernels import asking
-from query.stopping import heed
 
 LONG = "SELECT count(*) FROM range(200000) a, range(100000) b WHERE (a.range * b.range) % 7 = 3"
 
@@ -134,19 +132,3 @@ def test_a_ctrl_c_ends_functions_between_rows() -> None:
         with pytest.raises(KeyboardInterrupt):
             hybrid.sql(text, t=t).arrow()
         assert time.monotonic() - begun < 20  # of a loaded machine
-
-
-def ask_and_heed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with interruptible():
-        handler: Any = signal.getsignal(signal.SIGINT)
-        monkeypatch.setattr(asking, "_answer", lambda number: handler(signal.SIGINT, sys._getframe(1)) or 7)
-        assert asking._asked(0) == 7
-        heed()
-        raise AssertionError("heed has raised nothing")
-
-
-def test_what_python_would_drop_is_raised_by_the_next_heed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python drops what is raised as a function begins that compiled code calls."""
-    with pytest.raises(KeyboardInterrupt):
-        ask_and_heed(monkeypatch)
-    heed()  # nothing of it stays
