@@ -1,4 +1,4 @@
-"""The documents and what stands in them: fenced blocks, links, headings."""
+"""The documents and what they contain: fenced blocks, files, links, headings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+#: A fenced block: language, the file that it is, if any, and text.
+FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 
 
@@ -28,17 +30,22 @@ class Block:
 
 
 def blocks(*languages: str) -> list[Block]:
-    """All fenced blocks of these languages, in the order of documents and lines."""
+    """All fenced blocks of these languages, in the order of documents and lines, but those that are files."""
     found = []
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
-        for fence in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            if fence[1] in languages:
+        for fence in FENCE.finditer(text):
+            if fence[1] in languages and not fence[2]:
                 line = text.count("\n", 0, fence.start()) + 1
                 behind = re.compile(r"\n?```text\n(.*?)^```$", re.MULTILINE | re.DOTALL).match(text, fence.end() + 1)
                 output = behind[1] if behind else None
-                found.append(Block(str(path.relative_to(ROOT)), line, fence[1], fence[2], output))
+                found.append(Block(str(path.relative_to(ROOT)), line, fence[1], fence[3], output))
     return found
+
+
+def files(path: str) -> dict[str, str]:
+    """The files that a document shows, by name: the blocks with a title."""
+    return {name: text for _, name, text in FENCE.findall((ROOT / path).read_text(encoding="utf-8")) if name}
 
 
 def prose(path: Path) -> str:

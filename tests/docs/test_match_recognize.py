@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 import hybrid
 from query.errors import HybridWarning
-from tests.docs.documents import Block, blocks
+from tests.docs.documents import ROOT, Block, blocks
 
-GUIDES = ("docs/match_recognize.md", "docs/sase.md", "docs/tutorial.md")
+GUIDES = ("docs/match_recognize.md", "docs/sase.md", "docs/tutorial.md", "docs/nothing_matched.md", "docs/recipes.md")
+NOTHING = "docs/nothing_matched.md"
 QUERIES = [b for b in blocks("sql") if b.path in GUIDES]
 
 
@@ -41,3 +43,10 @@ def test_the_guides_have_queries() -> None:
     assert len([b for b in QUERIES if b.path == GUIDES[0]]) > 10
     assert len([b for b in QUERIES if b.path == GUIDES[1]]) >= 4
     assert len([b for b in QUERIES if b.path == GUIDES[2]]) >= 5
+
+
+def test_each_reason_shows_a_query_without_rows_and_then_one_that_is_mended() -> None:
+    reasons = (ROOT / NOTHING).read_text(encoding="utf-8").partition("\n## Reasons on a stream")[0].split("\n### ")[1:]
+    rows = [re.findall(r"^(\d+) rows?\n```$", reason, re.MULTILINE) for reason in reasons]
+    assert len(rows) >= 8
+    assert [(found[0], found[-1] != "0") for found in rows] == [("0", True)] * len(rows)
