@@ -52,7 +52,7 @@ after one on the first rows; those of other processes are one run after a warm-u
 the clock, *of processor* is the processor time in them. *hash* is of all matches, whatever their order: equal hashes
 are equal answers, and the run fails where they differ. *to by hand* compares the processor time with that of
 `numba by hand` on the same events. Where the processor time is well below the seconds, other work ran on that core; the
-contender could have been that much faster. [benchmarks/README.md](../benchmarks/README.md) says what each contender is
+contender could have been that much faster. [Benchmarks](../benchmarks/README.md) says what each contender is
 and what is timed."""
 
 NOTES = """Flink and CORE run in processes of their own and get all events as columns or objects in memory. *seconds* of

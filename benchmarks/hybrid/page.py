@@ -340,7 +340,8 @@ def render(measured: Result) -> str:
 The experiments 1 to 4 of *Live-archive complex event detection*, the paper that ALAA, LLAA, OLLAA and SLLAA are from,
 on this engine, and all of them beside `auto`. Written by `python -m benchmarks.hybrid.strategies --write`
 ([benchmarks/hybrid/](../benchmarks/hybrid)) from [measured.json](../benchmarks/hybrid/measured.json).
-[hybrid.md](hybrid.md#strategies) describes the strategies. All give the same rows: the run compares a count and a hash.
+[Live meets history](hybrid.md#strategies) describes the strategies. All give the same rows: the run compares a count
+and a hash.
 
 The paper's prototype was C++ over MySQL on a Pentium with 2.5 GHz, its archives had 10,000 to 50,000 events, and its
 figures are in plots only. So this page compares which strategy costs more, where and why, not seconds.

@@ -1,4 +1,4 @@
-"""The notebooks of docs/: their cells are run in order, and what they print and draw stands behind them.
+"""The notebooks of docs/: their cells are run in order, and their outputs are kept in them.
 
 `python -m tests.docs.notebook` runs them and writes what comes out. No Jupyter is needed for that: a cell is Python,
 lines that begin with % are left out, and of its last expression is shown what a notebook would show.
@@ -21,6 +21,8 @@ from tests.docs.documents import ROOT
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 #: Dots per inch of pictures, so that they are small files.
 DPI = 60
+#: The pictures of outputs that a page shows, the preferred one first, and the ends of their files.
+PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -64,6 +66,29 @@ def _shown(value: Any) -> dict[str, Any]:
 
 def _lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
+
+
+def page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
+    """Returns a notebook with its outputs as Markdown, and its pictures by file name, `NAME_1.png` and so on."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = {kind: "".join(lines) for kind, lines in output.get("data", {}).items()}
+            kind = next((kind for kind in PICTURES if kind in data), None)
+            if kind is not None:
+                file = f"{name}_{len(pictures) + 1}.{PICTURES[kind]}"
+                drawn = data[kind]
+                pictures[file] = base64.b64decode(drawn) if kind == "image/png" else drawn.encode()
+                parts.append(f"![What the cell draws]({file})")
+            elif "text/html" in data:
+                parts.append(f'<div class="notebook-output">{data["text/html"]}</div>')
+            else:
+                text = "".join(output.get("text", [])) or data["text/plain"]
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ SPECIAL = ("__iter__",)
 HEAD = """\
 # Reference
 
-All functions, classes and methods of the Python interface, as their docstrings describe them. [python.md](python.md)
+All functions, classes and methods of the Python interface, as their docstrings describe them. [Python](python.md)
 is the guide.
 
 `import hybrid` gives {names}.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import base64
+import importlib.metadata
 import importlib.util
 import inspect
 import re
@@ -15,8 +17,10 @@ import pytest
 
 import hybrid
 from tests.docs.documents import DOCUMENTS, ROOT
+from tests.docs.notebook import NOTEBOOKS, read
+from tests.docs.notebook import page as notebook_page
 from tests.docs.reference import classes, entries, markdown, rendered
-from tests.docs.site import CONFIG, REFERENCE, build, navigation, stage, staged
+from tests.docs.site import REFERENCE, build, config, navigation, project, repository, stage, staged
 from tests.docs.test_imports import modules
 
 builds = pytest.mark.skipif(
@@ -26,7 +30,9 @@ builds = pytest.mark.skipif(
 
 def test_every_page_is_in_the_navigation_once() -> None:
     paths = [path for _, pages in navigation() for _, path in pages]
-    assert sorted(paths) == sorted([REFERENCE, *(p.relative_to(ROOT).as_posix() for p in DOCUMENTS)])
+    notebooks = [path.with_suffix(".md") for path in NOTEBOOKS]
+    assert sorted(paths) == sorted([REFERENCE, *(p.relative_to(ROOT).as_posix() for p in [*DOCUMENTS, *notebooks])])
+    assert ("A fall, and the years before it", "docs/stock_story.md") in dict(navigation())["Asking"]
 
 
 def test_the_navigation_has_the_groups_of_the_index() -> None:
@@ -39,12 +45,59 @@ def test_the_navigation_has_the_groups_of_the_index() -> None:
 def test_a_staged_page_links_to_files_and_not_to_folders(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "story.svg").write_text("<svg/>")
-    page = tmp_path / "page.md"
-    page.write_text("![a picture](story.svg), [all of it](folder), [out](https://example.org/), [here](#here)\n\n"
-                    "```text\n[none](folder)\n```\n")  # fmt: skip
-    text, files = staged(page)
-    assert text == page.read_text().replace("[all of it](folder)", "all of it")
+    text = ("![a picture](story.svg), [all of it](folder), [out](https://example.org/), [here](#here)\n\n"
+            "```text\n[none](folder)\n```\n")  # fmt: skip
+    shown, files = staged(tmp_path / "page.md", text)
+    assert shown == text.replace("[all of it](folder)", "all of it")
     assert files == {tmp_path / "story.svg"}
+
+
+def test_a_link_to_a_notebook_leads_to_its_page() -> None:
+    assert staged(ROOT / "docs" / "x.md", "[a](stock_story.ipynb), [b](stock_story.ipynb#c)") == (
+        "[a](stock_story.md), [b](stock_story.md#c)", set()
+    )  # fmt: skip
+
+
+def test_a_notebook_is_a_page_of_its_text_code_and_outputs() -> None:
+    png = base64.b64encode(b"drawn").decode()
+    cells = [
+        {"cell_type": "markdown", "source": ["# One\n", "and two"]},
+        {"cell_type": "code", "source": ["f()"], "outputs": [
+            {"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n"]},
+            {"output_type": "display_data", "data": {"image/png": png, "text/plain": ["<Figure>"]}}]},
+        {"cell_type": "code", "source": ["g()"], "outputs": [
+            {"output_type": "display_data", "data": {"image/svg+xml": ["<svg>", "</svg>"], "image/png": png}},
+            {"output_type": "display_data", "data": {"text/html": ["<table>\n", "</table>"], "text/plain": ["x"]}},
+            {"output_type": "execute_result", "data": {"text/plain": ["3"]}}]},
+    ]  # fmt: skip
+    text, pictures = notebook_page({"cells": cells}, "story")
+    assert text.split("\n\n") == [
+        "# One\nand two", "```python\nf()\n```", "```text\na\nb\n```", "![What the cell draws](story_1.png)",
+        "```python\ng()\n```", "![What the cell draws](story_2.svg)",
+        '<div class="notebook-output"><table>\n</table></div>', "```text\n3\n```\n",
+    ]  # fmt: skip
+    assert pictures == {"story_1.png": b"drawn", "story_2.svg": b"<svg></svg>"}
+
+
+@pytest.mark.parametrize(("urls", "setting"), [
+    ({}, ""),
+    ({"Homepage": "https://example.org/"}, ""),
+    ({"Repository": "https://example.org/hybrid"}, 'repo_url = "https://example.org/hybrid"\n'),
+    ({"Homepage": "https://example.org/", "source": "https://example.org/x"}, 'repo_url = "https://example.org/x"\n'),
+])  # fmt: skip
+def test_the_repository_is_the_one_of_the_project_or_none(urls: dict[str, str], setting: str) -> None:
+    assert repository(urls) == setting
+
+
+def test_no_link_is_labelled_with_the_name_of_a_file() -> None:
+    pages = [(path, path.read_text(encoding="utf-8")) for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+    pages += [(path, notebook_page(read(path), path.stem)[0]) for path in NOTEBOOKS]
+    labelled = [
+        f"{path.relative_to(ROOT)}: {label}"
+        for path, text in [*pages, (ROOT / REFERENCE, rendered())]
+        for label in re.findall(r"\[([^\[\]]+\.(?:md|ipynb))\]\(", text)
+    ]
+    assert labelled == []
 
 
 # ---- the reference ---------------------------------------------------------------------------------------------
@@ -152,7 +205,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_links_of_the_site_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
-    assert len(pages) == len(DOCUMENTS) + 1
+    assert len(pages) == len(DOCUMENTS) + len(NOTEBOOKS) + 1
     broken = []
     for path, page in pages.items():
         for where in page.links + page.loaded:
@@ -176,6 +229,20 @@ def test_the_reference_is_on_the_site(site: Path) -> None:
 
 @builds
 @pytest.mark.slow
+def test_the_site_has_its_version_both_modes_and_the_notebook_with_its_pictures(site: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    assert f"Hybrid {importlib.metadata.version('hybrid')}" in first
+    assert set(re.findall(r'data-md-color-scheme="(\w+)"', first)) == {"default", "slate"}
+    assert ("md-source" in first) is bool(repository(project().get("urls", {})))
+    (notebook,) = NOTEBOOKS
+    story = Page((site / "docs" / "stock_story.html").read_text(encoding="utf-8"))
+    pictures = [where for where in story.loaded if where.startswith("stock_story_")]
+    assert len(pictures) == sum("image/png" in str(cell.get("outputs")) for cell in read(notebook)["cells"])
+    assert not list(site.rglob("*.ipynb"))
+
+
+@builds
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "said"), [
     ("# One\n\n[two](two.md)\n", "page does not exist"),
     ("# One\n\n[two](#two)\n", "anchor does not exist"),
@@ -183,7 +250,7 @@ def test_the_reference_is_on_the_site(site: Path) -> None:
 def test_a_broken_link_ends_the_build(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "index.md").write_text(text)
-    (tmp_path / "zensical.toml").write_text(CONFIG.format(nav='{ "One" = "index.md" },'))
+    (tmp_path / "zensical.toml").write_text(config('{ "One" = "index.md" },'))
     done = build(tmp_path)
     assert done.returncode != 0
     assert said in done.stdout + done.stderr
