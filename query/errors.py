@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from query.printable import printable_lines
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
@@ -99,7 +101,8 @@ class Diagnostic:
     def render(self, text: str, name: str = "query") -> str:
         """Returns the message, the line of the text with a caret under the span, and the hint. An empty text gives no
         line."""
-        head = f"error[{self.code}]: {self.message}" if self.code else self.message
+        message = printable_lines(self.message)
+        head = f"error[{self.code}]: {message}" if self.code else message
         if not text:
             return head + (f"\nhint: {self.hint}" if self.hint else "")
         start = max(0, min(self.span.start, len(text)))
@@ -302,8 +305,8 @@ class DataError(Error):
     hint: str
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = message
-        self.hint = hint
+        self.message = message = printable_lines(message)
+        self.hint = hint = printable_lines(hint)
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
 
     def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
@@ -357,6 +360,7 @@ _OURS = frozenset({"hybrid", "live", "archive", "matching", "query", "simulator"
 def warn(message: str, at: tuple[str, int] | None = None) -> None:
     """Warns by a HybridWarning at the line of the user that has called, the innermost one outside of these packages.
     at: its file and number, in a thread that no line of the user has called."""
+    message = printable_lines(message)
     if at is not None:
         warnings.warn_explicit(message, HybridWarning, *at)
         return

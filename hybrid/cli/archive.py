@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybrid.cli.ingest import Memory, ingest
-from hybrid.cli.output import FileFormats, Formats, RowFormat, say, write
+from hybrid.cli.output import FileFormats, Formats, RowFormat, report, say, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,10 +178,10 @@ def verify(
         fault = declaration_fault(place_of(directory) / name)
         if fault is not None:
             wrong = True
-            print(f"{name}: broken: {fault}")
+            report(f"{name}: broken: {fault}")
         if isinstance(table, DataError):
             wrong = True
-            print(f"{name}: broken: {table}")
+            report(f"{name}: broken: {table}")
             continue
         count = len(table.snapshot().paths)
         with progress(f"verifying {name}, files", count) as advance:
@@ -189,7 +189,7 @@ def verify(
         kinds = Counter(finding.kind for finding in found)
         for finding in found:
             if finding.kind != "waiting":
-                print(f"{name}: {finding.kind}: {finding.path + ' ' if finding.path else ''}{finding.message}")
+                report(f"{name}: {finding.kind}: {finding.path + ' ' if finding.path else ''}{finding.message}")
         wrong |= kinds["broken"] > 0
         plain = sum(not has_sums(path) for path in table.snapshot().paths)
         if plain:
@@ -200,10 +200,10 @@ def verify(
         say(said + (beside if kinds["waiting"] or kinds["orphan"] else ""))
     if (message := patterns_fault(place_of(directory))) is not None:
         wrong = True
-        print(f"patterns: broken: {message}")
+        report(f"patterns: broken: {message}")
     for name, message in _log_faults(directory, stream):
         wrong = True
-        print(f"{name}: broken: {message}")
+        report(f"{name}: broken: {message}")
     if wrong:
         say(f"restore broken files from a backup, if possible; then run hybrid archive repair -d {directory}")
         raise typer.Exit(1)
@@ -253,12 +253,12 @@ def repair(directory: Where, stream: Stream = None) -> None:
     writer = claim(place, [])
     try:
         for one in mend_patterns(place):
-            print(f"patterns: {one}")
+            report(f"patterns: {one}")
         for name in names:
             with progress(f"repairing {name}"):
                 done = mend(place / name)
             for one in done:
-                print(f"{name}: {one}")
+                report(f"{name}: {one}")
             lost = sum(bool(one.missing or one.again) for one in done)
             faults = f"{len(done):,} fault{'s' if len(done) > 1 else ''} repaired"
             more = f"; {lost:,} of them lost events, see above" if lost else ""
@@ -349,8 +349,8 @@ def search(
         stop.bytes_max = relations.bytes_max
         result = answer(statement, relations)
     write(result.evidence() if evidence else result.arrow(), format, output)
-    for alias, report in relations.reports.items():
-        say(f"{alias}: {report}")
+    for alias, searched in relations.reports.items():
+        say(f"{alias}: {searched}")
 
 
 def _as_dead_letters(file: Path, events: pa.Table) -> None:

@@ -224,8 +224,8 @@ def _shown() -> Iterator[Told]:
     from hybrid.database.database import STEPS
 
     with Bars(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"),
-        TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+        TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.fields[rows]}"), TimeElapsedColumn(), console=Console(stderr=True), transient=True,
     ) as bars:  # fmt: skip
         tasks: dict[str, object] = {}
 

@@ -30,9 +30,18 @@ Formats = Annotated[RowFormat, typer.Option("--format", "-f", help="Format of ro
 FileFormats = Annotated[RowFormat | None, typer.Option("--format", "-f", help="Format of rows.", show_default="table")]
 
 
-def say(message: str) -> None:
-    """Prints a message to stderr."""
-    print(message, file=sys.stderr, flush=True)
+def report(line: str) -> None:
+    """Prints a line of a report to stdout."""
+    from query.printable import printable_lines
+
+    print(printable_lines(line, "  "))
+
+
+def say(message: str, indent: str = "") -> None:
+    """Prints a message to stderr. indent: begins each of its lines after the first."""
+    from query.printable import printable_lines
+
+    print(printable_lines(message, indent), file=sys.stderr, flush=True)
 
 
 @contextmanager

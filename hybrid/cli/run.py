@@ -140,6 +140,7 @@ def top(where: Where = str(APP)) -> None:
                 except DataError as error:  # the directory was moved, or its disk unmounted: it may come back
                     shown = str(error)
         from rich.live import Live
+        from rich.text import Text
 
         with Live(auto_refresh=False) as live:
             live.update(rendered(told, time.time(), live.console.width), refresh=True)
@@ -148,7 +149,7 @@ def top(where: Where = str(APP)) -> None:
                 try:
                     live.update(rendered(read_status(directory), time.time(), live.console.width), refresh=True)
                 except DataError as error:  # as in a pipe
-                    live.update(str(error), refresh=True)
+                    live.update(Text(str(error)), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -168,4 +169,4 @@ def _state(where: str) -> Path:
 
 
 def _said(message: str) -> None:
-    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {message}")
+    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {message}", indent="  ")

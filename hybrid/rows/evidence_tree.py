@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hybrid.rows.evidence import FIXED
 from hybrid.rows.html import cell
 from query.errors import DataError
+from query.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class EvidenceTree:
     def _head(self) -> str:
         if self.event is None:
             return f"{self.name}  {self.begin} to {self.end}"
-        columns = ", ".join(f"{name} {_shown(value)}" for name, value in self.event.items() if value is not None)
+        known = ((printable(name), value) for name, value in self.event.items() if value is not None)
+        columns = ", ".join(f"{name} {cell(value)}" for name, value in known)
         return f"{self.name}  {self.begin}  {columns}".rstrip()
 
     def _lines(self, own: str, below: str, most: int | None) -> Iterator[str]:
@@ -112,11 +114,6 @@ def _match(name: str, lines: Sequence[dict[str, object]], depth: int, hidden: se
         else:
             parts.append(_match(head, list(inside), depth + 1, hidden))
     return EvidenceTree(name, parts[0].begin, parts[-1].end, tuple(parts))
-
-
-def _shown(value: object) -> str:
-    """Returns a value on one line, without what would control a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell(value))
 
 
 def _path(line: Mapping[str, object]) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from hybrid.rows.frames import python_columns
+from query.printable import printable
 
 #: Background colours for black text. A variable has one colour in the whole table.
 COLOURS = ("#cfe2f3", "#fce5cd", "#d9ead3", "#ead1dc", "#fff2cc", "#d9d2e9", "#d0e0e3", "#f4cccc", "#e6e6e6", "#e2efda")
@@ -32,8 +33,7 @@ def cell(value: object) -> str:
         return f"[{', '.join(items)}]"
     if isinstance(value, timedelta):
         return _duration(value)
-    text = str(value)
-    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t") if isinstance(value, str) else text
+    return printable(str(value))
 
 
 def _duration(value: timedelta) -> str:
@@ -51,7 +51,7 @@ def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
     """
     shown = table.slice(0, rows)
     chips = {} if evidence is None else _chips(evidence)
-    names = [*table.column_names, *(["match"] if chips else [])]
+    names = [*map(printable, table.column_names), *(["match"] if chips else [])]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     columns = python_columns(shown, shown=True)
     body = []

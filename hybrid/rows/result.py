@@ -31,6 +31,7 @@ from query.errors import DataError, width
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import Outcome
 from query.plan.plan import FactorPlan, Plan, QueryPlan
+from query.printable import printable
 
 if TYPE_CHECKING:
     import os
@@ -405,13 +406,14 @@ def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     cells = [[cell(v) for v in column] for column in python_columns(shown, shown=True)]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
-    widths = [max([width(name), *map(width, column)]) for name, column in zip(shown.column_names, cells)]
+    names = list(map(printable, shown.column_names))
+    widths = [max([width(name), *map(width, column)]) for name, column in zip(names, cells)]
 
     def line(values: Sequence[str]) -> str:
         pads = [" " * (w - width(v)) for v, w in zip(values, widths)]
         return "  ".join(p + v if r else v + p for v, p, r in zip(values, pads, right)).rstrip()
 
-    lines = [line(shown.column_names), "  ".join("-" * w for w in widths)]
+    lines = [line(names), "  ".join("-" * w for w in widths)]
     lines += [line(row) for row in zip(*cells)]
     n = table.num_rows
     lines.append(f"{n:,} row{'' if n == 1 else 's'}" + (f", the first {rows} shown" if n > rows else ""))

@@ -37,7 +37,7 @@ from hybrid.service.app_tables import (
     StreamTable,
 )
 from hybrid.service.connectors import file_settings, make_sink, make_source
-from hybrid.service.declare import declare, late_rows
+from hybrid.service.declare import declare, late_rows, named_rows
 from hybrid.service.toml_places import Places, read_toml
 from hybrid.watch.declaration import NAME_BYTES_MAX
 from hybrid.watch.shedding import Shed
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
 SECTIONS = ("database", "streams", "sources", "patterns", "queries", "sinks", "metrics", "limits")
-#: A reference to an environment variable.
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: A reference to an environment variable, or to a file.
+_VARIABLE = re.compile(r"\$\{(?:([A-Za-z_][A-Za-z0-9_]*)|file:([^{}]+))\}")
 
 
 def state_of(where: Path) -> Path:
@@ -132,20 +132,31 @@ class _Check:
         }
 
     def filled_in(self, given: Any, path: toml_places.Path) -> Any:
-        """Returns a value with its environment variables substituted."""
+        """Returns a value with its environment variables and files substituted."""
         match given:
             case dict():
                 return {key: self.filled_in(value, (*path, key)) for key, value in given.items()}
             case list():
                 return [self.filled_in(value, (*path, i)) for i, value in enumerate(given)]
             case str():
-                for name in _VARIABLE.findall(given):
-                    if name not in os.environ:
-                        message = f"environment variable {name} is not set"
-                        hint = f"set it before starting the service: export {name}=..."
-                        self.fault("HQ704", message, self.places.value(path), hint=hint)
-                return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), given)
+                return _VARIABLE.sub(lambda found: self.secret(found, self.places.value(path)), given)
         return given
+
+    def secret(self, found: re.Match[str], place: Span) -> str:
+        """Returns what a reference stands for: an environment variable, or a file without its last line break."""
+        name, file = found.groups()
+        if file is not None:
+            try:
+                return (self.path.absolute().parent / file).read_text(encoding="utf-8").removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                self.fault("HQ704", f"cannot read {file}: {why}", place, hint="name a file that the service can read")
+        elif name in os.environ:
+            return os.environ[name]
+        else:
+            hint = f"set it before starting the service: export {name}=..."
+            self.fault("HQ704", f"environment variable {name} is not set", place, hint=hint)
+        return found[0]
 
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.found.append(Diagnostic(code, message, span, label, hint))
@@ -553,7 +564,8 @@ class _Check:
         text = self.text("queries", name, table)
         if text is None or self.uses_broken(text):
             return None
-        schema, reads = None, ()
+        schema: Any = None
+        reads: tuple[str, ...] = ()
 
         def plan() -> None:
             nonlocal schema, reads
@@ -565,7 +577,8 @@ class _Check:
         for i, sink in enumerate(table.sinks):
             found = sinks.get(sink)
             if found is not None:
-                self.guarded(lambda found=found: self.sink(found).check(schema), (*base, "sinks", i))
+                rows = named_rows(schema.empty_table(), name)
+                self.guarded(lambda s=found, of=rows.schema: self.sink(s).check(of), (*base, "sinks", i))
         sharing = table.sharing or self.sharing
         return Query(text, tuple(known), reads, shed, table.start, sharing, db.patterns_in(text))
 

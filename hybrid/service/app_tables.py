@@ -287,6 +287,8 @@ class WebhookSinkTable(RefusingSinkTable):
     """the address to which rows are posted"""
     headers: dict[str, str] = {}
     """the headers of each request"""
+    template: str | None = None
+    """the body, with {{column}} for the values of a row; default: the row as JSON"""
 
 
 class MetricsTable(AppTable):

@@ -129,6 +129,6 @@ def make_sink(table: SinkTable, app: App) -> Sink:
         case WebhookSinkTable():
             from live.sinks.webhook import WebhookSink
 
-            return WebhookSink(table.url, table.headers)
+            return WebhookSink(table.url, table.headers, template=table.template)
         case _:
             assert_never(table)

@@ -1,4 +1,4 @@
-"""Declares the streams of an app in a database, and converts late events to rows of a sink."""
+"""Declares the streams of an app in a database, and makes rows of sinks: of queries, and of late events."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pyarrow.compute as pc
 from hybrid.service.app_tables import StreamTable
 from hybrid.service.context import Context
 from query.schema import Schema
+
+#: The column with the name of the query that a row in a sink comes from.
+QUERY = "query"
 
 
 def declare_all(context: Context) -> None:
@@ -53,6 +56,13 @@ def lacks(was: Schema, stream: StreamTable) -> list[str]:
     """Returns the columns of a stream that the app file no longer has."""
     given = {column.lower() for column in stream.columns}
     return [field.name for field in was.fields if field.name.lower() not in given]
+
+
+def named_rows(rows: pa.Table, query: str) -> pa.Table:
+    """Returns rows of a query with its name in a column `query`, unless they have one of that name."""
+    if any(name.lower() == QUERY for name in rows.column_names):
+        return rows
+    return rows.append_column(QUERY, pa.repeat(query, rows.num_rows))
 
 
 def late_rows(events: pa.Table, stream: str) -> pa.Table:

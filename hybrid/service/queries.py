@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hybrid.service.app import Query
 from hybrid.service.context import Context
-from hybrid.service.declare import late_rows
+from hybrid.service.declare import late_rows, named_rows
 from hybrid.service.outlets import Outlets
 from hybrid.service.trouble import clock, said
 from hybrid.watch.alerts import Alerts
@@ -202,6 +202,7 @@ class ServiceQueries:
         if not rows.num_rows:
             return False
         running.rows += rows.num_rows
+        rows = named_rows(rows, name)
         for sink in running.query.sinks:
             self._outlets.by_name[sink].put(name, rows)
         return True

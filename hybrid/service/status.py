@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from archive.place import open_private
 from query.errors import DataError
+from query.printable import printable_values
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,6 +120,7 @@ def _alive(pid: int, began: int | None) -> bool:
 
 def headline(status: dict[str, Any], now: float) -> str:
     """Returns the state of the service in one line."""
+    status = printable_values(status)
     app, pid, age = Path(status["app"]).name, status["pid"], now - status["written"]
     old = f" (these figures are {_span(age)} old: the status cannot be written)" if age > OLD_S else ""
     match status["state"]:
@@ -209,6 +211,7 @@ def delivers(silent_s: float | None) -> str:
 
 def lines(status: dict[str, Any], now: float) -> list[str]:
     """Returns the status as plain lines for pipes and logs: one for each stream, query, source and sink."""
+    status = printable_values(status)
     found = [headline(status, now)]
     for part in parts(status, now):
         kind = part.kind.partition(" (")[0]
@@ -224,6 +227,7 @@ def rendered(status: dict[str, Any], now: float, width: int = 80) -> RenderableT
     from rich.console import Group
     from rich.text import Text
 
+    status = printable_values(status)
     running = status["state"] in ALIVE
     shown: list[RenderableType] = [Text(headline(status, now), style="bold" if running else "bold red")]
     for part in parts(status, now):

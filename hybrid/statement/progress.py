@@ -82,7 +82,8 @@ def _show(far: Callable[[], Far], over: threading.Event) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+    what = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), what, BarColumn(bar_width=20), TimeElapsedColumn())
     console = Console(stderr=True)
     if over.is_set():
         return
@@ -91,8 +92,8 @@ def _show(far: Callable[[], Far], over: threading.Event) -> None:
         line.tasks[task].start_time = (line.tasks[task].start_time or 0.0) - PATIENCE_S
         while True:
             now = far()
-            what = compile_notice.TEXT if compile_notice.compiles() else now.what
-            line.update(task, description=what, completed=now.done, total=now.total)
+            now_does = compile_notice.TEXT if compile_notice.compiles() else now.what
+            line.update(task, description=now_does, completed=now.done, total=now.total)
             line.refresh()
             if over.wait(EVERY_S):
                 return

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from live.sinks.base import Refused, check_ids, row_ids, trouble
 from live.sinks.json_lines import check_json, json_lines
+from live.sinks.template import Template
 from query.errors import DataError
 
 #: Bytes of an answer that are read for the error message.
@@ -26,20 +29,32 @@ class WebhookSink:
     if a match has several rows. An answer other than 2xx raises OSError with the first line of its body, or Refused if
     it is about the row (400, 413, 422). Redirects are not followed.
 
+    headers: of each request; one of them may be Content-Type. template: the body, see `live.sinks.template.Template`;
+    None: the JSON of the row. A user and password in the URL are sent as basic authentication; no message shows them.
     A failed write may be repeated: rows that were answered are skipped. After a crash, rows come again with the same
     key. seconds: timeout of the connection and of each part of the answer.
     """
 
-    __slots__ = ("_answered", "_headers", "_opener", "_seconds", "_url")
+    __slots__ = ("_answered", "_headers", "_opener", "_seconds", "_template", "_url")
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None, seconds: float = 10.0) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, seconds: float = 10.0, template: str | None = None
+    ) -> None:
         if not _is_address(url):
-            raise DataError(f"invalid URL {url!r}", "it begins with https:// or http://")
+            shown = re.sub(r"//[^/]*@", "//...@", url)
+            raise DataError(f"invalid URL {shown!r}", "it begins with https:// or http://")
         wrong = next((name for name, value in (headers or {}).items() if not _is_header(name, value)), None)
         if wrong is not None:
             raise DataError(f"invalid request header {wrong!r}", "names and values are printable ASCII, on one line")
-        self._url = url
-        self._headers = {"User-Agent": "hybrid", **(headers or {}), "Content-Type": "application/json"}
+        given = {name.lower(): value for name, value in (headers or {}).items()}
+        self._template = None if template is None else Template(template)
+        kind = "application/json" if self._template is None else self._template.content_type
+        self._headers = {"user-agent": "hybrid", "content-type": kind, **given}
+        self._url, user = _without_user(url)
+        if user is not None:
+            if "authorization" in given:
+                raise DataError("two authorizations: of the URL's user and of a header", "leave one of them out")
+            self._headers["authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
         self._seconds = seconds
         self._opener = urllib.request.build_opener(_NoRedirects)
         self._answered: set[str] = set()
@@ -47,6 +62,8 @@ class WebhookSink:
     def check(self, schema: pa.Schema) -> None:
         check_ids(schema)
         check_json(schema)
+        if self._template is not None:
+            self._template.check(schema)
 
     def open(self, cursor: str | None) -> None:
         self._answered = set()
@@ -54,7 +71,8 @@ class WebhookSink:
     def write(self, rows: pa.Table) -> None:
         for text, row in zip(json_lines(rows), row_ids(rows)):
             if str(row) not in self._answered:
-                self._post(text.encode(), str(row))
+                body = text if self._template is None else self._template.filled(text)
+                self._post(body.encode(), str(row))
                 self._answered.add(str(row))
         self._answered = set()
 
@@ -93,6 +111,16 @@ class WebhookSink:
 
     def _trouble(self, what: object) -> OSError:
         return trouble(f"{self._where()} did not accept a row", what, "see the reason; the row is sent again")
+
+
+def _without_user(url: str) -> tuple[str, str | None]:
+    """Returns a URL without its user and password, and these, joined by a colon."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, None
+    name, _, password = user.partition(":")
+    return parts._replace(netloc=host).geturl(), f"{unquote(name)}:{unquote(password)}"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
