@@ -13,6 +13,10 @@ from query.errors import DataError, nearest
 _PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 
 
+class _Number(str):
+    """A number as JSON writes it: a double would round it."""
+
+
 class Template:
     """A text in which `{{column}}` is the value of that column: `{"text": "{{symbol}} fell to {{low}}"}`.
 
@@ -43,7 +47,7 @@ class Template:
 
     def filled(self, row: str) -> str:
         """Returns the body for a row. row: its JSON."""
-        values = json.loads(row, parse_int=str, parse_float=str)
+        values = json.loads(row, parse_int=_Number, parse_float=_Number)
         texts = {name: _text(values[name]) for name in self._columns}
         body = _filled(self._body, texts)
         return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
@@ -61,9 +65,15 @@ def _filled(body: Any, texts: dict[str, str]) -> Any:
 
 
 def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
     match value:
-        case str():
+        case _Number():
             return value
-        case None:
-            return ""
+        case list():
+            return f"[{', '.join(map(_json, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_json(name)}: {_json(one)}' for name, one in value.items())}}}"
     return json.dumps(value, ensure_ascii=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from matplotlib.dates import date2num
@@ -357,3 +358,17 @@ def test_letters_that_another_font_has(monkeypatch: pytest.MonkeyPatch, tmp_path
     figure = hybrid.sql(BERLIN, ticks=in_berlin(only_there)).plot(path=tmp_path / "letter.png")
     assert figure.axes[0].get_title(loc="left").startswith(only_there)
     assert "STIXGeneral" in figure.axes[0].title.get_fontfamily()
+
+
+def test_values_and_names_have_no_control_characters_where_people_read() -> None:
+    # Before: ESC in a value coloured the terminal, and a name with a line break broke the table.
+    data = pa.table({"ts": [1, 2], "a\nb": ["x\x1b[31m", "y\u202e"]})
+    text = """SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES A."a
+b" AS "a
+b" PATTERN (A) DEFINE A AS ts > 0) AS m"""
+    found = hybrid.sql(text, t=data)
+    for shown in (str(found), found._repr_html_(), str(found.tree())):
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert r"a\nb" in shown
+    assert found.arrow()["a\nb"].to_pylist() == ["x\x1b[31m", "y\u202e"]

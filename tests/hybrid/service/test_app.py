@@ -143,6 +143,36 @@ def test_environment_variables_stand_for_what_the_file_should_not_say(
         state_of(file)
 
 
+def test_a_file_has_what_the_app_file_should_not_say(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    webhook = """
+[sinks.chat]
+type = "webhook"
+url = "https://chat.example/"
+headers = { Authorization = "Bearer ${file:token}" }
+"""
+    file = write(tmp_path, GOOD + webhook)
+    assert load(file).sinks["chat"].headers == {"Authorization": "Bearer s3cret"}  # type: ignore[union-attr]
+    (tmp_path / "token").unlink()
+    with pytest.raises(AppError, match=r"HQ704\]: cannot read token: No such file") as caught:
+        load(file)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_template_with_a_column_that_rows_lack(tmp_path: Path) -> None:
+    webhook = """
+[sinks.chat]
+type = "webhook"
+url = "https://chat.example/"
+template = '{"text": "{{query}}: {{symbl}}"}'
+"""
+    text = GOOD.replace('sinks = ["alerts"', 'sinks = ["chat"', 1)
+    assert text != GOOD
+    with pytest.raises(AppError, match="the template names symbl, which rows do not have") as caught:
+        load(write(tmp_path, text + webhook))
+    assert re.search(r'"chat".*\n.*\^{6}', str(caught.value))
+
+
 def test_where_the_service_keeps_its_account(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     assert load(file).state == state_of(file) == tmp_path / "market" / "_service"

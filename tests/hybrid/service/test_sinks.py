@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -286,6 +287,18 @@ def test_each_call_that_goes_wrong(tmp_path: Path, kind: str, fault: str, at: in
     assert list(dict.fromkeys(found)) == [1, 2, 3]
     assert fault != "fails" or found == [1, 2, 3]
     assert not faults
+
+
+def test_rows_say_which_query_they_come_from(tmp_path: Path) -> None:
+    # Before: rows of two queries in one file could not be told apart.
+    (query,) = re.findall(r"\[queries.falls\].*?(?=\[sinks)", FILE, re.DOTALL)
+    named = query.replace("[queries.falls]", "[queries.named]").replace("SELECT *", "SELECT *, 'mine' AS query")
+    bench = Files(tmp_path, FILE + named)
+    bench.start()
+    bench.fall(1)
+    bench.stop()
+    rows = [json.loads(line) for line in (tmp_path / "rows.ndjson").read_text().splitlines()]
+    assert sorted((row["query"], row["high"]) for row in rows) == [("falls", 10), ("mine", 10)]
 
 
 # ---- sinks that are not there yet

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hybrid.cli.run import _said
 from hybrid.service.status import headline, lines, read_status, rendered
 from live.sources.base import Bad
 from query.errors import DataError
@@ -215,3 +216,27 @@ def test_a_port_that_is_taken(served: Bench, tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"metrics cannot listen at 127\.0\.0\.1:"):
         serve("127.0.0.1", served.service.metrics.port, dict)
+
+
+def test_a_status_has_no_control_characters_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Before: the answer of a webhook, or the name of a file, forged lines and colours.
+    bench = Bench(tmp_path)
+    bench.start()
+    forged = "sorry\x1b[2J\r\n2024-01-01 00:00:00 all is well"
+    bench.sinks["alerts"].broken = OSError(forged)
+    next(iter(bench.sources.values())).given.append(piece(5, 3))
+    bench.step(3)
+    told = bench.status()
+    console = Console(file=io.StringIO(), width=200)
+    console.print(rendered(told, told["written"], 200))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in ("\n".join(lines(told, told["written"])), shown):
+        assert "\x1b" not in text
+        assert "\r" not in text
+        assert r"sorry\x1b[2J\r" in text
+        assert not any(line.startswith("2024-01-01 00:00:00 all") for line in text.split("\n"))
+    _said(bench.said[-1] + forged)
+    bench.stop()
+    logged = capsys.readouterr().err
+    assert "\x1b" not in logged
+    assert not any(line.startswith("2024-01-01 00:00:00 all") for line in logged.split("\n"))

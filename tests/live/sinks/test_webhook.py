@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pyarrow as pa
 import pytest
 
 from live.sinks.base import Refused
@@ -198,3 +200,34 @@ def test_a_row_that_was_taken_and_not_answered_comes_again_with_its_key(
     sink.write(matches(0, 3))
     assert [row["n"] for _, row in server.requests] == [0, 1, 1, 2]  # type: ignore[index]
     assert [key for key, _ in server.requests] == [f"{n:016x}" for n in (0, 1, 1, 2)]
+
+
+def test_a_user_in_the_url_is_sent_as_basic_authentication_and_never_shown(
+    receiver: Callable[[Answer], Receiver]
+) -> None:
+    # Before: valid for `check`, and no request was ever sent: urllib took user and password for the host.
+    server = receiver(lambda n: (503, b"", {}) if n == 2 else fine(n))
+    sink = WebhookSink(server.url.replace("//", "//ann:p%40ss@"))
+    sink.write(matches(0, 1))
+    assert server.headers[0]["Authorization"] == "Basic " + base64.b64encode(b"ann:p@ss").decode()
+    with pytest.raises(OSError, match="503") as raised:
+        sink.write(matches(1, 1))
+    assert "p@ss" not in str(raised.value)
+    assert "p%40ss" not in str(raised.value)
+    with pytest.raises(DataError, match="two authorizations"):
+        WebhookSink("https://ann:x@host/", {"authorization": "Bearer x"})
+    with pytest.raises(DataError, match="invalid URL") as invalid:
+        WebhookSink("https://ann:s3cret@host :1/")
+    assert "s3cret" not in str(invalid.value)
+
+
+def test_a_template_makes_the_body(receiver: Callable[[Answer], Receiver]) -> None:
+    server = receiver(fine)
+    sink = WebhookSink(server.url, template='{"text": "{{symbol}} is at {{ n }}", "key": ["{{match_id}}"]}')
+    rows = matches(0, 1).set_column(0, "symbol", pa.array(['say "hi"\n']))
+    sink.check(rows.schema)
+    sink.write(rows)
+    assert server.requests[0] == (f"{0:016x}", {"text": 'say "hi"\n is at 0', "key": [f"{0:016x}"]})
+    assert server.headers[0]["Content-Type"] == "application/json"
+    with pytest.raises(DataError, match=r"(?s)the template names simbol, which rows do not have.*symbol"):
+        WebhookSink(server.url, template="{{simbol}}").check(rows.schema)
