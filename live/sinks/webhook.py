@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from live.sinks.base import Refused, check_ids, row_ids, trouble
+from live.sinks.body_template import BodyTemplate
 from live.sinks.json_lines import check_json, json_lines
-from live.sinks.template import Template
 from query.errors import DataError
 
 #: Bytes of an answer that are read for the error message.
@@ -29,8 +29,8 @@ class WebhookSink:
     if a match has several rows. An answer other than 2xx raises OSError with the first line of its body, or Refused if
     it is about the row (400, 413, 422). Redirects are not followed.
 
-    headers: of each request; one of them may be Content-Type. template: the body, see `live.sinks.template.Template`;
-    None: the JSON of the row. A user and password in the URL are sent as basic authentication; no message shows them.
+    headers: of each request; one of them may be Content-Type. template: the body, see BodyTemplate; None: the JSON of
+    the row. A user and password in the URL are sent as basic authentication; no message shows them.
     A failed write may be repeated: rows that were answered are skipped. After a crash, rows come again with the same
     key. seconds: timeout of the connection and of each part of the answer.
     """
@@ -47,7 +47,7 @@ class WebhookSink:
         if wrong is not None:
             raise DataError(f"invalid request header {wrong!r}", "names and values are printable ASCII, on one line")
         given = {name.lower(): value for name, value in (headers or {}).items()}
-        self._template = None if template is None else Template(template)
+        self._template = None if template is None else BodyTemplate(template)
         kind = "application/json" if self._template is None else self._template.content_type
         self._headers = {"user-agent": "hybrid", "content-type": kind, **given}
         self._url, user = _without_user(url)

@@ -17,7 +17,7 @@ class _Number(str):
     """A number as JSON writes it: a double would round it."""
 
 
-class Template:
+class BodyTemplate:
     """A text in which `{{column}}` is the value of that column: `{"text": "{{symbol}} fell to {{low}}"}`.
 
     A text that is JSON stays JSON whatever the values are: places are in its strings. Any other text is sent as plain

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from live.sinks.body_template import BodyTemplate
 from live.sinks.json_lines import json_lines
-from live.sinks.template import Template
 from query.errors import DataError
 
 ROWS = pa.table({
@@ -18,22 +18,22 @@ ROWS = pa.table({
 
 def filled(template: str) -> str:
     (row,) = json_lines(ROWS)
-    return Template(template).filled(row)
+    return BodyTemplate(template).filled(row)
 
 
 def test_json_stays_json_whatever_the_values_are() -> None:
     body = json.loads(filled('{"a": "{{text}}|{{n}}", "b": [{"c{{n}}": "{{none}}"}], "d": 1.5}'))
     assert body == {"a": 'a "b" \\ {{n}}\n|7', "b": [{"c7": ""}], "d": 1.5}
-    assert Template('{"a": "{{n}}"}').content_type == "application/json"
+    assert BodyTemplate('{"a": "{{n}}"}').content_type == "application/json"
 
 
 def test_any_other_text_is_plain() -> None:
     template = "{{half}} {{money}} {{some}} {{yes}}{{none}}, {{ n }}"
     assert filled(template) == "0.5 12345678901234567890.10 [1, 2] true, 7"
-    assert Template(template).content_type == "text/plain; charset=utf-8"
-    assert Template('"{{n}}"').content_type == "text/plain; charset=utf-8"
+    assert BodyTemplate(template).content_type == "text/plain; charset=utf-8"
+    assert BodyTemplate('"{{n}}"').content_type == "text/plain; charset=utf-8"
 
 
 def test_a_template_without_a_column_is_refused() -> None:
     with pytest.raises(DataError, match="names no column"):
-        Template('{"text": "$symbol"}')
+        BodyTemplate('{"text": "$symbol"}')
