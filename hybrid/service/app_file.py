@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hybrid.rows.times import BadTime
 
 
-EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho"}
+EXTRAS = {"kafka": "confluent_kafka", "mqtt": "paho", "apprise": "apprise"}
 SECTIONS = ("database", "streams", "sources", "patterns", "queries", "sinks", "metrics", "limits")
 #: A reference to an environment variable, or to a file.
 _VARIABLE = re.compile(r"\$\{(?:([A-Za-z_][A-Za-z0-9_]*)|file:([^{}]+))\}")

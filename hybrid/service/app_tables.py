@@ -291,6 +291,16 @@ class WebhookSinkTable(RefusingSinkTable):
     """the body, with {{column}} for the values of a row; default: the row as JSON"""
 
 
+class AppriseSinkTable(AppTable):
+    type: Literal["apprise"]
+    urls: Names
+    """the services as apprise writes them, such as mailto://user:password@host?to=address"""
+    title: str = "{{query}}"
+    """the title of a notification, with {{column}} for the values of a row"""
+    template: str | None = None
+    """the text of a notification, with {{column}} for the values of a row; default: the row as JSON"""
+
+
 class MetricsTable(AppTable):
     port: int = Field(ge=0, le=65535)
     """the port of the Prometheus endpoint, such as 9100"""
@@ -308,7 +318,9 @@ class LimitsTable(AppTable):
 
 
 SourceTable: TypeAlias = FileSourceTable | KafkaSourceTable | MqttSourceTable | SimulatorSourceTable
-SinkTable: TypeAlias = StdoutSinkTable | FileSinkTable | KafkaSinkTable | MqttSinkTable | WebhookSinkTable
+SinkTable: TypeAlias = (
+    StdoutSinkTable | FileSinkTable | KafkaSinkTable | MqttSinkTable | WebhookSinkTable | AppriseSinkTable
+)
 
 SOURCES: dict[str, type[AppTable]] = {
     "file": FileSourceTable, "kafka": KafkaSourceTable, "mqtt": MqttSourceTable,
@@ -316,5 +328,5 @@ SOURCES: dict[str, type[AppTable]] = {
 }  # fmt: skip
 SINKS: dict[str, type[AppTable]] = {
     "stdout": StdoutSinkTable, "file": FileSinkTable, "kafka": KafkaSinkTable, "mqtt": MqttSinkTable,
-    "webhook": WebhookSinkTable,
+    "webhook": WebhookSinkTable, "apprise": AppriseSinkTable,
 }

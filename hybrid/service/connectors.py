@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from hybrid.service.app import App
 from hybrid.service.app_tables import (
+    AppriseSinkTable,
     FileSinkTable,
     FileSourceTable,
     KafkaSinkTable,
@@ -130,5 +131,9 @@ def make_sink(table: SinkTable, app: App) -> Sink:
             from live.sinks.webhook import WebhookSink
 
             return WebhookSink(table.url, table.headers, template=table.template)
+        case AppriseSinkTable():
+            from live.sinks.apprise import AppriseSink
+
+            return AppriseSink(table.urls, table.template, table.title)
         case _:
             assert_never(table)

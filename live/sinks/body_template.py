@@ -22,12 +22,12 @@ class BodyTemplate:
 
     A text that is JSON stays JSON whatever the values are: places are in its strings. Any other text is sent as plain
     text. Values are as in the JSON of a row, texts without their quotes, nulls empty. Raises DataError for a text
-    without a place.
+    without a place, unless it may be constant.
     """
 
     __slots__ = ("_body", "_columns", "content_type")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, may_be_constant: bool = False) -> None:
         try:
             self._body = json.loads(text)
         except ValueError:
@@ -36,7 +36,7 @@ class BodyTemplate:
         if not isinstance(self._body, dict | list):
             self._body, self.content_type = text, "text/plain; charset=utf-8"
         self._columns = tuple(dict.fromkeys(_PLACE.findall(text)))
-        if not self._columns:
+        if not self._columns and not may_be_constant:
             raise DataError("the template names no column", 'write one as {{column}}: {"text": "{{symbol}} fell"}')
 
     def check(self, schema: pa.Schema) -> None:

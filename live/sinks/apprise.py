@@ -1,0 +1,76 @@
+"""Sends rows as notifications, one per row, through apprise: e-mail, chats, pagers, text messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from live.sinks.base import check_ids, row_ids, trouble
+from live.sinks.body_template import BodyTemplate
+from live.sinks.json_lines import check_json, json_lines
+from query.errors import DataError
+
+
+class AppriseSink:
+    """Sends each row to services that apprise knows, at least once: a receiver cannot tell a repeated row.
+
+    urls: of the services, such as mailto://user:password@host?to=ops@example.org; they are secrets, and no message
+    shows them. body, title: templates, see BodyTemplate; a body of None is the JSON of the row. Needs the extra
+    `apprise`. Raises DataError if apprise does not know a URL, and OSError if a service did not take a row.
+    """
+
+    __slots__ = ("_answered", "_body", "_notifier", "_title")
+
+    def __init__(self, urls: Sequence[str], body: str | None = None, title: str = "{{query}}") -> None:
+        apprise = _module()
+        self._body = None if body is None else BodyTemplate(body)
+        self._title = BodyTemplate(title, may_be_constant=True)
+        self._notifier = apprise.Apprise()
+        for number, url in enumerate(urls, 1):
+            with apprise.LogCapture():
+                known = self._notifier.add(url)
+            if not known:
+                kind = url.partition("://")[0] if "://" in url else "without a scheme"
+                message = f"apprise does not know the URL number {number} ({kind})"
+                raise DataError(message, "for mail it is mailto://user:password@host?to=address")
+        self._answered: set[str] = set()
+
+    def check(self, schema: pa.Schema) -> None:
+        check_ids(schema)
+        check_json(schema)
+        for template in filter(None, (self._body, self._title)):
+            template.check(schema)
+
+    def open(self, cursor: str | None) -> None:
+        self._answered = set()
+
+    def write(self, rows: pa.Table) -> None:
+        apprise = _module()
+        for row, id in zip(json_lines(rows), map(str, row_ids(rows))):
+            if id in self._answered:
+                continue
+            body = row if self._body is None else self._body.filled(row)
+            with apprise.LogCapture(level=apprise.logging.WARNING, fmt="%(message)s") as said:
+                sent = self._notifier.notify(body=body, title=self._title.filled(row))
+                why = said.getvalue().strip()
+            if not sent:
+                raise trouble("a notification was not sent", why or "no reason given", "the row is sent again")
+            self._answered.add(id)
+        self._answered = set()
+
+    def cursor(self) -> str | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def _module() -> Any:
+    """Returns the module apprise. Raises DataError if it is not installed."""
+    try:
+        import apprise
+    except ImportError:
+        hint = "install the extra apprise: pip install 'hybrid[apprise]'"
+        raise DataError("notifications need apprise, which is not installed", hint) from None
+    return apprise
