@@ -138,7 +138,7 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
                 "HISTORY OF must follow JOIN",
                 items[i],
                 items[i + 1],
-                hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF",
+                hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN or LEFT NEAREST JOIN before HISTORY OF",
             )
         elif (
             len(items[i].word) > 10
@@ -555,9 +555,11 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
             kind,
             items[join],
             code="HQ300",
-            hint="available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN",
+            hint="available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN, LEFT NEAREST JOIN",
         )
     if kind is not None and kind.word in _JOIN_KINDS:
+        first -= 1
+    if tokens.words(first - 1, "LEFT", "NEAREST"):
         first -= 1
 
     i = join + 3

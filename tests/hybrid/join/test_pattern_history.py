@@ -41,7 +41,7 @@ PA = """MATCH_RECOGNIZE (PARTITION BY person ORDER BY t1 MEASURES F.pages + L.pa
 
 
 #: Of a join, and of what is looked for in the history.
-KINDS = [("", ""), ("LEFT", ""), ("SEMI", ""), ("ANTI", ""), ("NEAREST", ""), ("", PA), ("ANTI", PA)]
+KINDS = [(kind, "") for kind in ("", "LEFT", "SEMI", "ANTI", "NEAREST", "LEFT NEAREST")] + [("", PA), ("ANTI", PA)]
 
 
 def query(of: str, kind: str, match: str = "") -> str:

@@ -191,7 +191,7 @@ error[HQ300]: history cannot be joined by FULL JOIN
   --> query:2:1
    2 | FULL JOIN HISTORY OF h FROM a TO b ON true
      | ^^^^^^^^^
-hint: available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN
+hint: available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN, LEFT NEAREST JOIN
 """,
     """\
 SELECT * FROM ticks JOIN names USING (k) MATCH_RECOGNIZE (PATTERN (A)) AS m
