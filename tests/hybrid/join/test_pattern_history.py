@@ -136,7 +136,7 @@ def test_evidence_has_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "begin"), [
-    ("all matches", "20000000 us before the range"), ("boxes", "30000000 us before the range"),
+    ("all matches", "20 seconds before the range"), ("boxes", "30 seconds before the range"),
     ("one after the other", "the start"), ("greedy", "the start"),
 ])  # fmt: skip
 def test_explain_says_which_events_are_read(tmp_path: Path, pattern: str, begin: str) -> None:
