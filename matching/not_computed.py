@@ -26,6 +26,9 @@ def not_computed(what: str, expressions: Sequence[Expression], reason: str) -> N
         hint = of_operator or of_text
         value = re.search(r"Could not convert string '(.*)' to ", reason)
         about = Text("", column, type, value[1]) if column and value else None
+    if re.search(r"Type UINT128 with value \d+ can't be cast", reason):
+        reason = "a whole number beyond 2^127 - 1 is no HUGEINT, as which it is compared"
+        hint = "write it as DOUBLE, 1e38, or compare UHUGEINTs: CAST(... AS UHUGEINT)"
     reason = re.sub(r" when casting from source column .*", "", reason)
     return NotComputed(f"{what} cannot be computed for these rows: {reason}", hint, span, label, about)
 
