@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from query.errors import NO_SPAN, NotComputed, Span, Text
+from query.errors import NO_SPAN, NotComputed, Span, TextColumn
 from query.language.duck import NULL_TYPE
 from query.language.operators import operator_hint
 from query.plan.boxes import as_written
@@ -25,7 +25,7 @@ def not_computed(what: str, expressions: Sequence[Expression], reason: str) -> N
         ((span, label, of_text, column, type),) = suspects
         hint = of_operator or of_text
         value = re.search(r"Could not convert string '(.*)' to ", reason)
-        about = Text("", column, type, value[1]) if column and value else None
+        about = TextColumn("", column, type, value[1]) if column and value else None
     if re.search(r"Type UINT128 with value \d+ can't be cast", reason):
         reason = "a whole number beyond 2^127 - 1 is no HUGEINT, as which it is compared"
         hint = "write it as DOUBLE, 1e38, or compare UHUGEINTs: CAST(... AS UHUGEINT)"

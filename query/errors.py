@@ -91,7 +91,7 @@ DATA_CODES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextColumn:
     """A column of text that is read as another type. value: the text that has failed, if one is known."""
 
     table: str
@@ -113,7 +113,7 @@ class Diagnostic:
     span: Span
     label: str = ""
     hint: str = ""
-    about: Text | None = None
+    about: TextColumn | None = None
 
     def render(self, text: str, name: str = "query") -> str:
         """Returns the message, the line of the text with a caret under the span, and the hint. An empty text gives no
@@ -413,7 +413,7 @@ class NotComputed(DataError):
     """
 
     def __init__(
-        self, message: str, hint: str, span: Span = NO_SPAN, label: str = "", about: Text | None = None
+        self, message: str, hint: str, span: Span = NO_SPAN, label: str = "", about: TextColumn | None = None
     ) -> None:
         super().__init__(message, hint)
         self.span = span

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import duckdb
+import pyarrow as pa
 
 from hybrid.rows import duck
-from query.errors import Error, NotComputed, QueryError, Text
+from query.errors import Error, NotComputed, QueryError, TextColumn
 from query.language import ast
 from query.plan.bind import shortened
 from query.plan.expression import quote
 from query.plan.statement import BARE_NAME, unquoted
 
-if TYPE_CHECKING:
-    from hybrid.statement.relations import Relations
+
+class Tables(Protocol):
+    """The inputs of a statement; see Relations."""
+
+    def stream(self, text: str) -> object | None: ...
+
+    def has_positions(self, text: str) -> bool: ...
+
+    def rows(self, text: str, name: str, columns: Collection[str] | None = None) -> pa.Table: ...
 
 
-def with_texts(error: QueryError, query: ast.QuerySyntax, relations: Relations) -> QueryError:
+def with_texts(error: QueryError, query: ast.QuerySyntax, relations: Tables) -> QueryError:
     """Returns a binder's error with the first offending value of each column in question, and its row."""
     if not any(d.about for d in error.diagnostics):
         return error
@@ -29,7 +38,7 @@ def with_texts(error: QueryError, query: ast.QuerySyntax, relations: Relations) 
     )
 
 
-def with_row(error: NotComputed, query: ast.QuerySyntax, table: str, relations: Relations) -> NotComputed:
+def with_row(error: NotComputed, query: ast.QuerySyntax, table: str, relations: Tables) -> NotComputed:
     """Returns the error of a condition or measure with the first row of the table that has the offending text."""
     found = "" if error.about is None else _first(replace(error.about, table=table), query, relations)
     if not found:
@@ -37,7 +46,7 @@ def with_row(error: NotComputed, query: ast.QuerySyntax, table: str, relations: 
     return NotComputed(f"{error.message}; {found}", error.hint, error.span, error.label)
 
 
-def _first(text: Text, query: ast.QuerySyntax, relations: Relations) -> str:
+def _first(text: TextColumn, query: ast.QuerySyntax, relations: Tables) -> str:
     """Returns the first value of the column that is not of the type, and its row; empty if there is none, or if the
     table cannot be read again."""
     for factor in query.factors:
@@ -51,7 +60,7 @@ def _first(text: Text, query: ast.QuerySyntax, relations: Relations) -> str:
     return ""
 
 
-def _first_in(input_sql: str, text: Text, relations: Relations) -> str:
+def _first_in(input_sql: str, text: TextColumn, relations: Tables) -> str:
     column = quote(text.column)
     wrong = f"{column} IS NOT NULL AND TRY_CAST({column} AS {text.type}) IS NULL"
     value = [] if text.value is None else [text.value]

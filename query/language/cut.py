@@ -555,17 +555,10 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
         first -= 1
     if first and items[first - 1].word in _NO_KINDS:
         words = " ".join(item.word for item in items[first - 1 : join + 1])
-        kinds = "NEAREST JOIN, LEFT NEAREST JOIN"
-        raise _fault(
-            tokens,
-            f"history cannot be joined by {words}",
-            items[first - 1],
-            items[join],
-            code="HQ300",
-            hint=f"what ASOF joins do: {kinds}"
-            if "ASOF" in words
-            else f"available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, {kinds}",
-        )
+        others = "what ASOF joins do:" if "ASOF" in words else "available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN,"
+        hint = f"{others} NEAREST JOIN, LEFT NEAREST JOIN"
+        message = f"history cannot be joined by {words}"
+        raise _fault(tokens, message, items[first - 1], items[join], code="HQ300", hint=hint)
 
     i = join + 3
     while i < len(items):

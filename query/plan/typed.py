@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from query.errors import Diagnostic, Span, Text
+from query.errors import Diagnostic, Span, TextColumn
 from query.language import duck
 from query.language.duck import DuckFault, Settings
 from query.language.operators import OF_LISTS
@@ -112,7 +112,7 @@ def _about_text(fault: DuckFault, e: Expression, table: str) -> Diagnostic | Non
             return None
         message = f"{shown} is VARCHAR, and is compared with {compared[1].removesuffix('_LITERAL')}"
     hint = f"write TRY_CAST({shown} AS DOUBLE): a number, or null where the text is none{more}"
-    return Diagnostic("HQ205", message, e.span, "", hint, Text(table, column, "DOUBLE"))
+    return Diagnostic("HQ205", message, e.span, "", hint, TextColumn(table, column, "DOUBLE"))
 
 
 def _take_numbers(candidates: list[str]) -> bool:

@@ -11,13 +11,13 @@ import pytest
 from archive.writer import WriterLocked
 from hybrid.rows.times import NotADuration
 from matching.trend_rows import InfiniteSum
-from query.errors import DataError, Diagnostic, Error, NotComputed, NotKept, QueryError, Span, Text
+from query.errors import DataError, Diagnostic, Error, NotComputed, NotKept, QueryError, Span, TextColumn
 
 ERRORS = [
-    QueryError([Diagnostic("HQ201", "no column", Span(0, 1), "", "", Text("t", "c", "DOUBLE"))], "x"),
+    QueryError([Diagnostic("HQ201", "no column", Span(0, 1), "", "", TextColumn("t", "c", "DOUBLE"))], "x"),
     DataError("bad", "a hint"), NotKept("full", "a hint"), WriterLocked("open", "close it"), InfiniteSum("SUM(x)"),
     NotADuration("timeout", 5, " nothing", "a hint"),
-    NotComputed("bad", "a hint", Span(1, 2), "label", Text("t", "c", "DOUBLE", "n/a")),
+    NotComputed("bad", "a hint", Span(1, 2), "label", TextColumn("t", "c", "DOUBLE", "n/a")),
 ]  # fmt: skip
 
 
