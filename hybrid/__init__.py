@@ -72,7 +72,7 @@ def _load(name: str, folder: Path) -> None:
 
 _refuse_shadows()
 
-from query.errors import DataError, Error, HybridWarning, QueryError  # noqa: E402  (only after the check above)
+from query.errors import DataError, Error, HybridWarning, QueryError, at_boundary  # noqa: E402  (only after the check above)
 
 __version__ = "0.1.0"
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@at_boundary
 def sql(
     text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None,
     timeout: Any = None, **tables: Any,
@@ -110,9 +111,10 @@ def sql(
     def run(known: Mapping[str, Any]) -> Result:
         return answer(text, connection, timeout, **known)
 
-    return with_local_tables(run, tables, sys._getframe(1), connection)
+    return with_local_tables(run, tables, sys._getframe(2), connection)
 
 
+@at_boundary
 def matches(
     text: str, connection: duckdb.DuckDBPyConnection | None = None, *, params: Params = None,
     timeout: Any = None, **tables: Any,
@@ -134,9 +136,10 @@ def matches(
     def run(known: Mapping[str, Any]) -> Compressed:
         return compressed(text, connection, timeout, **known)
 
-    return with_local_tables(run, tables, sys._getframe(1), connection)
+    return with_local_tables(run, tables, sys._getframe(2), connection)
 
 
+@at_boundary
 def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: bool = False) -> QueryPlan:
     """Returns the plan of one statement. hybrid.sql, Database.watch, Spark, check and explain all start from this plan.
 
@@ -150,6 +153,7 @@ def plan(text: str, schemas: Mapping[str, Schema | Mapping[str, str]], live: boo
     return planned(text, schemas, live)
 
 
+@at_boundary
 def connect(
     path: str | os.PathLike[str] | None = None,
     memory_limit: str | None = None,

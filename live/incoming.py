@@ -306,6 +306,8 @@ class Incoming:
             hint = "give a datetime" if allowed is _TIMES else "give a value of the declared type"
             raise DataError(f"{where} is of type {type(given).__name__}, not {field.type}", f"{hint}, or None")
         message = f"{where} has no exact value of type {field.type}"
+        if field.type == "UHUGEINT" and isinstance(given, int):
+            raise DataError(f"{message} in a stream, which keeps 38 digits", "declare it as VARCHAR, or as DOUBLE")
         raise DataError(message, "give a value that fits, or round it before the push")
 
     def _times(self, column: pa.Array) -> Int64Array:

@@ -34,16 +34,15 @@ MANY_BITS = 512
 class InfiniteSum(DataError):
     """Raised for a sum of doubles that so many trends have made infinite, or no number. aggregate: its name."""
 
-    def __init__(self, aggregate: str, _: str = "") -> None:
+    def __init__(self, aggregate: str) -> None:
         self.aggregate = aggregate
         super().__init__(
             f"{aggregate} of a window with more than 2^{MANY_BITS} values is more than a DOUBLE can hold",
             "cast the values to DECIMAL, whose sums are exact, or take MIN and MAX",
         )
 
-    def __reduce__(self) -> tuple[type[InfiniteSum], tuple[str, str]]:
-        """Supports pickling, for errors raised in other processes."""
-        return type(self), (self.aggregate, "")
+    def _arguments(self) -> tuple[object, ...]:
+        return (self.aggregate,)
 
 
 def trend_rows(plan: Plan, table: TrendTable, windows: ClosedWindows, groups: Sequence[pa.Array]) -> pa.Table:

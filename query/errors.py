@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
 import re
 import sys
 import traceback
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import FrameType, FunctionType, TracebackType
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
 
 from query.printable import printable_lines
 
@@ -85,11 +93,21 @@ DATA_CODES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of text that is read as another type. value: the text that has failed, if one is known."""
+
+    table: str
+    column: str
+    type: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One error in a query, or one warning.
 
     code: a key of CODES, or empty for a warning. message: the error. span: its position in the text. label: text after
-    the caret, or empty. hint: a way to fix it, or empty.
+    the caret, or empty. hint: a way to fix it, or empty. about: the text that is taken for a number, or None.
     """
 
     code: str
@@ -97,6 +115,7 @@ class Diagnostic:
     span: Span
     label: str = ""
     hint: str = ""
+    about: TextColumn | None = None
 
     def render(self, text: str, name: str = "query") -> str:
         """Returns the message, the line of the text with a caret under the span, and the hint. An empty text gives no
@@ -257,12 +276,76 @@ def own_text(text: str) -> str:
     return own_text(text.own) if isinstance(text, ExpandedText) else text
 
 
+#: Packages whose lines are no user's, and of those that stand between theirs and a user's.
+_OURS = frozenset(
+    {"hybrid", "live", "archive", "matching", "query", "simulator", "contextlib", "functools", "concurrent", "lark"}
+)
+
+
 class Error(Exception):
     """Base of all errors for mistakes of a user, and for data and disks that fail. Anything else is a fault of ours.
 
-    code: as in docs/errors.md; it does not change its meaning."""
+    code: as in docs/errors.md; it does not change its meaning. Each class is shown by the name of the public one that
+    catches it, `hybrid.DataError`."""
 
     code: str = "HQ800"
+    _home = (__name__, "Error")
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.partition(".")[0] in _OURS:
+            cls._home = cls.__module__, cls.__qualname__
+            public = cls.__name__ in ("QueryError", "DataError")
+            cls.__module__, cls.__qualname__ = "hybrid", cls.__name__ if public else cls.__bases__[0].__qualname__
+
+    def __reduce__(self) -> tuple[Callable[..., Error], tuple[object, ...]]:
+        """Supports pickling, for errors raised in other processes; executors of Spark have no `hybrid`."""
+        return _rebuilt, (*type(self)._home, *self._arguments())
+
+    def _arguments(self) -> tuple[object, ...]:
+        """Returns the arguments that make the same error."""
+        return self.args
+
+
+Error.__module__ = "hybrid"
+
+
+def _rebuilt(module: str, name: str, *arguments: object) -> Error:
+    return getattr(importlib.import_module(module), name)(*arguments)  # type: ignore[no-any-return]
+
+
+def at_boundary(function: Callable[P, R]) -> Callable[P, R]:
+    """Wraps a public function: the traceback of an error that it raises has the lines of the user alone. All lines are
+    shown if the environment variable HYBRID_TRACEBACK is `full`."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        handled = sys.exception()
+        try:
+            return function(*args, **kwargs)
+        except Error as error:
+            if os.environ.get("HYBRID_TRACEBACK") != "full":
+                error.__traceback__ = _of_others(error.__traceback__)
+                error.__context__ = None if handled is error else handled
+                error.__suppress_context__ = error.__cause__ is not None
+            raise  # adds no line
+
+    return call
+
+
+def _of_others(found: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the lines of these packages."""
+    if found is None:
+        return None
+    rest = _of_others(found.tb_next)
+    return rest if _is_ours(found.tb_frame) else TracebackType(rest, found.tb_frame, found.tb_lasti, found.tb_lineno)
+
+
+def public(cls: type[C]) -> type[C]:
+    """Wraps the public methods of a class, see `at_boundary`."""
+    for name, method in vars(cls).copy().items():
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, at_boundary(method))
+    return cls
 
 
 class QueryError(Error):
@@ -280,9 +363,8 @@ class QueryError(Error):
         self.code = min(self.diagnostics, key=_place).code if self.diagnostics else "HQ100"
         super().__init__(self.render())
 
-    def __reduce__(self) -> tuple[type[QueryError], tuple[tuple[Diagnostic, ...], str]]:
-        """Supports pickling, for errors raised in other processes."""
-        return type(self), (self.diagnostics, self.text)
+    def _arguments(self) -> tuple[object, ...]:
+        return self.diagnostics, self.text
 
     def render(self, name: str = "query") -> str:
         """Returns all diagnostics as text, in the order of the query. A column that is missing in several places is
@@ -309,9 +391,8 @@ class DataError(Error):
         self.hint = hint = printable_lines(hint)
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
 
-    def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
-        """Supports pickling, for errors raised in other processes."""
-        return type(self), (self.message, self.hint)
+    def _arguments(self) -> tuple[object, ...]:
+        return self.message, self.hint
 
 
 class NotKept(DataError):
@@ -331,30 +412,31 @@ class TooWide(Overflows):
 
 class NotComputed(DataError):
     """Raised if a condition or measure cannot be computed for a row. span: its place in the query, NO_SPAN if that is
-    unknown. label: text after the caret, or empty."""
+    unknown. label: text after the caret, or empty. about: the text that has failed, of the table of the row, or None.
+    """
 
-    def __init__(self, message: str, hint: str, span: Span = NO_SPAN, label: str = "") -> None:
+    def __init__(
+        self, message: str, hint: str, span: Span = NO_SPAN, label: str = "", about: TextColumn | None = None
+    ) -> None:
         super().__init__(message, hint)
         self.span = span
         self.label = label
+        self.about = about
 
     def placed(self, text: str) -> DataError:
         """Returns the same error with its place in the text of the query."""
         shown = Diagnostic("", self.message, self.span, self.label)
         return DataError(shown_at(shown, text), self.hint)
 
-    def __reduce__(self) -> tuple[type[NotComputed], tuple[str, str, Span, str]]:  # type: ignore[override]
-        """Supports pickling, for errors raised in other processes."""
-        return type(self), (self.message, self.hint, self.span, self.label)
+    def _arguments(self) -> tuple[object, ...]:
+        return self.message, self.hint, self.span, self.label, self.about
 
 
 class HybridWarning(UserWarning):
     """Warning about a query or service that works with a drawback: a slow path, a clause without effect, unbounded
     state."""
 
-
-#: Packages whose lines are no user's, and of those that stand between theirs and a user's.
-_OURS = frozenset({"hybrid", "live", "archive", "matching", "query", "simulator", "contextlib", "functools"})
+    __module__ = "hybrid"
 
 
 def warn(message: str, at: tuple[str, int] | None = None) -> None:

@@ -22,7 +22,7 @@ from matching.purpose import Purpose
 from query.hierarchy_reference import ComplexEvent, Composed, Join, compose
 from query.language.ast import HistoryKind
 from query.language.parse import parse
-from query.plan.bind import bind
+from query.plan.bind import bind, history_columns
 from query.plan.expression import quote
 from query.plan.merge import MergedInput, positions
 from query.plan.plan import FactorPlan, HistoryPlan, Plan
@@ -148,6 +148,9 @@ def _joined(history: HistoryPlan, live: Row, alias: str, events: Sequence[dict[s
             return [] if met else [{}]
         case HistoryKind.NEAREST:
             return met[-1:]
+        case HistoryKind.LEFT_NEAREST:
+            columns = [field.name for field in history_columns(history)]
+            return met[-1:] or [dict.fromkeys(columns)]
     raise AssertionError(history.kind)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -291,6 +292,9 @@ def check(
         say(f"{text} is valid")
         return
     from hybrid.statement.statement import explain_tables
+    from query.errors import QueryError
+    from query.language.parse import parse
+    from query.plan.many_per_start import many_per_start
 
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
@@ -299,6 +303,9 @@ def check(
     else:
         explain_tables(statement, "plan", tables)
     say("the query is valid")
+    with suppress(QueryError):  # a statement that reads named patterns is parsed with these
+        for note in many_per_start(parse(statement)):
+            say(f"note: {note.render(statement)}")
     if against_reference:
         from hybrid.rows.words import counted
         from hybrid.statement.statement import compare_with_reference

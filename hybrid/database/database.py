@@ -59,7 +59,7 @@ from hybrid.watch.shedding import Shed, check_is_shed
 from hybrid.watch.shedding import check as check_shed
 from hybrid.watch.stream import Reached
 from matching.batch import Int64Array
-from query.errors import DataError, nearest, warn
+from query.errors import DataError, nearest, public, warn
 from query.language.named import pattern_statement
 from query.language.parameters import Params, filled
 from query.schema import Schema
@@ -90,6 +90,7 @@ OF_SERVICES = frozenset({
 })  # fmt: skip
 
 
+@public
 class Database:
     """Streams with their archives. Open it with hybrid.connect; close it, or use it as a context manager.
 
@@ -696,7 +697,7 @@ class Database:
                     stop.bytes_max = relations.bytes_max
                     return answer(text, relations)
 
-        caller = sys._getframe(1)
+        caller = sys._getframe(2)
         with interruptible():  # planning included
             found = with_local_tables(run, tables, caller) if opened.access.outside else run(tables)
         self._parts.say_beside()

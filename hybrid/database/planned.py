@@ -17,10 +17,17 @@ from hybrid.watch.chain import outermost, plan_streams, stream_key, streams_besi
 from hybrid.watch.stream import Stream
 from query.errors import nearest
 from query.language import ast
+from query.language.lexer import tokenize, words_of
 from query.language.parse import parse
 from query.plan.bind import bind
 from query.plan.plan import QueryPlan
 from query.schema import Schema
+
+#: Words that follow a table or a condition, in statements that are no filter of one stream.
+_ENDS = words_of(
+    "JOIN LEFT RIGHT FULL INNER CROSS NATURAL ASOF SEMI ANTI USING TABLESAMPLE GROUP ORDER HAVING LIMIT OFFSET QUALIFY "
+    "WINDOW SELECT UNION EXCEPT INTERSECT ,"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ def planned(
     that it uses. Raises QueryError."""
     query = parse(text, tuple(s.schema.name for s in streams.values()), patterns or None, tuple(tables))
     if not query.factors:
-        raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, "use db.sql")
+        raise fault("HQ400", "a live query needs FROM stream MATCH_RECOGNIZE (...)", text, _as_pattern(text, streams))
 
     def resolve(name: str) -> Schema:
         stream = streams.get(stream_key(name))
@@ -63,3 +70,28 @@ def planned(
     joined = [name for h in plan.factors[-1].histories for name in h.streams]
     read = {name: streams[name] for name in (*plan_streams(plan), *streams_beside(plan))}
     return Planned(query, plan, outer, static, read, {name: streams[name] for name in joined}, patterns)
+
+
+def _as_pattern(text: str, streams: Mapping[str, Stream]) -> str:
+    """Returns a hint: the statement with its filter as a pattern of one row, if it filters one stream; otherwise what
+    answers it."""
+    tokens = tokenize(text)
+    items = tokens.items
+    at = next((i for i in range(len(items)) if tokens.words(i, "FROM")), len(items))
+    stream = streams.get(items[at + 1].text.strip('"').lower()) if at + 1 < len(items) else None
+    behind = at + 2 + tokens.words(at + 2, "AS")
+    alias = items[behind].text if behind < len(items) and items[behind].word not in ("WHERE", ";", *_ENDS) else ""
+    where = behind + bool(alias)
+    end = next((i for i in range(where, len(items)) if items[i].word in (";", *_ENDS)), len(items))
+    more = end < len(items) and items[end].word != ";"
+    if stream is None or more or "(" in (token.word for token in items[:where]):
+        return "db.sql answers it from the events so far"
+    define = ""
+    if tokens.words(where, "WHERE"):
+        own, shown = {alias.lower(), stream.schema.name.lower()}, text[: items[end - 1].end]
+        for i in reversed(range(where + 1, end - 1)):  # a condition names the columns alone
+            if items[i].text.strip('"').lower() in own and tokens.words(i + 1, "."):
+                shown = shown[: items[i].start] + shown[items[i + 1].end :]
+        define = f" DEFINE A AS {shown[items[where + 1].start :]}"
+    time = stream.schema.time
+    return f"FROM {items[at + 1].text} MATCH_RECOGNIZE (ORDER BY {time} ALL ROWS PER MATCH PATTERN (A){define})"

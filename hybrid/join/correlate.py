@@ -185,7 +185,7 @@ def _joined(
         side = Side(nothing, evidence, match[keep], complete[keep])
         kept = answer.take(keep)
         return Answer(kept.live, kept.evidence, kept.match, (*kept.sides, side))
-    if kind is HistoryKind.LEFT:
+    if kind.keeps_all:
         missing = np.setdiff1d(np.arange(n), row)
         at = np.concatenate([row, missing])
         which = np.concatenate([pair, np.full(len(missing), -1, np.int64)])
@@ -199,7 +199,7 @@ def _joined(
 def _newest(history: HistoryPlan) -> bool:
     """True if a live row needs only its newest history row that meets ON, so that older rows need not be read. False
     with PA: a match that begins earlier may end later."""
-    return history.plan is None and history.kind in (HistoryKind.SEMI, HistoryKind.ANTI, HistoryKind.NEAREST)
+    return history.plan is None and (history.kind.takes_last or history.kind is HistoryKind.ANTI)
 
 
 def _parts(history: HistoryPlan, reader: HistoryReader, low_us: int, last_us: int) -> Iterator[tuple[int, int]]:
@@ -285,9 +285,9 @@ def _all_pairs(live_block: np.ndarray, candidates: Candidates) -> tuple[np.ndarr
 
 
 def _kept(kind: HistoryKind, i: np.ndarray, j: np.ndarray, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pairs that the kind of the join keeps: for NEAREST and SEMI the rows of the last match of each live
-    row, for other kinds all."""
-    if kind not in (HistoryKind.NEAREST, HistoryKind.SEMI) or not len(i):
+    """Returns the pairs that the kind of the join keeps: of those that read the last match of each live row (see
+    HistoryKind.takes_last) its rows, of other kinds all."""
+    if not kind.takes_last or not len(i):
         return i, j
     match = candidates.match[j]
     ends = np.append(np.flatnonzero(np.diff(i)), len(i) - 1)

@@ -292,6 +292,14 @@ def _check_names(columns: Sequence[str], name: str) -> None:
         raise DataError(f"{name} has a column without a name, number {lowered.index('') + 1}", "name it")
 
 
+#: How nanoseconds are truncated, by the kind of table.
+TRUNCATED = (
+    'truncate them: {0}["{1}"] = {0}["{1}"].dt.floor("us") in pandas, '
+    '{0}.with_columns(pl.col("{1}").dt.truncate("1us")) in Polars, or pass '
+    'duckdb.sql("SELECT * REPLACE (make_timestamp(epoch_ns({1}) // 1000) AS {1}) FROM {0}")'
+)
+
+
 def conform(table: pa.Table, name: str) -> pa.Table:
     """Returns the table in the column types that DuckDB returns. Columns of these types are not copied."""
     if not table.num_columns:
@@ -305,7 +313,10 @@ def conform(table: pa.Table, name: str) -> pa.Table:
             try:
                 column = _cast(column, target)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{what}: {error}", "times must be exact microseconds") from None
+                finer = pa.types.is_timestamp(own.type) and own.type.unit == "ns"
+                hint = TRUNCATED.format(name, own.name) if finer else "times must be exact microseconds"
+                message = f"{what} has times that are finer than a microsecond" if finer else f"{what}: {error}"
+                raise DataError(message, hint) from None
             except (pa.ArrowNotImplementedError, duckdb.Error) as error:
                 raise DataError(f"{what}: {error}", "cast the column") from None
         columns.append(column)

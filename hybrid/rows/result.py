@@ -27,7 +27,7 @@ from hybrid.rows.html import cell, html_table
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
-from query.errors import DataError, width
+from query.errors import DataError, public, width
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from query.plan.output import Outcome
 from query.plan.plan import FactorPlan, Plan, QueryPlan
@@ -214,6 +214,7 @@ def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | N
     return table.slice(begin, int(np.searchsorted(at, low, side="right")) + NEIGHBOURS - begin)
 
 
+@public
 class Result:
     """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
 

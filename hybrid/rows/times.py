@@ -30,8 +30,8 @@ class BadTime(DataError):
         super().__init__(f"{what} is {value!r}{reason}", hint)
         self.what, self.value, self.reason = what, value, reason
 
-    def __reduce__(self) -> tuple[type[BadTime], tuple[Any, ...]]:
-        return type(self), (self.what, self.value, self.reason, self.hint)
+    def _arguments(self) -> tuple[object, ...]:
+        return self.what, self.value, self.reason, self.hint
 
 
 class NotADuration(BadTime):

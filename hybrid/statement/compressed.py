@@ -11,6 +11,7 @@ from hybrid.rows.answer import answer_of
 from hybrid.rows.faults import not_supported
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.words import counted
+from query.errors import public
 from query.language.ast import StatementKind
 from query.plan.expression import MatchNumber, walk
 from query.plan.plan import FactorPlan, QueryPlan
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 HINT = "use hybrid.sql"
 
 
+@public
 class Compressed:
     """All matches of one pattern as a graph, and their rows on demand.
 

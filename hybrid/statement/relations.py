@@ -55,6 +55,7 @@ from hybrid.rows.session import (
 )
 from hybrid.rows.taking import some_rows
 from hybrid.statement.by_key import ByKey, Met
+from hybrid.statement.first_text import with_texts
 from hybrid.statement.flowing import Flowing
 from hybrid.statement.on_spark import OnSpark
 from hybrid.statement.resorted import Resorted, resorted
@@ -351,9 +352,9 @@ class Relations:
                 plan = bind(query, self.resolve, relations=others, describe=self.describe, session=session)
         except duckdb.Error as error:  # for example in an aborted transaction
             raise duck.query_error(error, self._text) from None
-        except QueryError:  # it may be about the type of a column that cannot be read, which is text here
+        except QueryError as error:  # it may be about the type of a column that cannot be read, which is text here
             self._refuse([*self._given, *self._refused], self._words)
-            raise
+            raise with_texts(error, query, self) from None
         for factor in plan.factors:
             self._refuse(factor.inputs, factor.plan.columns)
             for history in factor.histories:

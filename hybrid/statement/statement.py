@@ -31,6 +31,7 @@ from hybrid.statement.by_key import ByKey, run_by_key
 from hybrid.statement.compressed import Compressed, compress
 from hybrid.statement.counted import counted_answer, counted_select
 from hybrid.statement.explain import explain_plan
+from hybrid.statement.first_text import with_row
 from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.gathered import Gathered, dates, knowing, run_alone, run_gathered
 from hybrid.statement.narrow import narrow_first
@@ -166,6 +167,7 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
                     raise placed_history(error, query) from None
                 raise placed(error, query.factors[i].match, query.text) from None
             except NotComputed as error:
+                error = with_row(error, query, factor.plan.schema.name, relations)
                 raise placed_data(error, query) from None
             if i + 1 < len(plan.factors):  # a later input may read it
                 for name, rows in outer.tables(i, found[i][0]).items():

@@ -30,7 +30,7 @@ from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
 from hybrid.watch.paged import FoundPiece, Pages
 from matching.batch import Int64Array, Matches
-from query.errors import DataError, QueryError, first_line
+from query.errors import DataError, QueryError, first_line, public
 from query.plan.plan import QueryPlan
 
 #: Default of unread_max: the number of rows that may wait to be fetched.
@@ -52,6 +52,7 @@ class _Taken:
         self.whole = False
 
 
+@public
 class Alerts:
     """The rows of one live query, in the order in which they were decided.
 

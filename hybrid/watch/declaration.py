@@ -142,13 +142,20 @@ def check_length(name: str, what: str) -> None:
 
 
 def _type(stream: str, column: str, type: str | pa.DataType) -> str:
-    from matching.types import arrow_type, duckdb_type
+    from matching.types import arrow_type, contains, duckdb_type
 
     try:
         if isinstance(type, pa.DataType):
             type = duckdb_type(type)
-        arrow_type(type)
+        given = arrow_type(type)
+        if contains(given, pa.types.is_union):
+            raise DataError(
+                f"{stream}.{column}: {type} is no type of a stream: Parquet has no UNION",
+                "declare a STRUCT with a column for each member, or a VARCHAR",
+            )
         return canonical_type(type)
+    except DataError:
+        raise
     except Exception as error:  # noqa: BLE001  (DuckDB raises many classes for a bad type)
         message = first_line(error)
         hint = "use a DuckDB type, such as TIMESTAMP, VARCHAR or DOUBLE"

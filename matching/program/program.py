@@ -28,6 +28,7 @@ from query.plan.expression import (
     conjuncts,
     is_row_local,
     show,
+    show_interval,
     walk,
 )
 from query.plan.pattern import anchors, negated
@@ -276,7 +277,7 @@ class Program:
         ]
         if self.within_us is not None:
             of_rows = f"{self.within_us + 1} rows, by their numbers"
-            lines.append(f"within      {of_rows if self.numbered else f'{self.within_us} us'}")
+            lines.append(f"within      {of_rows if self.numbered else show_interval(self.within_us)}")
         if self.within_rows is not None:
             lines.append(f"within      {self.within_rows} rows")
         if self.skip.row in (Skip.TO_FIRST, Skip.TO_LAST):

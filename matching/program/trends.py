@@ -171,7 +171,7 @@ class TrendTable:
         return "\n".join(shown)
 
     def __str__(self) -> str:
-        lines = [f"windows     {self.trends.within_us} us every {self.trends.slide_us} us", *map(str, self.automata)]
+        lines = [self.trends.show_windows(), *map(str, self.automata)]
         lines += [f"{'adds' if i == 0 else '':<12}{self._shown(s)}" for i, s in enumerate(self.sums)]
         return "\n".join(lines)
 

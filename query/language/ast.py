@@ -256,6 +256,18 @@ class HistoryKind(Enum):
     SEMI = "SEMI JOIN"
     ANTI = "ANTI JOIN"
     NEAREST = "NEAREST JOIN"
+    LEFT_NEAREST = "LEFT NEAREST JOIN"
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if each row of PL has a row: with nulls where it joins nothing."""
+        return self in (HistoryKind.LEFT, HistoryKind.LEFT_NEAREST)
+
+    @property
+    def takes_last(self) -> bool:
+        """True if of the matches of PA that a row of PL joins only the last one is read: NEAREST, and its evidence
+        under SEMI."""
+        return self in (HistoryKind.NEAREST, HistoryKind.LEFT_NEAREST, HistoryKind.SEMI)
 
 
 @dataclass(frozen=True, slots=True)

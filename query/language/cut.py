@@ -101,6 +101,8 @@ class WithList:
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED)
 _JOIN_KINDS = {"LEFT", "INNER", "SEMI", "ANTI", "NEAREST"}
 _OTHER_JOIN_KINDS = {"RIGHT", "FULL", "CROSS", "NATURAL", "ASOF", "POSITIONAL"}
+#: Words that may not precede JOIN HISTORY, or one of its kinds.
+_NO_KINDS = _OTHER_JOIN_KINDS | {"LEFT", "INNER", "OUTER"}
 _JOIN_WORDS = _JOIN_KINDS | _OTHER_JOIN_KINDS | {"OUTER", "JOIN"}
 #: Words that end a table factor and are never its alias.
 _CLAUSE_WORDS = words_of(
@@ -138,7 +140,7 @@ def cut(tokens: Tokens) -> tuple[Cut, ...]:
                 "HISTORY OF must follow JOIN",
                 items[i],
                 items[i + 1],
-                hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN or NEAREST JOIN before HISTORY OF",
+                hint="write JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN or LEFT NEAREST JOIN before HISTORY OF",
             )
         elif (
             len(items[i].word) > 10
@@ -547,18 +549,16 @@ def _history(tokens: Tokens, join: int) -> HistoryCut | None:
     first = join
     if tokens.words(first - 1, "OUTER"):
         first -= 1
-    kind = items[first - 1] if first else None
-    if kind is not None and kind.word in _OTHER_JOIN_KINDS:
-        raise _fault(
-            tokens,
-            f"history cannot be joined by {kind.word} JOIN",
-            kind,
-            items[join],
-            code="HQ300",
-            hint="available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN, NEAREST JOIN",
-        )
-    if kind is not None and kind.word in _JOIN_KINDS:
+    if first and items[first - 1].word in _JOIN_KINDS:
         first -= 1
+    if tokens.words(first - 1, "LEFT", "NEAREST"):
+        first -= 1
+    if first and items[first - 1].word in _NO_KINDS:
+        words = " ".join(item.word for item in items[first - 1 : join + 1])
+        others = "what ASOF joins do:" if "ASOF" in words else "available: JOIN, LEFT JOIN, SEMI JOIN, ANTI JOIN,"
+        hint = f"{others} NEAREST JOIN, LEFT NEAREST JOIN"
+        message = f"history cannot be joined by {words}"
+        raise _fault(tokens, message, items[first - 1], items[join], code="HQ300", hint=hint)
 
     i = join + 3
     while i < len(items):

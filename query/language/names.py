@@ -13,6 +13,8 @@ _STRUCTURE = words_of(
     "SELECT DISTINCT FROM WHERE AND OR NOT ON BY AS IN IS LIKE HAVING QUALIFY CASE WHEN THEN ELSE UNION EXCEPT "
     "INTERSECT CAST NULL TRUE FALSE INTO WITH USING BETWEEN JOIN INNER OUTER CROSS NATURAL FOR VALUES SHOW DESCRIBE"
 )
+#: Of these, words that begin a part of an expression, and are columns where none is open.
+_PARTS = words_of("WHEN THEN ELSE FROM INTO USING FOR LIKE BETWEEN")
 #: Words that are never names before BY.
 _BEFORE_BY = words_of("ORDER GROUP PARTITION")
 #: First words of statements.
@@ -28,8 +30,12 @@ def quoting_hint(text: str, at: int) -> str:
         return ""
     items = tokens.items
     here = next((i for i, token in enumerate(items) if token.end > at), len(items))
+    cases = any(token.word == "CASE" for token in items)
     for i in (here, here - 1):
-        if not 0 <= i < len(items) or items[i].kind is not TokenKind.WORD or items[i].word in _STRUCTURE:
+        if not 0 <= i < len(items) or items[i].kind is not TokenKind.WORD:
+            continue
+        meant = items[i].word not in _STRUCTURE or (items[i].word in _PARTS and not cases)
+        if not meant or tokens.words(i - 1, "SELECT", "FROM"):
             continue
         if items[i].word.lower() not in reserved_words() or (items[i].word in _BEFORE_BY and tokens.words(i + 1, "BY")):
             continue

@@ -502,7 +502,7 @@ def _history(tokens: Tokens, piece: HistoryCut) -> ast.HistoryJoin:
                 on = expression_of(child)
             continue
         match child.data:
-            case "left" | "semi" | "anti" | "nearest":
+            case "left" | "semi" | "anti" | "nearest" | "left_nearest":
                 kind = ast.HistoryKind[child.data.upper()]
             case "inner":
                 pass

@@ -51,6 +51,8 @@ _UNITS = frozenset(
     for plural in ("", "S")
 )
 
+#: Words before the length of a match in other languages: LIMIT DURATION, FOR, INTERVAL.
+_DURATION = ("LIMIT", "DURATION", "FOR", "INTERVAL")
 #: Words before an operand of a scalar expression, and words that may continue after an operand.
 _OPERATORS = words_of(
     "AND OR NOT LIKE ILIKE GLOB SIMILAR TO BETWEEN SYMMETRIC IN IS WHEN THEN ELSE CASE DISTINCT FROM ESCAPE COLLATE "
@@ -500,6 +502,10 @@ class _Reader:
             return "write SELECTION SKIP TILL NEXT MATCH, or SKIP TILL ANY MATCH"
         if tokens.words(i - 2, "SKIP", "TILL") or tokens.words(i - 3, "SKIP", "TILL"):
             return "write SELECTION SKIP TILL NEXT MATCH, or SKIP TILL ANY MATCH"
+        length = next((k for k in range(i, len(items)) if items[k].word not in _DURATION), len(items))
+        if i < length < len(items) - 1 and items[length].kind in (TokenKind.STRING, TokenKind.NUMBER):
+            if self._behind_pattern():
+                return f"write WITHIN INTERVAL {items[length].text} {items[length + 1].text}"
         within = i if tokens.words(i - 1, "WITHIN") else i - 1
         if tokens.words(within - 1, "WITHIN") and tokens.text[items[within].end :].startswith(("/*$", "/*?")):
             return "pass a timedelta"

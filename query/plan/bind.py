@@ -370,8 +370,8 @@ class _Query:
         for history, join in zip(factor.histories, self.query.histories, strict=True):
             if history.kind in (HistoryKind.JOIN, HistoryKind.LEFT):
                 self.fault("HQ500", f"{history.kind.value} HISTORY in a box is not supported yet", join.span,
-                           f"a match of {name} may have several rows", "NEAREST, SEMI and ANTI JOIN have one at most; "
-                           f"or read the rows: FROM {name}")
+                           f"a match of {name} may have several rows", "[LEFT] NEAREST, SEMI and ANTI JOIN have one at "
+                           f"most; or read the rows: FROM {name}")
         if self.live:
             self.faults += joined_faults(factor, "", None, Span(0, 0))
 

@@ -547,6 +547,9 @@ class _Binder:
                 hint = "write physical(logical()): PREV or NEXT around FIRST or LAST"
             else:
                 hint = "aggregate a column of the rows themselves"
+                if name in ("prev", "next"):
+                    over = f"{'lag' if name == 'prev' else 'lead'}(x) OVER (PARTITION BY k ORDER BY ts)"
+                    hint += f": FROM (SELECT *, {over} AS y FROM t), then {within}(y)"
             return self.fault("HQ208", f"{name.upper()} is not allowed inside {within}", span, hint=hint)
         self.bare(name, node)
         if not arguments:

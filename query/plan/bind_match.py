@@ -304,8 +304,13 @@ class MatchBinder:
                     ))  # fmt: skip
             elif match.within is None or match.within.interval_us is None:
                 place = "at the start" if not before else "at the end"
-                self.fault("HQ214", f"a negation {place} needs WITHIN", spans[part.name], "for how long?",
-                           "add WITHIN 1 hour after }" if match.sase else "add WITHIN INTERVAL '...' after PATTERN")
+                message, label = f"a negation {place} needs WITHIN", "for how long?"
+                hint = "add WITHIN 1 hour after }" if match.sase else "add WITHIN INTERVAL '...' after PATTERN"
+                if match.within is not None:
+                    message = f"a negation {place} needs WITHIN an interval, not a number of rows"
+                    label = "an absence lasts for a time: rows may stop coming, and time does not"
+                    hint = "write WITHIN INTERVAL '...', the time in which no such row may be"
+                self.fault("HQ214", message, spans[part.name], label, hint)
 
     def subsets(
         self, match: ast.MatchRecognize, primary: tuple[str, ...], negated: tuple[str, ...]

@@ -281,11 +281,24 @@ def to_sql(expression: Expression, leaves: dict[Expression, str] | None = None) 
             assert_never(expression)
 
 
+_UNITS_US = {
+    "day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000, "millisecond": 1000,
+    "microsecond": 1,
+}  # fmt: skip
+
+
+def show_interval(us: int) -> str:
+    """Returns an interval as SQL writes it, in the largest unit that needs no fraction: 90 minutes."""
+    unit = next(unit for unit, size in _UNITS_US.items() if us % size == 0) if us else "second"
+    number = us // _UNITS_US[unit]
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
 def show(expression: Expression) -> str:
     """The expression as the EXPLAIN outputs print it: SQL, with variables and navigation written out."""
     match expression:
         case Constant(int(value), "INTERVAL"):
-            return f"INTERVAL {value} us"
+            return f"INTERVAL {show_interval(value)}"
         case Constant(sql=sql) if sql:
             return sql
         case Constant(None):

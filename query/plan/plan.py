@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from query.errors import NO_SPAN, Span
 from query.language.ast import AfterMatchKind, HistoryKind, RowsPerMatch, Selection, StatementKind
 from query.language.duck import Settings
-from query.plan.expression import TRUE, Column, Expression, quote, show, walk
+from query.plan.expression import TRUE, Column, Expression, quote, show, show_interval, walk
 from query.plan.merge import MergedInput
 from query.plan.pattern import RowPattern
 from query.plan.trends import Trends
@@ -22,7 +22,7 @@ class Within:
     rows: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.interval_us} us" if self.interval_us is not None else f"{self.rows} rows"
+        return show_interval(self.interval_us) if self.interval_us is not None else f"{self.rows} rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class HistoryPlan:
             f"on          {self.on_sql}",
         ]
         if self.rows_of is not None:
-            begin = "the start" if self.reach_us is None else f"{self.reach_us} us before the range"
+            begin = "the start" if self.reach_us is None else f"{show_interval(self.reach_us)} before the range"
             lines.append(f"rows of     {self.schema.name}, found in {', '.join(self.streams)} from {begin}")
             lines += [f"  {line}" for line in str(self.rows_of.plan).split("\n")]
         if self.plan is not None:
@@ -289,7 +289,7 @@ class AlertOnce:
 
     def __str__(self) -> str:
         per = f" per {', '.join(self.columns)}" if self.columns else ""
-        return f"alert once{per} within {self.interval_us} us"
+        return f"alert once{per} within {show_interval(self.interval_us)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ HISTORY_TABLE = "__hybrid_history_"
 BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
 
 #: History joins that add the columns of PA to the rows of PL.
-JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST)
+JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST, HistoryKind.LEFT_NEAREST)
 
 
 def unquoted(name: str) -> str:

@@ -23,6 +23,7 @@ from query.plan.expression import (
     Opaque,
     children,
     show,
+    show_interval,
     walk,
 )
 from query.plan.pattern import (
@@ -122,8 +123,12 @@ class Trends:
         first = (ts_us - self.within_us) // self.slide_us + 1
         return range(first, last + 1)
 
+    def show_windows(self) -> str:
+        """Returns the line of EXPLAIN about the windows."""
+        return f"windows     {show_interval(self.within_us)} every {show_interval(self.slide_us)}"
+
     def __str__(self) -> str:
-        lines = [f"windows     {self.within_us} us every {self.slide_us} us"]
+        lines = [self.show_windows()]
         lines.append("group       " + (", ".join(c.name for c in self.group_by) or "(one)"))
         for i, a in enumerate(self.aggregates):
             lines.append(f"{'aggregates' if i == 0 else '':<12}{a.name} {a.type}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from query.errors import Diagnostic, Span
+from query.errors import Diagnostic, Span, TextColumn
 from query.language import duck
 from query.language.duck import DuckFault, Settings
 from query.language.operators import OF_LISTS
@@ -23,6 +23,7 @@ from query.plan.expression import (
     Navigation,
     Opaque,
     children,
+    show,
     to_sql,
 )
 from query.schema import Schema
@@ -43,6 +44,9 @@ TEMPORAL = {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL"}
 _STRICT = {"ieee_floating_point_ops", "error_on_division_by_zero"}
 #: The type that reads differently in each time zone.
 ZONED = "TIMESTAMP WITH TIME ZONE"
+#: A call in DuckDB's message that no function takes, and the types of numbers there.
+_CALL = re.compile(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]")
+_NUMBER = re.compile(r"\b(DECIMAL|DOUBLE|FLOAT|HUGEINT|BIGINT|INTEGER|INTEGER_LITERAL|SMALLINT|TINYINT)\b")
 CORE = NUMERIC | TEMPORAL | {"BOOLEAN", "VARCHAR", duck.NULL_TYPE}
 
 
@@ -83,8 +87,49 @@ def _untypable(sql: dict[Expression, str], schema: Schema, settings: Settings) -
             duck.describe([text], {"row": schema.fields}, settings)
         except DuckFault as fault:
             refused.add(e)
-            found.append(type_diagnostic(fault, e.span))
+            found.append(_about_text(fault, e, schema.name) or type_diagnostic(fault, e.span))
     return found
+
+
+def _about_text(fault: DuckFault, e: Expression, table: str) -> Diagnostic | None:
+    """Returns DuckDB's error about an expression that takes a column of text for a number; None for others."""
+    texts = [(part, column) for part in children(e) if (column := text_column(part)) is not None]
+    head, *candidates = fault.message.splitlines()
+    taking = _CALL.search(head)
+    compared = re.match(r"Cannot compare values of type (?:VARCHAR and type )?(\w+)", head)
+    if not texts or not (taking or compared):
+        return None
+    part, column = texts[0]
+    names = e.variables if isinstance(e, Aggregate) and isinstance(part, Column) else ()
+    shown, more = f"{names[0]}.{column}" if len(names) == 1 else show(part), ""
+    if taking is not None:
+        if not _take_numbers(candidates):
+            return None
+        message = f"{taking[1]} takes numbers, and {shown} is VARCHAR"
+        more = {"+": "; || joins texts", "-": "; for times AS TIMESTAMP"}.get(taking[1], "")
+    elif compared is not None:
+        if not _NUMBER.fullmatch(compared[1]):
+            return None
+        message = f"{shown} is VARCHAR, and is compared with {compared[1].removesuffix('_LITERAL')}"
+    hint = f"write TRY_CAST({shown} AS DOUBLE): a number, or null where the text is none{more}"
+    return Diagnostic("HQ205", message, e.span, "", hint, TextColumn(table, column, "DOUBLE"))
+
+
+def _take_numbers(candidates: list[str]) -> bool:
+    """True if a function, by DuckDB's list of its forms, takes numbers and no text."""
+    return any(map(_NUMBER.search, candidates)) and not any(re.search(r"VARCHAR.*->", line) for line in candidates)
+
+
+def text_column(e: Expression) -> str | None:
+    """Returns the column of text that an expression has a value of."""
+    match e:
+        case Column(name, "VARCHAR"):
+            return name
+        case Navigation(argument):
+            return text_column(argument)
+        case Aggregate("min" | "max" | "first" | "last" | "any_value" | "mode", argument) if argument is not None:
+            return text_column(argument)
+    return None
 
 
 #: Functions of patterns alone, with their calls.
@@ -126,7 +171,7 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
         candidates = [line for line in lines[1:] if "(" in line and line.endswith(")")]
         return Diagnostic("HQ205", message.split(". ")[0], span, hint=f"available: {'; '.join(candidates[:3])}")
     message = message.replace("INTEGER_LITERAL", "INTEGER").replace("STRING_LITERAL", "VARCHAR")
-    if call := re.search(r"(?:argument types|function call) ['\"](.+?)(\(.*\))['\"]", message):
+    if call := _CALL.search(message):
         candidates = [line for line in lines[1:] if "->" in line]
         hint = "cast one of them"
         if call[1] == "-" and call[2] == "(VARCHAR, VARCHAR)":
@@ -135,7 +180,9 @@ def type_diagnostic(fault: DuckFault, span: Span, outside: bool = False) -> Diag
             hint = "cast one of them, or join texts with ||"
         elif call[1] == "&&":
             hint = OF_LISTS
-        if call[1].isidentifier() and candidates:
+        if "VARCHAR" in call[2] and _take_numbers(candidates) and call[1] not in ("+", "-"):
+            hint = "write TRY_CAST(... AS DOUBLE): a number, or null where the text is none"
+        elif call[1].isidentifier() and candidates:
             hint = "available: " + "; ".join(candidates[:3])
         message = f"{call[1]} does not take {call[2]}"
     elif message.startswith(("Cannot compare", "Cannot mix")):

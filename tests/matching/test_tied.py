@@ -69,7 +69,7 @@ def found(plan: Plan) -> str:
     ("Q A", "A AS x = Q.x", STEP, "x: Q x IS NOT NULL; A x IS NOT NULL"),
     ("Q A", "A AS tk = Q.n", STEP, "None"),
     ("Q A", "A AS tk = Q.tk AND x > Q.x * 2 AND ts - Q.ts < INTERVAL '1' HOUR", STEP,
-     "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND x > LASTQ.x * 2 AND ts - LASTQ.ts < INTERVAL 3600000000 us"),
+     "tk: Q tk IS NOT NULL; A tk IS NOT NULL AND x > LASTQ.x * 2 AND ts - LASTQ.ts < INTERVAL 1 hour"),
     ("Q A", "A AS n * 2 > Q.n AND tk = Q.tk", STEP,
      "the condition of A may fail, which is an error whatever the equality says"),
     ("Q A", "A AS tk = Q.tk AND n * 2 > 7", STEP,

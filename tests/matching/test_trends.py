@@ -233,7 +233,7 @@ def test_the_explained_engine() -> None:
     plan = plan_of(statement("A NOT C B+", 10, 10, measures="COUNT(MATCHES) AS n, SUM(B.v) AS s, MIN(B.d) AS l"))
     _, table = trend_program(plan)
     assert str(table) == (
-        "windows     10000000 us every 10000000 us\n"
+        "windows     10 seconds every 10 seconds\n"
         "states      0 start: A -> 1\n"
         "            1: B -> 2, trend 0; not C -> none\n"
         "            2: B -> 2, trend 0\n"

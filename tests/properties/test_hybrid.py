@@ -27,7 +27,7 @@ from tests.strategies import Row
 
 SECOND_US = 1_000_000
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "s": "VARCHAR", "v": "BIGINT", "x": "DOUBLE"}
-KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN")
+KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "LEFT NEAREST JOIN")
 STRATEGIES: tuple[tuple[str, str | None], ...] = (
     ("llaa", None), ("alaa", None), ("ollaa", None), ("sllaa", None), ("sllaa", "0"), ("sllaa", "3s"), ("auto", None),
     ("auto", "2s"),
@@ -139,6 +139,8 @@ def naive(case: Case) -> Rows:
                 found += [] if others else [mine]
             case "NEAREST JOIN":
                 found += [(*mine, *other) for other in others[-1:]]
+            case "LEFT NEAREST JOIN":
+                found += [(*mine, *other) for other in others[-1:] or [(None, None)]]
             case "LEFT JOIN":
                 found += [(*mine, *other) for other in others or [(None, None)]]
             case _:

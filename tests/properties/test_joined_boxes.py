@@ -58,7 +58,7 @@ def cases(draw: st.DrawFn) -> Case:
         selection = "NEXT"
     measures = "FIRST(ts) AS f, LAST(ts) AS t, LAST(i) AS n"
     own = statement(pattern, selection, ", ".join(DEFINE[n] for n in names), 8, key=key, measures=measures, after=after)
-    kind = rng.choice(("SEMI", "ANTI", "NEAREST", "NEAREST"))
+    kind = rng.choice(("SEMI", "ANTI", "NEAREST", "LEFT NEAREST"))
     of = "(PARTITION BY k ORDER BY ts MEASURES LAST(i) AS m PATTERN (P Q?) DEFINE P AS s = 'p')"
     history = f"MATCH_RECOGNIZE {of}" if rng.random() < 0.6 else ""
     on = rng.choice(ON)
@@ -69,16 +69,16 @@ def cases(draw: st.DrawFn) -> Case:
     low, high = rng.randint(2, 12), rng.randint(-1, 5)
     bounds = f"pl.f - INTERVAL {low} MICROSECOND TO pl.{rng.choice('ft')} + INTERVAL '{high}' MICROSECOND"
     shown = ("pl.k, " if key else "") + "pl.f, pl.t, pl.n"
-    shown += "" if kind != "NEAREST" else ", pa.m" if history else ", pa.i AS m"
+    shown += "" if "NEAREST" not in kind else ", pa.m" if history else ", pa.i AS m"
     apart = rng.random() < 0.5
     of = "past" if apart else "events"
     hit = f"SELECT {shown} {own.replace('SELECT *', '')} AS pl {kind} JOIN HISTORY OF {of} FROM {bounds} {history}"
     outer, types = rng.choice(OUTER)
     boxed = [v for v in "VW" if v in outer]
-    condition = "" if kind != "NEAREST" else rng.choice(("", " ON m > 1", " ON n - m < 4"))
+    condition = "" if "NEAREST" not in kind else rng.choice(("", " ON m > 1", " ON n - m < 4"))
     define = ", ".join([*(f"{v} AS PATTERN hit{condition}" for v in boxed), *(DEFINE[n] for n in types)])
     taken = outer.replace("~V", "").replace("~A", "")
-    more = ", LAST(V.n) AS n" + (", LAST(V.m) AS m" if kind == "NEAREST" else "") if "V" in taken else ""
+    more = ", LAST(V.n) AS n" + (", LAST(V.m) AS m" if "NEAREST" in kind else "") if "V" in taken else ""
     text = f"WITH hit AS ({hit} AS pa ON {on}) " + statement(
         outer, rng.choice(("NEXT", "ANY", "NEXT", "ANY", "PARTITION", "STRICT")), define, rng.choice((12, 20)), key=key,
         measures=f"FIRST(t0) AS a, LAST(t1) AS z, count(*) AS c{more}",

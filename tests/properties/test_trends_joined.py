@@ -152,6 +152,8 @@ def naive(case: Case, counts: Counter[str]) -> Rows:
                 found += [] if others else [mine]
             case "NEAREST JOIN":
                 found += [(*mine, *other) for other in others[-1:]]
+            case "LEFT NEAREST JOIN":
+                found += [(*mine, *other) for other in others[-1:] or [(None,) * 5]]
             case "LEFT JOIN":
                 found += [(*mine, *other) for other in others or [(None,) * 5]]
             case _:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.join.strategies.base import AskArchive, Decision, Detect, Frontier
+from hybrid.join.strategies.base import AskArchive, Decision, Detect, Frontier, show_wait
 from hybrid.join.strategies.sllaa import SLLAA
 
 #: Wasted cost allowed before PA is precomputed, as a share of the cost of precomputing.
@@ -33,8 +33,8 @@ class Auto:
     sample_s: float | None = 0.3
 
     def __str__(self) -> str:
-        waits = "" if self.tolerance_us is None else f"; matches wait up to {self.tolerance_us} us for others"
-        return f"{self.name}: ready live matches share a request, or PA is precomputed for all keys if cheaper{waits}"
+        does = "ready live matches share a request, or PA is precomputed for all keys if cheaper"
+        return f"{self.name}: {does}{show_wait(self.tolerance_us)}"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         due = SLLAA(self.tolerance_us).decide(frontier)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from matching.batch import Int64Array
+from query.plan.expression import show_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +106,8 @@ class Strategy(Protocol):
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         """Returns decisions about ready matches."""
         ...
+
+
+def show_wait(tolerance_us: int | None) -> str:
+    """Returns the part of EXPLAIN about the wait of a match for others; empty without one."""
+    return "" if tolerance_us is None else f"; matches wait up to {show_interval(tolerance_us)} for others"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.join.strategies.base import AskArchive, Decision, Frontier
+from hybrid.join.strategies.base import AskArchive, Decision, Frontier, show_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class SLLAA:
     sample_s: float | None = None
 
     def __str__(self) -> str:
-        waits = "" if self.tolerance_us is None else f"; matches wait up to {self.tolerance_us} us for others"
-        return f"{self.name}: live matches with complete history share a request{waits}"
+        return f"{self.name}: live matches with complete history share a request{show_wait(self.tolerance_us)}"
 
     def decide(self, frontier: Frontier) -> Sequence[Decision]:
         ready = np.flatnonzero(frontier.ready)

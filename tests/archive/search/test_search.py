@@ -275,7 +275,7 @@ def test_the_prefilter_is_used_where_it_is_worth_it(tmp_path, monkeypatch):
     snapshot = history_of(tmp_path / "t", ("a", "b"), 10, 300).snapshot()
     rare = plan_of(Concatenation((A, B, C)), {"A": TRUE, "B": above(0.995), "C": above(0.5)}, 20)
     for plan, said in (
-        (rare, "prefilter: within 20000000 us of B AS (x > 0.995), of "),
+        (rare, "prefilter: within 20 seconds of B AS (x > 0.995), of "),
         (replace(rare, within=None), "no prefilter: there is no WITHIN interval"),
         (replace(rare, within=Within(1000 * SECOND_US)), "no prefilter: "),
         (plan_of(A, {"A": above(0.1)}, 20), "no prefilter: the rarest condition is A AS (x > 0.1), of "),

@@ -176,6 +176,11 @@ def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
     assert "kernel and reference return the same 1 row" in checked.stderr
+    assert "note" not in checked.stderr
+    many = QUERY.replace("PATTERN (A B)", "PATTERN (A+ B) SELECTION SKIP TILL NEXT MATCH")
+    assert "hint: AFTER MATCH SKIP PAST LAST ROW gives one for each start" in run(
+        "check", many, "-t", f"t={table}"
+    ).stderr
     for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr

@@ -408,7 +408,7 @@ def test_strategies(db: Database) -> None:
     costs = db.watch(text).explain("plan").splitlines()[1]
     said = "costs       0 ms per request .* precompute for all keys: unknown; .*: unknown live, unknown archived"
     assert re.fullmatch(said, costs)
-    assert "wait up to 2500000 us for others" in db.watch(text, tolerance="2.5 s").explain("plan")
+    assert "wait up to 2500 milliseconds for others" in db.watch(text, tolerance="2.5 s").explain("plan")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("n", pa.int64()), ("k", pa.string()), ("s", pa.string()), ("v", pa.int64())]
 )
 COLUMNS = {"ts": "TIMESTAMP", "n": "BIGINT", "k": "VARCHAR", "s": "VARCHAR", "v": "BIGINT"}
-KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN")
+KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "LEFT NEAREST JOIN")
 RISE = "MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES U.n AS n, U.v AS v PATTERN (U) DEFINE U AS v > PREV(v))"
 
 
@@ -75,6 +75,8 @@ class Case:
             "SEMI JOIN": f"SELECT pn, NULL FROM {live} WHERE pn IN (SELECT pn FROM pairs)",
             "ANTI JOIN": f"SELECT pn, NULL FROM {live} WHERE pn NOT IN (SELECT pn FROM pairs)",
             "NEAREST JOIN": "SELECT pn, arg_max(n, (ts, n)) FROM pairs GROUP BY pn",
+            "LEFT NEAREST JOIN": f"SELECT l.pn, arg_max(n, (ts, n)) FROM {live} AS l LEFT JOIN pairs USING (pn) "
+            "GROUP BY ALL",
         }[self.kind]
         return in_order(connection.sql(sql).fetchall())
 
@@ -156,7 +158,7 @@ def test_the_seam_between_files_and_memory(kind: str, flush_at: int, tmp_path: A
 
 @pytest.mark.slow
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("kind", ["SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "JOIN"])
+@pytest.mark.parametrize("kind", ["SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "LEFT NEAREST JOIN", "JOIN"])
 def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, monkeypatch: Any) -> None:
     """Files are told apart by milliseconds, by their statistics."""
     drawn = [

@@ -135,6 +135,7 @@ def test_every_kind_of_join() -> None:
     assert asked("pl.at", "ANTI JOIN", "pa.g = pl.g AND pa.n > 1") == [(33,)]
     # of the last window the last group
     assert asked("pl.at, pa.g", "NEAREST JOIN", "true") == [(33, "y"), (38, "y")]
+    assert asked("pl.at, pa.n", "LEFT NEAREST JOIN", "pa.g = pl.g AND pa.n > 1") == [(33, None), (38, "3")]
 
 
 def test_numbers_of_any_size_are_compared_as_numbers_in_on() -> None:

@@ -113,12 +113,12 @@ def test_matches_that_end_at_one_instant_stand_in_the_total_order(
     events = tied([(0, 5, "b"), (1, 7, "c"), (1, 7, "a"), (1, 3, "d"), (2, 0, "a"), (9, 0, "e")])
     with hybrid.connect(tmp_path, spark="local[2]", spark_events=0) as db:
         db.create_stream("e", COLUMNS, time="ts", order=order)
-        every, nearest = db.watch(TIED.format("JOIN")), db.watch(TIED.format("NEAREST JOIN"))
+        every, *nearest = (db.watch(TIED.format(f"{kind} JOIN")) for kind in ("", "NEAREST", "LEFT NEAREST"))
         db.push("e", events.slice(0, 4))
         db.push("e", events.slice(4))
         db.advance("e", None)
         assert [row["n"] for row in settled(db, every)] == expected
-        assert [row["n"] for row in settled(db, nearest)] == expected[-1:]
+        assert [[row["n"] for row in settled(db, one)] for one in nearest] == [expected[-1:]] * 2
         assert every.stats()["history_by_spark"] == 1
         assert every.stats()["history_reads"] == 0
 

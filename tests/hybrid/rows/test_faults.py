@@ -19,7 +19,8 @@ def said(clauses: str) -> str:
 
 @pytest.mark.parametrize(("clauses", "expected"), [
     ("PATTERN (A) DEFINE A AS s = 7", """\
-a condition or measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to INT32
+a condition or measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to INT32; \
+'a' is in row 1 of t
   --> query:3:25
    3 | PATTERN (A) DEFINE A AS s = 7)
      |                         ^^^^^ s is text, 7 is INTEGER
@@ -31,13 +32,15 @@ a condition or measure cannot be computed for these rows: Conversion Error: Coul
      |                                       ^^^ read as BIGINT
 hint: write a value of type BIGINT for 'x'"""),
     ("PATTERN (A) DEFINE A AS CAST(s AS DOUBLE) > 1", """\
-a condition or measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to DOUBLE
+a condition or measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to DOUBLE; \
+'a' is in row 1 of t
   --> query:3:25
    3 | PATTERN (A) DEFINE A AS CAST(s AS DOUBLE) > 1)
      |                         ^^^^^^^^^^^^^^^^^ read as DOUBLE
 hint: TRY_CAST(s AS DOUBLE), null for other texts, or compare with a text"""),
     (", A.s = 7 AS m PATTERN (A)", """\
-a measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to INT32
+a measure cannot be computed for these rows: Conversion Error: Could not convert string 'a' to INT32; \
+'a' is in row 1 of t
   --> query:3:3
    3 | , A.s = 7 AS m PATTERN (A))
      |   ^^^^^^^ LAST(A.s) is text, 7 is INTEGER

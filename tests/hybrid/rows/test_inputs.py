@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from datetime import datetime, timedelta
 from typing import Any
@@ -118,3 +119,30 @@ def test_measures_far_back_are_read_from_the_match() -> None:
               PATTERN (A+ B) SELECTION SKIP TILL NEXT MATCH
               DEFINE A AS LAST(A.v, 1) IS NULL OR v > LAST(A.v, 1), B AS v = 350) LIMIT 1"""
     assert hybrid.sql(text, t=table).arrow().to_pylist() == [{"f": 300, "near": 249, "far": None}]
+
+
+def test_nanoseconds_are_truncated_as_the_hint_says() -> None:
+    t = pd.DataFrame({"ts": pd.to_datetime([1_500, 2_000], unit="ns"), "v": [1, 2]})
+    wanted = [datetime(1970, 1, 1, 0, 0, 0, 1), datetime(1970, 1, 1, 0, 0, 0, 2)]
+    for table in (t, pl.from_pandas(t), pa.Table.from_pandas(t)):
+        with pytest.raises(hybrid.DataError, match=r"^t\.ts has times that are finer than a microsecond") as refused:
+            hybrid.sql(ALL_ROWS, t=table)
+    calls = re.fullmatch(r"truncate them: (.*) in pandas, (.*) in Polars, or pass (.*)", refused.value.hint)
+    assert calls is not None
+    pandas, polars, relation = calls.groups()
+    names: dict[str, Any] = {"pl": pl, "duckdb": duckdb, "t": pl.from_pandas(t)}
+    assert hybrid.sql(ALL_ROWS, t=eval(polars, names)).arrow()["ts"].to_pylist() == wanted
+    assert hybrid.sql(ALL_ROWS, t=eval(relation)).arrow()["ts"].to_pylist() == wanted
+    exec(pandas)
+    assert hybrid.sql(ALL_ROWS, t=t).arrow()["ts"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("condition", ["x < {}", "x IN (3, {})", "x = {}"])
+def test_whole_numbers_beyond_a_hugeint(condition: str) -> None:
+    text = "SELECT * FROM t MATCH_RECOGNIZE (MEASURES A.x AS x PATTERN (A) DEFINE A AS {})"
+    given = condition.format(2**127 + 5)
+    with pytest.raises(hybrid.DataError, match=r"a whole number beyond 2\^127 - 1 is no HUGEINT") as refused:
+        hybrid.sql(text.format(given), t=[{"x": 3}])
+    assert "CAST(... AS UHUGEINT)" in refused.value.hint
+    found = hybrid.sql(text.format(given.replace("x", "CAST(x AS UHUGEINT)")), t=[{"x": 3}])
+    assert len(found.arrow()) == (condition != "x = {}")

@@ -194,7 +194,7 @@ def test_rows_of_such_a_query_in_a_pattern() -> None:
 def test_a_match_with_several_rows_is_no_box(kind: str) -> None:
     with pytest.raises(QueryError, match=f"{kind} HISTORY in a box is not supported yet") as refused:
         hybrid.sql(TEXT.replace("NEAREST JOIN", kind), e=ROWS)
-    assert "NEAREST, SEMI and ANTI JOIN have one at most; or read the rows: FROM hit" in str(refused.value)
+    assert "[LEFT] NEAREST, SEMI and ANTI JOIN have one at most; or read the rows: FROM hit" in str(refused.value)
 
 
 def test_what_has_no_bound_is_no_live_box() -> None:

@@ -166,7 +166,7 @@ def test_there_is_no_graph_of_windows() -> None:
 def test_explain_shows_windows_states_and_sums() -> None:
     shown = hybrid.sql(statement("A+ B", 10, 5, partition="g", group="g"), events=many()).explain()
     for line in (
-        "group       g", "windows     10000000 us every 5000000 us", "engine      counts of trends by state and window",
+        "group       g", "windows     10 seconds every 5 seconds", "engine      counts of trends by state and window",
         "            1: A -> 1; B -> trend 0", "none: trends are counted, and no run is kept",
     ):  # fmt: skip
         assert line in shown

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hybrid
 from hybrid.database.database import Database
 from query.errors import HybridWarning
 from tests.hybrid.ends import killed
@@ -68,3 +69,20 @@ def test_queries_go_on_with_more_columns(tmp_path: Path, text: str, end: str, lo
     expected = rows(tmp_path / "whole", WIDER, restarts=False)
     assert expected
     assert rows(tmp_path / "db", COLUMNS, restarts=True) == expected
+
+
+@pytest.mark.parametrize("type", ["UNION(a INTEGER, b VARCHAR)", "UNION(a INTEGER)[]", "STRUCT(u UNION(a INTEGER))"])
+def test_a_union_is_no_type_of_a_stream(type: str) -> None:
+    with hybrid.connect() as db:
+        with pytest.raises(hybrid.DataError, match=r"s\.x: .* is no type of a stream: Parquet has no UNION"):
+            db.create_stream("s", {"ts": "TIMESTAMP", "x": type}, time="ts")
+        assert db.streams() == {}
+
+
+def test_the_limit_of_a_uhugeint() -> None:
+    at = dt.datetime(2024, 1, 1)
+    with hybrid.connect() as db:
+        db.create_stream("s", {"ts": "TIMESTAMP", "x": "UHUGEINT"}, time="ts")
+        assert db.push("s", [{"ts": at, "x": 10**38 - 1}]) == 1
+        with pytest.raises(hybrid.DataError, match="of type UHUGEINT in a stream, which keeps 38 digits"):
+            db.push("s", [{"ts": at, "x": 2**127 + 5}])

@@ -89,7 +89,7 @@ def test_the_lateness_of_the_stream_has_the_range_in_it(db: Database, after: int
     assert flow_of(db).streams["hits"].schema.lateness_us == max(after * 1_000_000, 1)
 
 
-KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN")
+KINDS = ("JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN", "NEAREST JOIN", "LEFT NEAREST JOIN")
 
 
 @pytest.mark.slow

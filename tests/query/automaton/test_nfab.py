@@ -73,7 +73,7 @@ def edges(found: NFAb, after: bool = False) -> list[str]:
 # ---- what is printed -----------------------------------------------------------------------------------------------
 
 SAME = "(k IS NOT DISTINCT FROM FIRST(k))"
-HOUR = "((ts - FIRST(ts)) <= INTERVAL 3600000000 us)"
+HOUR = "((ts - FIRST(ts)) <= INTERVAL 1 hour)"
 RISES = "((price * (count(A.*) - 1)) > (sum(A.price) - price))"  # price > avg(A[..i-1].price)
 FALLS = "(vol < (0.8 * LAST(A.vol)))"  # vol < 80% * A[A.LEN].vol
 
@@ -204,7 +204,7 @@ def test_row_numbers_of_another_partition_end_no_run() -> None:
 def test_negations_stand_beside_the_states() -> None:
     text = """PATTERN (~N A+ ~M B ~L) SELECTION SKIP TILL ANY MATCH WITHIN 10 SECONDS
               DEFINE N AS s = 'n', M AS vol > B.vol, L AS s = 'l'"""
-    ten = "INTERVAL 10000000 us"
+    ten = "INTERVAL 10 seconds"
     assert str(chain_of(text)).splitlines()[-4:] == [
         "absent rows",
         f"~N  before the match: ({SAME} AND ((LAST(A|B.ts) - ts) <= {ten}) AND (s = 'n'))",

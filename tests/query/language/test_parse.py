@@ -300,6 +300,7 @@ def test_kinds_of_statements(head: str, kind: ast.StatementKind) -> None:
             ast.HistoryKind.NEAREST,
             True,
         ),
+        ("left nearest join history of h FROM a TO b AS x ON c", ast.HistoryKind.LEFT_NEAREST, False),
     ],
 )
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ def test_the_variables_of_a_box_take_its_place() -> None:
         "rows        ONE ROW PER MATCH",
         "after       NO SKIP",
         "pattern     A V_X V_Y B",
-        "within      100 us",
+        "within      100 microseconds",
         "selection   SKIP TILL ANY MATCH",
         "define      A AS (s = 'a')",
         "            V_X AS (s = 'x')",
-        "            V_Y AS (((ts - LAST(V_X.ts)) <= INTERVAL 5 us) AND (s = 'y') AND (i > LAST(V_X.i)) AND "
+        "            V_Y AS (((ts - LAST(V_X.ts)) <= INTERVAL 5 microseconds) AND (s = 'y') AND (i > LAST(V_X.i)) AND "
         "(count(V_X|V_Y.*) > 1) AND (LAST(V_X.i) > LAST(A.i)))",
         "            B AS ((i > LAST(V_X.i)) AND (ts > LAST(V_Y.ts)))",
     ]
@@ -81,7 +81,7 @@ def test_a_box_in_a_box_takes_its_place_too() -> None:
         trip=pattern("(A V)", f"{A}, V AS PATTERN visit ON n > 1", within=9, measures="count(*) AS n"),
     )  # fmt: skip
     assert str(plan.pattern) == "U_A U_V_X U_V_Y | A"
-    assert "((ts - LAST(U_A.ts)) <= INTERVAL 9 us)" in str(plan)
+    assert "((ts - LAST(U_A.ts)) <= INTERVAL 9 microseconds)" in str(plan)
 
 
 def test_new_names_are_not_taken() -> None:
