@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from types import FrameType, FunctionType, TracebackType
 from typing import ParamSpec, TypeVar
 
+from query.printable import printable_lines
+
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
-
-from query.printable import printable_lines
 
 
 @dataclass(frozen=True, slots=True, order=True)
