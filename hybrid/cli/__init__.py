@@ -6,6 +6,7 @@ demo that misses planted matches), 2 wrong usage. Heavy modules are imported onl
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from enum import StrEnum
@@ -284,8 +285,17 @@ def check(
     against_reference: Annotated[
         bool, typer.Option("--against-reference", help="Also run it with kernel and reference matcher, and compare.")
     ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="NAME", help="A variable that may be any row, without a warning; repeatable."),
+    ] = None,
 ) -> None:
     """Checks a query, or an app file (*.toml), without running it. Errors point at the text."""
+    from query.errors import HybridWarning
+
+    allowed = {name.upper() for name in allow or []}
+    for name in allowed:
+        warnings.filterwarnings("ignore", rf"(?i){re.escape(name)} has no condition in DEFINE", HybridWarning)
     if text.endswith(".toml") and "\n" not in text:
         run.checked(Path(text))
         say(f"{text} is valid")
@@ -295,10 +305,12 @@ def check(
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
         with existing(directory) as db:
-            db.explain(statement, "plan", tables)
+            plan = db.explain(statement, "plan", tables)
     else:
-        explain_tables(statement, "plan", tables)
-    say("the query is valid")
+        plan = explain_tables(statement, "plan", tables)
+    free = [line.removesuffix(" any row").split()[-1] for line in plan.split("\n") if line.endswith(" any row")]
+    free = [name for name in dict.fromkeys(free) if name.upper() not in allowed]
+    say("the query is valid" + (f"; {', '.join(free)} may be any row" if free else ""))
     if against_reference:
         from hybrid.rows.words import counted
         from hybrid.statement.statement import compare_with_reference

@@ -22,6 +22,7 @@ import pytest
 
 import hybrid
 from hybrid.cli import main
+from query.errors import HybridWarning
 from simulator.highway import highway
 from simulator.rfid import shop
 from simulator.security import security
@@ -175,12 +176,20 @@ def test_exit_codes(table: Path) -> None:
 def test_check_and_explain(table: Path) -> None:
     checked = run("check", QUERY, "-t", f"t={table}", "--against-reference")
     assert (checked.returncode, checked.stdout) == (0, "")
-    assert "kernel and reference return the same 1 row" in checked.stderr
+    assert checked.stderr == "the query is valid; A may be any row\nkernel and reference return the same 1 row\n"
     for stage in ("ast", "plan", "nfab", "automaton", "program"):
         shown = run("explain", "stock", "--stage", stage)
         assert shown.returncode == 0, shown.stderr
         assert len(shown.stdout.splitlines()) > 10
     assert "pattern     A B" in run("explain", QUERY, "-t", f"t={table}", "--stage", "plan").stdout
+
+
+def test_check_names_variables_without_a_condition(table: Path) -> None:
+    slip = QUERY.replace("(A B)", "(A B AGAIN)")
+    with pytest.raises(HybridWarning, match="^AGAIN has no condition in DEFINE"):
+        run("check", slip, "-t", f"t={table}")
+    assert run("check", slip, "-t", f"t={table}", "--allow", "again").stderr == "the query is valid; A may be any row\n"
+    assert run("check", QUERY, "-t", f"t={table}", "--allow", "A").stderr == "the query is valid\n"
 
 
 @pytest.mark.parametrize(
