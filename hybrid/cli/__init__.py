@@ -172,6 +172,9 @@ def sql_command(
         bool, typer.Option("--tree", help="Print the matched events of the first rows, layer by layer.")
     ] = False,
     timeout: Annotated[str | None, typer.Option(help="Stop after this time, such as 30s.")] = None,
+    as_live: Annotated[
+        bool, typer.Option("--as-live", help="With -d: the rows that a live query has given by now.")
+    ] = False,
 ) -> None:
     """Runs a query over files, or over the streams of a database. With -d also CREATE PATTERN and DROP PATTERN."""
     import hybrid
@@ -181,9 +184,11 @@ def sql_command(
     if tree and (evidence or output is not None):
         raise typer.BadParameter("--tree prints for people: it excludes --evidence and -o")
     tree = tree and pattern_statement(statement) is None
+    if as_live and directory is None:
+        raise typer.BadParameter("--as-live reads streams: name their database with -d")
     if directory is not None:
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
-            result = db.sql(statement, timeout=timeout, **tables)
+            result = db.sql(statement, as_live=as_live, timeout=timeout, **tables)
             rows = result.evidence() if evidence else result.arrow()
             trees = _trees(result) if tree else []
     else:

@@ -34,6 +34,7 @@ from hybrid.statement.explain import explain_plan
 from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.gathered import Gathered, dates, knowing, run_alone, run_gathered
 from hybrid.statement.narrow import narrow_first
+from hybrid.statement.open_matches import open_matches, outcomes_at_end
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
@@ -152,9 +153,10 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         relations.spark.refuse(plan, relations.streams_in, relations.searched_by_spark)
     relations.load(plan)
     outer = Outer(plan, has_enums=relations.has_enums, collations=relations.collations(plan))
-    counted = counted_select(plan) if make is make_matcher else None
+    ends_open = any(outcomes_at_end(f.plan) and relations.open_inputs(f) for f in plan.factors)
+    counted = counted_select(plan) if make is make_matcher and not ends_open else None
     found: list[tuple[Answer, Lookups]] = []
-    bare = make is make_matcher and not any(factor.histories for factor in plan.factors)
+    bare = make is make_matcher and not ends_open and not any(factor.histories for factor in plan.factors)
 
     def find(make: Callable[[Plan], Matcher]) -> None:
         found.clear()
@@ -178,6 +180,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             table = counted_answer(counted, plan.factors[0], relations, outer, connection)
     if table is None:
         find(rows_matcher if bare else make)
+        for message in relations.open_matches:
+            warn(message)
         table = outer.run([a for a, _ in found], connection)
 
     def evidence(rows: int | None) -> pa.Table:
@@ -273,6 +277,8 @@ def _answer_factor(
             if not alone or not may_be_wide(factor.plan, overflow):
                 raise
             found = found_again(factor.plan, overflow, searched)
+    if (message := open_matches(factor.plan, found, relations.open_inputs(factor))) is not None:
+        relations.open_matches.append(message)
     if make is rows_matcher or not factor.histories:
         return _in_order(factor.plan, found, reader, make is not rows_matcher), lookups
     driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)
