@@ -190,13 +190,15 @@ def sql_command(
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
             result = db.sql(statement, as_live=as_live, timeout=timeout, **tables)
             rows = result.evidence() if evidence else result.arrow()
-            trees = _trees(result) if tree else []
+            trees, why = _trees(result) if tree else [], result.why_empty()
     else:
         result = hybrid.sql(statement, timeout=timeout, **tables)
         rows = result.evidence() if evidence else result.arrow()
-        trees = _trees(result) if tree else []
+        trees, why = _trees(result) if tree else [], result.why_empty()
     if not tree:
         write(rows, format, output)
+    if why:
+        say(f"no rows. {why}")
     for one in trees:
         typer.echo(f"{one}\n")
 
@@ -357,6 +359,8 @@ def backtest(
     with existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
         write(result.evidence() if evidence else result.arrow(), format, output)
+        if why := result.why_empty():
+            say(f"no rows. {why}")
 
 
 for command in (run.run, run.status, run.top):

@@ -554,6 +554,15 @@ class Relations:
 
             return self._reading(text, pa.table({c: [] for c in relation.columns}), columns, read)
 
+    def kept(self, text: str) -> pa.Table | None:
+        """Returns the columns that have been read of an input that is not a stream; None: it is to be read. Raises
+        DataError if only the connection of a user could read it, which may be at something else by now."""
+        key = _bare(text)
+        found = self._read.get(key if key is not None and key in self._given else text)
+        if found is None and not self._own:
+            raise DataError("the rows of this input are not kept")
+        return found
+
     def has_positions(self, text: str) -> bool:
         """True if the rows of an input that is not a stream have positions: a table, a frame, a file, or a SELECT that
         preserves its order. Rows of patterns and history joins have none."""

@@ -210,7 +210,12 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         shown = [f"searched    {alias}: {report}" for alias, report in relations.reports.items()]
         return "\n\n".join([explain_plan(query, plan, stage), *shown])
 
-    return Result(table, plan, evidence, explain, around, given=relations.given)
+    def why_empty() -> str:
+        from hybrid.statement import zero_rows  # loads the reference
+
+        return zero_rows.why_empty(plan, relations, [len(answer) for answer, _ in found])
+
+    return Result(table, plan, evidence, explain, around, given=relations.given, why_empty=why_empty)
 
 
 def answer_factor(

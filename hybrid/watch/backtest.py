@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
+from hybrid.statement import zero_rows
 from hybrid.statement.explain import explain_live
 from hybrid.statement.narrow import narrow_first
 from hybrid.statement.relations import Bounded
@@ -55,16 +57,18 @@ def backtest(
     snapshots = {key: stream.snapshot for key, stream in inputs.items()}
     strategy = strategy_of("auto")
     reader: HistoryReader
+    why: Callable[[int], str] = zero_rows.unknown
     if plain(plan):
         name = plan_streams(plan)[0]
         reader = snapshot = snapshots[name]
+        until_us = None if as_live and inputs[name].at_once else ends[name]
+        request = RangeRequest(start_us, until_us, columns=factor.plan.columns)
 
         def find(plan: Plan) -> list[Matches]:
-            until_us = None if as_live and inputs[name].at_once else ends[name]
-            request = RangeRequest(start_us, until_us, columns=plan.columns)
             return _in_stream(plan, snapshot, request, ends[name], _joining(plan, inputs, ends))
 
         found = narrow_first(factor.plan, find)
+        why = partial(zero_rows.why_empty_stream, factor, snapshot, request)
     else:
         found, reader = _in_chain(plan, static, inputs, start_us, ends, as_live, outer.access)
     bounded = _bounded((name for h in factor.histories for name in h.streams), inputs, ends)
@@ -87,7 +91,7 @@ def backtest(
     return Result(
         table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
         lambda stage: explain_live(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
-        suppressed,
+        suppressed, why_empty=lambda: why(len(rows)),
     )  # fmt: skip
 
 
