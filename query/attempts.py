@@ -25,7 +25,7 @@ class ConditionCount(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptSummary:
     """conditions: by variable, those that a row may fail. rows: number of rows looked at. longest: the variables of the
     longest attempt in order; waited: those that could come next, none where it is complete; violated: the negated
     variables of which it met a row. matches: number of matches. whole: all attempts were made."""
@@ -82,7 +82,7 @@ class _Search(RowSearch):
 def attempts(
     plan: Plan, rows: Sequence[Row], ts_us: Sequence[int], evaluate: Evaluate | None, tests_max: int,
     over: Callable[[], bool],
-) -> Attempts:  # fmt: skip
+) -> AttemptSummary:  # fmt: skip
     """Returns what happens at the attempts at a pattern without boxes and windows. rows, ts_us, evaluate: as of
     query.reference.find. tests_max: most rows that attempts test; over: True if there is no more time. Raises
     DataError."""
@@ -112,7 +112,7 @@ def attempts(
             tested = noted.rows.get(define.variable, {})
             conditions[define.variable] = ConditionCount(sum(tested.values()), len(tested), alone=False)
     waited = _waited(plan.pattern, noted.longest)
-    return Attempts(
+    return AttemptSummary(
         {d.variable: conditions[d.variable] for d in plan.defines if d.variable in conditions}, looked, noted.longest,
         waited, tuple(noted.violated), matches, whole and looked == len(rows),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from hybrid.rows.words import counted
 from hybrid.statement.relations import Relations
 from matching.batch import EventBatch
 from matching.by_reference import DuckEvaluation, to_python
-from query.attempts import Attempts, attempts
+from query.attempts import AttemptSummary, attempts
 from query.plan.plan import FactorPlan, Plan, QueryPlan
 
 P = ParamSpec("P")
@@ -126,7 +126,7 @@ def _first(batches: Iterable[EventBatch], most: int) -> Iterator[EventBatch]:
             return
 
 
-def _conditions(tried: Attempts) -> str:
+def _conditions(tried: AttemptSummary) -> str:
     found = []
     for name, (met, tested, alone) in tried.conditions.items():
         if tested:
@@ -135,7 +135,7 @@ def _conditions(tried: Attempts) -> str:
     return ", ".join(found)
 
 
-def _longest(plan: Plan, tried: Attempts) -> str:
+def _longest(plan: Plan, tried: AttemptSummary) -> str:
     """Returns how far the longest attempt came, and what it waited for."""
     runs = [(name, len(list(run))) for name, run in groupby(tried.longest)]
     shown = " ".join(name if n == 1 else f"{name}{{{n}}}" for name, n in runs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from query.attempts import Attempts, ConditionCount, attempts
+from query.attempts import AttemptSummary, ConditionCount, attempts
 from tests.query.plan.test_bind import plan_of
 
 SECOND = 1_000_000
 
 
-def tried(inside: str, prices: list[float], tests_max: int = 1000) -> Attempts:
+def tried(inside: str, prices: list[float], tests_max: int = 1000) -> AttemptSummary:
     (factor,) = plan_of(f"SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES 1 AS n {inside})").factors
     ts_us = [i * SECOND for i in range(len(prices))]
     rows = [{"ts": t, "symbol": "p", "price": price, "volume": 1} for t, price in zip(ts_us, prices)]
