@@ -91,6 +91,11 @@ def check_order(schema: Schema) -> None:
             )
 
 
+def passes_at_once(schema: Schema) -> bool:
+    """True if on-time events of a stream arrive in the total order, while they have one source."""
+    return schema.lateness_us == 0 and not schema.order
+
+
 def in_sources(batch: EventBatch, sources: tuple[str, ...]) -> EventBatch:
     """Returns the batch with these source names, followed by those that they lack."""
     if batch.sources == sources:
@@ -130,7 +135,7 @@ class Ordering:
         check_order(schema)
         self.schema = schema
         self.watermark_us: int | None = None
-        self._at_once = schema.lateness_us == 0 and not schema.order
+        self._at_once = passes_at_once(schema)
         self._sources: tuple[str, ...] = ()
         # Held events: runs, each in the total order; sources of all are prefixes of self._sources.
         self._runs: list[EventBatch] = []
@@ -172,7 +177,7 @@ class Ordering:
     def declare(self, schema: Schema) -> None:
         """Adopts a declaration that differs in its lateness only. Held-back events keep their turn."""
         self.schema = schema
-        self._at_once = schema.lateness_us == 0 and not schema.order
+        self._at_once = passes_at_once(schema)
 
     def stands_before(self, batch: EventBatch, given_us: int) -> bool:
         """True if one of the next events belongs before some that have passed through: it has the time of the last of

@@ -331,6 +331,10 @@ class RowSearch:
             what = "TIMEOUT ROWS" if plan.timeout_rows else "WITH UNMATCHED ROWS"
             raise unsupported(f"{what} under {plan.selection.value} {plan.after}")
 
+    def partitions(self) -> list[PartitionRows]:
+        """Returns the rows by partition, in order of their first rows."""
+        return list(_partitions(self.plan, self.rows).values())
+
     def everywhere(self, resume: Mapping[tuple[object, ...], Resume]) -> list[ReferenceMatch]:
         """Returns the decided results of all partitions, in order of emission. resume: see `find`."""
         decided: list[tuple[Moment, tuple[Any, ...], ReferenceMatch]] = []

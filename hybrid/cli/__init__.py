@@ -6,6 +6,7 @@ demo that misses planted matches), 2 wrong usage. Heavy modules are imported onl
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from contextlib import suppress
@@ -172,6 +173,9 @@ def sql_command(
         bool, typer.Option("--tree", help="Print the matched events of the first rows, layer by layer.")
     ] = False,
     timeout: Annotated[str | None, typer.Option(help="Stop after this time, such as 30s.")] = None,
+    as_live: Annotated[
+        bool, typer.Option("--as-live", help="With -d: the rows that a live query has given by now.")
+    ] = False,
 ) -> None:
     """Runs a query over files, or over the streams of a database. With -d also CREATE PATTERN and DROP PATTERN."""
     import hybrid
@@ -181,17 +185,21 @@ def sql_command(
     if tree and (evidence or output is not None):
         raise typer.BadParameter("--tree prints for people: it excludes --evidence and -o")
     tree = tree and pattern_statement(statement) is None
+    if as_live and directory is None:
+        raise typer.BadParameter("--as-live reads streams: name their database with -d")
     if directory is not None:
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
-            result = db.sql(statement, timeout=timeout, **tables)
+            result = db.sql(statement, as_live=as_live, timeout=timeout, **tables)
             rows = result.evidence() if evidence else result.arrow()
-            trees = _trees(result) if tree else []
+            trees, why = _trees(result) if tree else [], result.why_empty()
     else:
         result = hybrid.sql(statement, timeout=timeout, **tables)
         rows = result.evidence() if evidence else result.arrow()
-        trees = _trees(result) if tree else []
+        trees, why = _trees(result) if tree else [], result.why_empty()
     if not tree:
         write(rows, format, output)
+    if why:
+        say(f"no rows. {why}")
     for one in trees:
         typer.echo(f"{one}\n")
 
@@ -285,8 +293,17 @@ def check(
     against_reference: Annotated[
         bool, typer.Option("--against-reference", help="Also run it with kernel and reference matcher, and compare.")
     ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="NAME", help="A variable that may be any row, without a warning; repeatable."),
+    ] = None,
 ) -> None:
     """Checks a query, or an app file (*.toml), without running it. Errors point at the text."""
+    from query.errors import HybridWarning
+
+    allowed = {name.upper() for name in allow or []}
+    for name in allowed:
+        warnings.filterwarnings("ignore", rf"(?i){re.escape(name)} has no condition in DEFINE", HybridWarning)
     if text.endswith(".toml") and "\n" not in text:
         run.checked(Path(text))
         say(f"{text} is valid")
@@ -299,10 +316,12 @@ def check(
     statement, tables = query_text(text), open_tables(table)
     if directory is not None:
         with existing(directory) as db:
-            db.explain(statement, "plan", tables)
+            plan = db.explain(statement, "plan", tables)
     else:
-        explain_tables(statement, "plan", tables)
-    say("the query is valid")
+        plan = explain_tables(statement, "plan", tables)
+    free = [line.removesuffix(" any row").split()[-1] for line in plan.split("\n") if line.endswith(" any row")]
+    free = [name for name in dict.fromkeys(free) if name.upper() not in allowed]
+    say("the query is valid" + (f"; {', '.join(free)} may be any row" if free else ""))
     with suppress(QueryError):  # a statement that reads named patterns is parsed with these
         for note in many_per_start(parse(statement)):
             say(f"note: {note.render(statement)}")
@@ -347,6 +366,8 @@ def backtest(
     with existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
         write(result.evidence() if evidence else result.arrow(), format, output)
+        if why := result.why_empty():
+            say(f"no rows. {why}")
 
 
 for command in (run.run, run.status, run.top):

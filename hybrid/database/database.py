@@ -27,7 +27,7 @@ from hybrid.database import patterns, streams
 from hybrid.database.opened import Opened
 from hybrid.database.parts import DatabaseParts
 from hybrid.database.queries import why_late
-from hybrid.database.reading import backtests, input_of, inputs_of
+from hybrid.database.reading import answered_live, backtests, input_of, inputs_of
 from hybrid.join.spark_ranges import large_ranges
 from hybrid.join.strategies import NAMES, TOLERANT, strategy_of
 from hybrid.rows.compare import Difference, difference
@@ -657,20 +657,27 @@ class Database:
             return Reached(state.offsets, live.watermark_us, live.newest_us)
 
     def sql(
-        self, text: str, *, late: bool = True, engine: str = "embedded", spark: Any = None, params: Params = None,
-        timeout: Any = None, **tables: Any,
+        self, text: str, *, late: bool = True, as_live: bool = False, engine: str = "embedded", spark: Any = None,
+        params: Params = None, timeout: Any = None, **tables: Any,
     ) -> Result:  # fmt: skip
         """Answers one statement over streams (archive and memory, one consistent snapshot) and named tables.
 
-        late: include late rows; False: the rows that a live query sees. engine: "spark" searches for the patterns over
-        streams on Spark, which reads files only: events in memory are written first; the rows are the same, in no order
-        without ORDER BY in the outer SELECT. spark: a master's address (local[*], spark://host:7077,
+        The last event of a stream ends it, also of one that goes on. Warns of matches that exist only because of that:
+        those that wait for what must not follow, and TIMEOUT ROWS.
+
+        late: include late rows; False: the rows that a live query sees. as_live: the rows that a live query has given
+        by now, with the same ids: those of a watch that has taken all kept on-time events, with the watermark of each
+        stream. The statement must be one that `watch` takes; late has no effect then. engine: "spark" searches for the
+        patterns over streams on Spark, which reads files only: events in memory are written first; the rows are the
+        same, in no order without ORDER BY in the outer SELECT. spark: a master's address (local[*], spark://host:7077,
         sc://host:15002), a session, or None for the running session or local[*]. params, timeout: as in hybrid.sql.
         tables: as in hybrid.sql.
 
         CREATE PATTERN and DROP PATTERN return what they did. Raises QueryError, DataError."""
         if engine not in ENGINES:
             raise fault("HQ500", f"there is no engine {engine!r}", text, nearest(str(engine), ENGINES))
+        if as_live and engine != "embedded":
+            raise not_supported("as_live on Spark", text, "leave engine out")
         text = text if params is None else filled(text, params)
         opened = self._opened
         with interruptible():
@@ -682,6 +689,10 @@ class Database:
             return sql("SELECT name AS pattern, done FROM told", told=[{"name": statement.name, "done": done}])
 
         def run(tables: Mapping[str, Any]) -> Result:
+            if as_live:
+                with limited(text, timeout, None) as stop:
+                    stop.bytes_max = bytes_of_statements(self._parts.memory_limit)
+                    return answered_live(opened, text, tables, stop)
             with self._lock:
                 opened.check()
                 opened.refresh()

@@ -155,9 +155,8 @@ class Queries:
         if shed is not None:
             check_shed(query.plan, None)
         for stream in query.events.streams.values():
-            extent, *_ = stream.kept.snapshot().extent()
-            if stream.watermark_us is None and not stream.live.expected and extent is not None:
-                self._flow.reach(stream, extent[1] - stream.schema.lateness_us)
+            if stream.watermark_us is None and (reached_us := stream.files_reach_us()) is not None:
+                self._flow.reach(stream, reached_us)
         query.events.begin(shed)
         return Past(query, from_us, self.memory.budget(1 + len(self._flow.queries)))
 

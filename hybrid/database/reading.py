@@ -15,8 +15,10 @@ from hybrid.rows.result import Result
 from hybrid.rows.times import instant_us
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.stream_input import StreamInput
-from hybrid.watch.backtest import backtest
+from hybrid.watch.backtest import Ends, backtest
 from hybrid.watch.stream import Stream
+from matching.batch import TIME_END_US
+from matching.ordering import passes_at_once
 from query.errors import DataError, NotComputed, QueryError
 from query.language.cut import lacks_input
 from query.stopping import Stop
@@ -24,7 +26,12 @@ from query.stopping import Stop
 
 def input_of(stream: Stream, late: bool) -> StreamInput:
     """Returns a snapshot of a stream. late: include late events."""
-    return StreamInput(stream.schema, stream.kept.snapshot(), stream.begins_us(), late)
+    at_once = passes_at_once(stream.schema) and len({*stream.live.offsets, *stream.live.expected}) <= 1
+    reached_us = stream.files_reach_us() if stream.watermark_us is None else stream.watermark_us
+    return StreamInput(
+        stream.schema, stream.kept.snapshot(), stream.begins_us(), late,
+        watermark_us=-TIME_END_US if reached_us is None else reached_us, at_once=at_once, ended=stream.ended,
+    )  # fmt: skip
 
 
 def inputs_of(
@@ -55,6 +62,19 @@ def backtests(
     end_us = None if end is None else instant_us(end, "the end of a backtest")
     if end_us is not None and start_us > end_us:
         raise DataError("a backtest ends before it starts", "backtest(text, start, end)")
+    return _replayed(opened, texts, tables, stop, start_us, end_us)
+
+
+def answered_live(opened: Opened, text: str, tables: Mapping[str, Any], stop: Stop) -> Result:
+    """Returns the rows that a watch of all kept events has given by now. stop: see `backtests`."""
+    (result,) = _replayed(opened, (text,), tables, stop, -TIME_END_US, None, as_live=True)
+    return result
+
+
+def _replayed(
+    opened: Opened, texts: Sequence[str], tables: Mapping[str, Any], stop: Stop, start_us: int,
+    end_us: int | None, as_live: bool = False,
+) -> list[Result]:  # fmt: skip
     with opened.lock:
         opened.check()
         opened.refresh()
@@ -63,14 +83,17 @@ def backtests(
             if _may_be_large(opened, history):
                 history.kept.flush()
         inputs = {key: input_of(stream, late=False) for key, stream in opened.streams.items()}
+    ends = {key: None if one.ended else one.watermark_us for key, one in inputs.items()}
+    ends = ends if as_live else dict.fromkeys(inputs, end_us)
     with interruptible(), progress(of_statement(stop)):
-        return [_backtest(one, inputs, start_us, end_us, opened.large) for one in plans]
+        return [_backtest(one, inputs, start_us, ends, as_live, opened.large) for one in plans]
 
 
 def _backtest(
-    one: Planned, inputs: Mapping[str, StreamInput], start_us: int, end_us: int | None, large: LargeRanges | None
-) -> Result:
+    one: Planned, inputs: Mapping[str, StreamInput], start_us: int, ends: Ends, as_live: bool,
+    large: LargeRanges | None,
+) -> Result:  # fmt: skip
     try:
-        return backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, end_us, large)
+        return backtest(one.query, one.plan, one.outer, one.static, inputs, start_us, ends, large, as_live)
     except (QueryError, NotComputed) as error:
         raise placed_live(error, one.query, one.plan) from None

@@ -85,7 +85,10 @@ def tree_of(evidence: pa.Table, row: int, side: str = "pl") -> EvidenceTree:
         message = "output rows of this statement do not come from one match each"
         raise DataError(message, "evidence() has the events of all its matches")
     if not lines:
-        raise DataError(f"row {row} has no evidence on the side {side}", "rows count from 0; the sides are pl and pa")
+        of = {"pl": "", "pa": " of the history"}.get(side)
+        if of is None:
+            raise DataError(f"there is no side {side!r:.60}", "the sides are pl, the pattern, and pa, its history")
+        raise DataError(f"row {row} has no events{of}", "rows count from 0; side='pa' shows what the history has")
     for line in lines:
         line["path"] = (line["variable"] or "row").split(".")
     time = next((name for name, value in lines[0].items() if name not in FIXED and value == lines[0]["event_time"]), "")

@@ -43,7 +43,13 @@ def _duration(value: timedelta) -> str:
     return str(value).removesuffix(", 0:00:00")
 
 
-def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
+def row_count(count: int, shown: int, note: str) -> str:
+    """Returns the line under a table: the number of its rows, how many are shown, and a note if there is one."""
+    said = f"{count:,} row{'' if count == 1 else 's'}" + (f", the first {shown} shown" if count > shown else "")
+    return f"{said}. {note}" if note else said
+
+
+def html_table(table: pa.Table, evidence: pa.Table | None, rows: int, note: str = "") -> str:
     """Returns an HTML table of the first rows.
 
     evidence: their events, as of Result.evidence(), None if they have none. If it assigns events to output rows, a last
@@ -60,8 +66,7 @@ def html_table(table: pa.Table, evidence: pa.Table | None, rows: int) -> str:
         if chips:
             cells.append(f'<td style="text-align:left">{chips.get(i, "")}</td>')
         body.append(f"<tr>{''.join(cells)}</tr>")
-    n = table.num_rows
-    count = f"{n:,} row{'' if n == 1 else 's'}" + (f", the first {rows} shown" if n > rows else "")
+    count = escape(row_count(table.num_rows, rows, note))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><p>{count}</p>"
 
 

@@ -23,7 +23,7 @@ from hybrid.rows.frames import (
     python_columns,
     with_durations,
 )
-from hybrid.rows.html import cell, html_table
+from hybrid.rows.html import cell, html_table, row_count
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
@@ -223,7 +223,9 @@ class Result:
     before. plan: the plan of the statement.
     """
 
-    __slots__ = ("_around", "_at", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "plan")
+    __slots__ = (
+        "_around", "_at", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "_why_empty", "plan",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -234,10 +236,11 @@ class Result:
         around: Callable[[pa.Table], pa.Table | None],
         suppressed: pa.Table | None = None,
         given: Given = NOTHING_GIVEN,
+        why_empty: Callable[[], str] | None = None,
     ) -> None:
         """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
         returns `series` of events. given: what pandas and polars frames of the rows take over from those of the
-        statement."""
+        statement. why_empty: returns why there is no row."""
         self._table = table
         self._given = given
         self._suppressed = suppressed
@@ -246,6 +249,7 @@ class Result:
         self._whole: pa.Table | None = None
         self._explain = explain
         self._around = around
+        self._why_empty: Callable[[], str] | str | None = why_empty
         self.plan = plan
 
     def arrow(self) -> pa.Table:
@@ -298,8 +302,18 @@ class Result:
 
         if not counts(rows):
             raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
-        sys.stdout.write(text_table(self._zoned, rows))
+        sys.stdout.write(text_table(self._zoned, rows, self.why_empty()))
         sys.stdout.write("\n")
+
+    def why_empty(self) -> str:
+        """Returns why there are no rows, in one line: how many rows of the input met each condition, and how far the
+        longest attempt at the pattern came. Empty if there are rows, or if it is not known. Reads the first 10,000 rows
+        of the input, for two seconds at most."""
+        if len(self) or self._why_empty is None:
+            return ""
+        if not isinstance(self._why_empty, str):
+            self._why_empty = self._why_empty()
+        return self._why_empty
 
     def explain(self, stage: str = "all") -> str:
         """Returns the text of a compile stage: ast, plan, nfab, automaton, program or all."""
@@ -346,6 +360,9 @@ class Result:
         show it in a notebook. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
         evidence."""
         check_row(row)
+        if row >= len(self):
+            no_rows = f"there is no row {row}: the last one is {len(self) - 1}" if len(self) else "there are no rows"
+            raise DataError(no_rows, self.why_empty())
         return tree_of(self._read(row + 1), row, side)
 
     def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
@@ -379,13 +396,13 @@ class Result:
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
-        return text_table(self._zoned, SHOWN_ROWS)
+        return text_table(self._zoned, SHOWN_ROWS, self.why_empty())
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
         rows = self._zoned
         known = not windows and (self._whole is not None or self._evidence is not None)
-        return html_table(rows, self._read(SHOWN_ROWS) if known else None, SHOWN_ROWS)
+        return html_table(rows, self._read(SHOWN_ROWS) if known and len(rows) else None, SHOWN_ROWS, self.why_empty())
 
 
 def _unpickled(
@@ -401,8 +418,9 @@ def _unpickled(
     return found
 
 
-def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
-    """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows."""
+def text_table(table: pa.Table, rows: int = SHOWN_ROWS, note: str = "") -> str:
+    """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows, and
+    with a note if there is one."""
     shown = table.slice(0, rows)
     cells = [[cell(v) for v in column] for column in python_columns(shown, shown=True)]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -417,5 +435,5 @@ def text_table(table: pa.Table, rows: int = SHOWN_ROWS) -> str:
     lines = [line(names), "  ".join("-" * w for w in widths)]
     lines += [line(row) for row in zip(*cells)]
     n = table.num_rows
-    lines.append(f"{n:,} row{'' if n == 1 else 's'}" + (f", the first {rows} shown" if n > rows else ""))
+    lines.append(row_count(n, rows, note))
     return "\n".join(lines)

@@ -155,6 +155,8 @@ class Relations:
         self._filled: set[str] = set()  # named tables that are registered with their rows
         #: Search reports of patterns over large streams, by the alias of the factor.
         self.reports: dict[str, SearchReport] = {}
+        #: Warnings about matches that exist only because streams end here.
+        self.open_matches: list[str] = []
         if lacks_input(text):
             self._words |= {*self._given, *self._streams}
         for key, (name, data) in self._given.items():
@@ -306,6 +308,11 @@ class Relations:
         """Returns the stream that an input text names, or None. A given table hides a stream of the same name."""
         key = _bare(text)
         return self._streams.get(key) if key is not None and key not in self._given else None
+
+    def open_inputs(self, factor: FactorPlan) -> list[StreamInput]:
+        """Returns the streams among the inputs of a factor that have not ended."""
+        streams = [self.stream(sql) for sql in factor.inputs]
+        return [one for one in streams if one is not None and not one.ended]
 
     def searched_by_spark(self, factor: FactorPlan) -> tuple[StreamInput, ...]:
         """Returns the streams that Spark searches for a factor, one for each of its inputs; none if this process does.
@@ -547,6 +554,15 @@ class Relations:
                 return table_of(relation.project(", ".join(map(quote, kept))), name)
 
             return self._reading(text, pa.table({c: [] for c in relation.columns}), columns, read)
+
+    def kept(self, text: str) -> pa.Table | None:
+        """Returns the columns that have been read of an input that is not a stream; None: it is to be read. Raises
+        DataError if only the connection of a user could read it, which may be at something else by now."""
+        key = _bare(text)
+        found = self._read.get(key if key is not None and key in self._given else text)
+        if found is None and not self._own:
+            raise DataError("the rows of this input are not kept")
+        return found
 
     def has_positions(self, text: str) -> bool:
         """True if the rows of an input that is not a stream have positions: a table, a frame, a file, or a SELECT that

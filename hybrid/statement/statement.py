@@ -35,6 +35,7 @@ from hybrid.statement.first_text import with_row
 from hybrid.statement.flowing import OutOfOrder
 from hybrid.statement.gathered import Gathered, dates, knowing, run_alone, run_gathered
 from hybrid.statement.narrow import narrow_first
+from hybrid.statement.open_matches import open_matches, outcomes_at_end
 from hybrid.statement.progress import of_statement, progress
 from hybrid.statement.relations import Relations
 from hybrid.statement.resorted import resorted
@@ -153,9 +154,10 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         relations.spark.refuse(plan, relations.streams_in, relations.searched_by_spark)
     relations.load(plan)
     outer = Outer(plan, has_enums=relations.has_enums, collations=relations.collations(plan))
-    counted = counted_select(plan) if make is make_matcher else None
+    ends_open = any(outcomes_at_end(f.plan) and relations.open_inputs(f) for f in plan.factors)
+    counted = counted_select(plan) if make is make_matcher and not ends_open else None
     found: list[tuple[Answer, Lookups]] = []
-    bare = make is make_matcher and not any(factor.histories for factor in plan.factors)
+    bare = make is make_matcher and not ends_open and not any(factor.histories for factor in plan.factors)
 
     def find(make: Callable[[Plan], Matcher]) -> None:
         found.clear()
@@ -180,6 +182,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             table = counted_answer(counted, plan.factors[0], relations, outer, connection)
     if table is None:
         find(rows_matcher if bare else make)
+        for message in relations.open_matches:
+            warn(message)
         table = outer.run([a for a, _ in found], connection)
 
     def evidence(rows: int | None) -> pa.Table:
@@ -208,7 +212,12 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
         shown = [f"searched    {alias}: {report}" for alias, report in relations.reports.items()]
         return "\n\n".join([explain_plan(query, plan, stage), *shown])
 
-    return Result(table, plan, evidence, explain, around, given=relations.given)
+    def why_empty() -> str:
+        from hybrid.statement import zero_rows  # loads the reference
+
+        return zero_rows.why_empty(plan, relations, [len(answer) for answer, _ in found])
+
+    return Result(table, plan, evidence, explain, around, given=relations.given, why_empty=why_empty)
 
 
 def answer_factor(
@@ -275,6 +284,8 @@ def _answer_factor(
             if not alone or not may_be_wide(factor.plan, overflow):
                 raise
             found = found_again(factor.plan, overflow, searched)
+    if (message := open_matches(factor.plan, found, relations.open_inputs(factor))) is not None:
+        relations.open_matches.append(message)
     if make is rows_matcher or not factor.histories:
         return _in_order(factor.plan, found, reader, make is not rows_matcher), lookups
     driver = Driver(factor, strategy_of("auto"), make, spark=relations.large)

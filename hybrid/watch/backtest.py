@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain as one_after_another
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from hybrid.rows.inputs import SORTED_MAX
 from hybrid.rows.lookup import lookup_in
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import Result, evidence_table, series
+from hybrid.statement import zero_rows
 from hybrid.statement.explain import explain_live
 from hybrid.statement.narrow import narrow_first
 from hybrid.statement.relations import Bounded
@@ -38,33 +40,38 @@ from query.plan.joined_rows import joins_of
 from query.plan.plan import Plan, QueryPlan
 from query.stopping import expect
 
+#: By stream, by name in lower case: the time before which its events are; None: all, and then its end.
+Ends = Mapping[str, int | None]
+
 
 def backtest(
     query: ast.QuerySyntax, plan: QueryPlan, outer: Outer, static: Mapping[str, pa.Table], inputs: Mapping[str,
     StreamInput],
-    start_us: int, end_us: int | None, large: LargeRanges | None,
+    start_us: int, ends: Ends, large: LargeRanges | None, as_live: bool = False,
 ) -> Result:  # fmt: skip
-    """Returns the result of the query over the on-time events with start_us <= time < end_us (None: all, and then the
-    end of the stream). inputs: streams, by name in lower case. large: searches large ranges of history; None: they are
-    read like others."""
+    """Returns the result of the query over the on-time events from start_us on. ends: by stream, the time before which
+    its events are (None: all, and then the end of the stream). inputs: streams, by name in lower case. large: searches
+    large ranges of history; None: they are read like others. as_live: the ends are watermarks, and the events ahead of
+    them have come, too."""
     factor = plan.factors[-1]
     snapshots = {key: stream.snapshot for key, stream in inputs.items()}
     strategy = strategy_of("auto")
     reader: HistoryReader
+    why: Callable[[int], str] = zero_rows.unknown
     if plain(plan):
-        snapshot = snapshots[plan_streams(plan)[0]]
-        reader = snapshot
+        name = plan_streams(plan)[0]
+        reader = snapshot = snapshots[name]
+        until_us = None if as_live and inputs[name].at_once else ends[name]
+        request = RangeRequest(start_us, until_us, columns=factor.plan.columns)
 
         def find(plan: Plan) -> list[Matches]:
-            return _in_stream(plan, snapshot, start_us, end_us, _joining(plan, inputs, end_us))
+            return _in_stream(plan, snapshot, request, ends[name], _joining(plan, inputs, ends))
 
         found = narrow_first(factor.plan, find)
+        why = partial(zero_rows.why_empty_stream, factor, snapshot, request)
     else:
-        found, reader = _in_chain(plan, static, inputs, start_us, end_us, outer.access)
-    bounded = {
-        key: Bounded(snapshots[key], inputs[key].begins_us, end_us, end_us is None)
-        for key in dict.fromkeys(name for h in factor.histories for name in h.streams)
-    }
+        found, reader = _in_chain(plan, static, inputs, start_us, ends, as_live, outer.access)
+    bounded = _bounded((name for h in factor.histories for name in h.streams), inputs, ends)
     joined = views(factor.histories, bounded)
     if factor.histories:
         driver = Driver(factor, strategy, live_matcher, in_order=plan.alert is not None, spark=large)
@@ -84,26 +91,30 @@ def backtest(
     return Result(
         table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
         lambda stage: explain_live(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
-        suppressed,
+        suppressed, why_empty=lambda: why(len(rows)),
     )  # fmt: skip
 
 
-def _joining(plan: Plan, inputs: Mapping[str, StreamInput], end_us: int | None) -> Matcher:
+def _bounded(names: Iterable[str], inputs: Mapping[str, StreamInput], ends: Ends) -> dict[str, Bounded]:
+    """Returns the histories of streams, each up to its end."""
+    return {
+        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, ends[name], ends[name] is None)
+        for name in dict.fromkeys(names)
+    }
+
+
+def _joining(plan: Plan, inputs: Mapping[str, StreamInput], ends: Ends) -> Matcher:
     """Returns the matcher of a pattern, whose boxes may be joined with history."""
     histories = joins_of(plan)
-    bounded = {
-        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
-        for name in dict.fromkeys(name for h in histories for name in h.streams)
-    }
+    bounded = _bounded((name for h in histories for name in h.streams), inputs, ends)
     return joining_matcher(plan, views(histories, bounded), Purpose.LIVE) if bounded else live_matcher(plan)
 
 
 def _in_stream(
-    plan: Plan, snapshot: HistorySnapshot, start_us: int, end_us: int | None, matcher: Matcher
+    plan: Plan, snapshot: HistorySnapshot, request: RangeRequest, end_us: int | None, matcher: Matcher
 ) -> list[Matches]:
     """Returns the matches of a pattern over one stream. Reads only events that can be part of a match."""
-    count = snapshot.stretch_rows(start_us, end_us)[0]
-    request = RangeRequest(start_us, end_us, columns=plan.columns)
+    count = snapshot.stretch_rows(request.low_us, request.high_us)[0]
     windows, _ = windows_of(snapshot, plan, request, None, count)
     if windows is None:
         expect(count)
@@ -120,26 +131,26 @@ def _in_stream(
 
 
 def _in_chain(
-    plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int,
-    end_us: int | None, access: Access,
+    plan: QueryPlan, static: Mapping[str, pa.Table], inputs: Mapping[str, StreamInput], start_us: int, ends: Ends,
+    as_live: bool, access: Access,
 ) -> tuple[list[Matches], HistoryReader]:  # fmt: skip
     """Returns the matches of the last of several patterns, or of one over several streams, and the reader of their
     events."""
     names = plan_streams(plan)
     snapshots = {name: inputs[name].snapshot for name in names}
     schemas = {name: inputs[name].schema for name in names}
-    beside = {
-        name: Bounded(inputs[name].snapshot, inputs[name].begins_us, end_us, end_us is None)
-        for name in streams_beside(plan)
-    }
-    chain = PatternChain(plan, schemas, static, lambda one: _joining(one, inputs, end_us), access, beside)
+    beside = _bounded(streams_beside(plan), inputs, ends)
+    chain = PatternChain(plan, schemas, static, lambda one: _joining(one, inputs, ends), access, beside)
     columns = {name: chain.columns(name) for name in names}
-    past = steps(names, snapshots, dict.fromkeys(names, start_us), dict.fromkeys(names, end_us), columns)
-    end = END_US if end_us is None else end_us
-    known = [(name, None, end) for name in chain.streams if name not in names]  # histories are there from the start
-    ends = [(name, None, end) for name in names]
+    past = steps(names, snapshots, dict.fromkeys(names, start_us), ends, columns)
+    last = [(name, None, END_US if (end := ends[name]) is None else end) for name in chain.streams]
+    known = [step for step in last if step[0] not in names]  # histories are there from the start
     found = []
-    for step in one_after_another(known, past, ends):
+    ahead = (  # what must wait is held back by the chain
+        (name, snapshots[name].read(RangeRequest(ends[name], columns=columns[name])), None)
+        for name in names if as_live and ends[name] is not None
+    )  # fmt: skip
+    for step in one_after_another(known, past, (step for step in last if step[0] in names), ahead):
         found += chain.push(*step)
         if chain.failure is not None:
             raise chain.failure

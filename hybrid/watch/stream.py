@@ -113,6 +113,12 @@ class Stream:
             return first_us
         return max(first_us, watermark_us - retention_us)
 
+    def files_reach_us(self) -> int | None:
+        """Returns the watermark that files alone give a stream, in which no source has sent events or is expected to:
+        the time of their last row, less the lateness. None without files."""
+        extent, *_ = self.kept.snapshot().extent()
+        return None if extent is None or self.live.expected else extent[1] - self.schema.lateness_us
+
     def reader(self, in_files: bool = False) -> HistoryReader:
         if in_files:
             self.kept.flush()

@@ -18,13 +18,13 @@ from query.language.pieces import ComposedSql as Pieces
 from query.language.pieces import SqlPiece
 from query.language.session import NO_SESSION, Session
 from query.plan import pattern as rp
+from query.plan.any_row import any_row, elements
 from query.plan.bind_boxes import BoxBinder, never_true, numbers, physical_steps
 from query.plan.bind_expression import Scope, bind_expression, inexact
 from query.plan.bind_faults import syntax_diagnostic
 from query.plan.bind_trends import TrendBinder, trend_scope
 from query.plan.boxes import merged_schema
 from query.plan.expression import TRUE, Call, Column, Constant, Expression, quote
-from query.plan.operators_elsewhere import operators_elsewhere
 from query.plan.output import TIMEOUT_COLUMNS
 from query.plan.plan import AfterMatch, Box, Define, Measure, Order, Plan, Within
 from query.plan.read_too_early import read_too_early
@@ -107,7 +107,7 @@ class MatchBinder:
             for span, earlier, later in never_true(plan)
         ]
         self.warnings += read_too_early(pattern, defines)
-        self.warnings += operators_elsewhere(match.pattern, {d.variable.name for d in match.defines})
+        self.undefined(match, pattern)
         return plan
 
     def trends(self, match: ast.MatchRecognize, syntax: ast.TrendSyntax, schema: Schema) -> Plan:
@@ -131,6 +131,7 @@ class MatchBinder:
         scope = Scope(schema, primary, negated, self.subsets(match, primary, negated), None, True, self.volatile,
                       match.sase is not None, self.session)
         defines = self.defines(match, pattern, scope)
+        self.undefined(match, pattern)
         of.reach(pattern, defines)
         groups = of.groups(lambda text: self.item(text, schema, "GROUP BY"), partition)
         measures = of.measures(trend_scope(scope), groups)
@@ -141,6 +142,11 @@ class MatchBinder:
             AfterMatch(AfterMatchKind.NO_SKIP), pattern, within, selection, tuple(scope.subsets.items()),
             tuple(defines), settings=self.session.settings, trends=of.trends(windows, groups, having),
         )  # fmt: skip
+
+    def undefined(self, match: ast.MatchRecognize, pattern: rp.RowPattern) -> None:
+        """Warns about variables that take any row. Those of SASE+ have a type of event."""
+        if match.sase is None:
+            self.warnings += any_row(match.pattern, pattern, {d.variable.name for d in match.defines})
 
     def by_time(self, match: ast.MatchRecognize, sase: ast.SaseSyntax, schema: Schema) -> ast.MatchRecognize:
         """Returns a SASE+ statement with its order, that of time, and without RETURN with its default measures: the
@@ -546,19 +552,7 @@ def _in_order(pattern: rp.RowPattern) -> tuple[str, ...]:
 
 
 def _negations(syntax: ast.PatternSyntax) -> list[ast.PatternNegation]:
-    match syntax:
-        case ast.PatternNegation():
-            return [syntax]
-        case ast.PatternSequence(parts) | ast.PatternAlternation(parts) | ast.PatternPermute(parts):
-            return [n for p in parts for n in _negations(p)]
-        case ast.PatternConjunction(sides):
-            return [n for side in sides for n in _negations(side)]
-        case ast.PatternQuantified(body) | ast.PatternExclusion(body):
-            return _negations(body)
-        case ast.PatternVariable() | ast.PatternEmpty() | ast.PatternAnchor():
-            return []
-        case _:
-            assert_never(syntax)
+    return [element for element in elements(syntax) if isinstance(element, ast.PatternNegation)]
 
 
 def _exclusions(syntax: ast.PatternSyntax) -> list[ast.PatternExclusion]:

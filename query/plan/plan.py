@@ -194,7 +194,8 @@ class Plan:
             shown = show(d.condition)
             if d.variable in boxes:
                 shown = boxes[d.variable] + (f" ON {shown}" if d.condition != TRUE else "")
-            lines.append(f"{'define' if i == 0 else '':<12}{d.variable} AS {shown}")
+            shown = "any row" if shown == "True" else f"AS {shown}"
+            lines.append(f"{'define' if i == 0 else '':<12}{d.variable} {shown}")
         lines += [f"setting     {name} = {value}" for name, value in self.settings]
         for history in self.joined.factor.histories if self.joined is not None else ():
             lines += str(history).split("\n")

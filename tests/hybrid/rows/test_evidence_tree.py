@@ -113,7 +113,7 @@ def test_four_layers_open_down_to_events_in_python_notebooks_and_on_the_command_
 
 
 def test_a_row_without_evidence() -> None:
-    with pytest.raises(DataError, match="row 5 has no evidence"):
+    with pytest.raises(DataError, match="there is no row 5: the last one is 0"):
         hybrid.sql(TEXT, seen=SEEN).tree(5)
 
 

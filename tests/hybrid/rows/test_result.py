@@ -61,7 +61,7 @@ def test_rows_without_one_origin_are_a_plain_table() -> None:
 
 def test_no_rows_are_a_table_too() -> None:
     page = hybrid.sql(VALLEYS.replace("'ACME'", "'NONE'"), ticks=TICKS)._repr_html_()
-    assert page.endswith("<p>0 rows</p>")
+    assert page.endswith("<p>0 rows. The pattern has 2 rows, and the SELECT around it keeps none</p>")
 
 
 def test_a_long_table_is_cut() -> None:
