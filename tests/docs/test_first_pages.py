@@ -31,7 +31,15 @@ for language, text in json.load(sys.stdin):
     printed.append(out.getvalue())
 json.dump(printed, sys.stdout)
 """
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+HINT = """
+try:
+    valleys.plot()
+except hybrid.DataError as error:
+    print(error.hint)
+"""
+#: Modules are compiled once, and nothing of this project is on the path.
+_LEFT_OUT = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
 ENVIRONMENT |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "COLUMNS": "100"}
 
 
@@ -103,9 +111,11 @@ def test_the_first_pages_run_from_the_wheel(which: str, tmp_path: Path) -> None:
 
     readme = (ROOT / README).read_text(encoding="utf-8")
     (first,), (plain, plot, *_) = page(README, "python"), installs(README)
+    assert first.output is not None
     (picture,) = re.findall(r"`(valleys\.plot\(path=\"valley\.svg\"\))`", readme)
     fresh.install(plain)
-    assert fresh.printed(("python", first.text)) == [first.output]
+    hint = "pip install 'matplotlib<4,>=3.9'\n"
+    assert fresh.printed(("python", first.text), ("python", first.text + HINT)) == [first.output, first.output + hint]
     fresh.install(plot)
     assert fresh.printed(("python", first.text + picture)) == [first.output]
     assert (fresh.home / "valley.svg").stat().st_size > 5_000

