@@ -99,6 +99,7 @@ def page(path: str, *languages: str) -> list[Block]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a slow disk has to take a gigabyte
 @pytest.mark.parametrize("which", ["running", "newest"])
 def test_the_first_pages_run_from_the_wheel(which: str, tmp_path: Path) -> None:
     # Before: the first code of README needed pandas, which no line of it installed.
