@@ -35,12 +35,12 @@ help:  ## list the targets
 # Each stamp is newer than pyproject.toml when its extras are installed.
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "installing into .venv, about a minute" >&2
-	@$(PIP) -e '.[plot]' </dev/null
+	@$(PIP) -e '.[pandas,plot]' </dev/null
 	@touch $@
 
 .venv/.dev: pyproject.toml | .venv/bin/python
 	@echo "installing into .venv, about a minute" >&2
-	@$(PIP) -e '.[plot,dev]' </dev/null
+	@$(PIP) -e '.[dev]' </dev/null
 	@touch $@ .venv/.demo .venv/.site
 
 .venv/.site: pyproject.toml | .venv/bin/python

@@ -28,6 +28,7 @@ from archive.table_snapshot import TableSnapshot
 from matching.batch import EventBatch, Int64Array
 from matching.types import arrow_schema, duckdb_type
 from query.errors import DataError, first_line
+from query.extras import not_installed
 from query.language.duck import connect, ctrl_c, hide_progress, lent
 from query.plan.expression import Column, Expression, quote, to_sql, walk
 from query.schema import Schema
@@ -80,7 +81,7 @@ def _readable(store: Place) -> Any:
     try:
         from fsspec.implementations.arrow import ArrowFSWrapper
     except ImportError:
-        raise DataError("reading archives in S3 requires fsspec", "pip install -e '.[s3]'") from None
+        raise not_installed("reading archives in S3 needs fsspec", "s3") from None
 
     class Store(ArrowFSWrapper):
         protocol = "s3"

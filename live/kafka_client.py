@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from query.errors import DataError
+from query.extras import not_installed
 
 _SERVER = re.compile(r"(?:[a-z_]+://)?(?:\[[0-9a-f:.%]+\]|[\w.-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 _PROTOCOL = "security.protocol"
@@ -30,8 +31,7 @@ def client_module() -> Any:
     try:
         import confluent_kafka
     except ImportError:
-        hint = "install the extra kafka: pip install 'hybrid[kafka]'"
-        raise DataError("Kafka needs confluent-kafka, which is not installed", hint) from None
+        raise not_installed("Kafka needs confluent-kafka", "kafka") from None
     return confluent_kafka
 
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from query.errors import DataError
+from query.extras import not_installed
 
 #: Reason codes of MQTT 5: session taken over by the same client id; hints for refused connections.
 TAKEN_OVER = 0x8E
@@ -22,8 +23,7 @@ def make_client(
     try:
         from paho.mqtt import client as mqtt
     except ImportError:
-        hint = "install the extra mqtt: pip install 'hybrid[mqtt]'"
-        raise DataError("MQTT needs paho-mqtt, which is not installed", hint) from None
+        raise not_installed("MQTT needs paho-mqtt", "mqtt") from None
     try:
         fits = bool(host.encode("idna")) and not any(c in host for c in " /")
     except UnicodeError:

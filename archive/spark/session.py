@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from query.errors import DataError, first_line
+from query.extras import install_command, not_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def check_where(where: Where) -> None:
     nothing."""
     if isinstance(where, str) or where is None:
         if importlib.util.find_spec("pyspark") is None:
-            raise DataError("Spark is not installed", "pip install -e '.[spark]'")
+            raise not_installed("Spark needs pyspark", "spark")
         _check_address(LOCAL if where is None else where)
     elif type(where).__module__.partition(".")[0] != "pyspark":
         raise _no_address(where)
@@ -186,7 +187,7 @@ def _need_pyspark() -> None:
         ignore_pandas()
         import pyspark.sql  # noqa: F401
     except ImportError as error:
-        raise DataError(f"Spark is not installed: {error}", "pip install -e '.[spark]'") from None
+        raise DataError(f"Spark is not installed: {error}", install_command("spark")) from None
 
 
 def _active() -> SparkSession | None:
@@ -234,7 +235,7 @@ def _connected(address: str, options: Mapping[str, str]) -> SparkSession:
     try:
         from pyspark.sql.connect.session import SparkSession as Remote
     except ImportError as error:
-        raise DataError(f"Spark Connect cannot be used: {error}", "pip install -e '.[spark]'") from None
+        raise DataError(f"Spark Connect cannot be used: {error}", install_command("spark")) from None
     found = re.match(r"sc://\[?([^/;\]]+?)\]?(?::(\d+))?(?:/|;|$)", address)
     try:
         if found is not None:  # checked first, because the client retries for many minutes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hybrid.rows.result import Result
 
 app = typer.Typer(
-    name="hybrid", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="hybrid", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="One row-pattern query over live streams and archived history.",
 )  # fmt: skip
 app.add_typer(archive.app, name="archive")

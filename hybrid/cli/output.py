@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -101,20 +100,21 @@ def _write(table: pa.Table, format: RowFormat, output: Path | None) -> None:
             raise typer.BadParameter("Parquet cannot be written to a terminal: add --output FILE")
         pq.write_table(table, output if output is not None else sys.stdout.buffer)
         return
-    text = in_text(table, format)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(in_text(table, format), encoding="utf-8")
     else:
-        sys.stdout.write(text)
+        from hybrid.rows.result import terminal_width
+
+        sys.stdout.write(in_text(table, format, terminal_width()))
         sys.stdout.flush()  # an error at the end of the process would be said by nobody
 
 
-def in_text(table: pa.Table, format: RowFormat) -> str:
-    """Returns rows as text in a format other than Parquet."""
+def in_text(table: pa.Table, format: RowFormat, width_max: int | None = None) -> str:
+    """Returns rows as text in a format other than Parquet. width_max: of the lines of a table."""
     if format is RowFormat.table:
         from hybrid.rows.result import text_table
 
-        return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20)) + "\n"
+        return text_table(table, max(20, table.num_rows if table.num_rows <= 1000 else 20), width_max) + "\n"
     if format is RowFormat.csv:
         import io
 
@@ -123,22 +123,10 @@ def in_text(table: pa.Table, format: RowFormat) -> str:
         sink = io.BytesIO()
         pyarrow.csv.write_csv(_flat(table), sink)
         return sink.getvalue().decode()
-    import json
+    from live.sinks.json_lines import check_json, json_lines
 
-    from hybrid.rows.frames import python_values
-
-    columns = [python_values(column, shown=True) for column in table.columns]
-    rows = (dict(zip(table.column_names, row)) for row in zip(*columns))
-    return "".join(json.dumps(_finite(row), default=str, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _finite(value: Any) -> Any:
-    """Returns a value with null for NaN and infinite numbers, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list) else value
+    check_json(table.schema)
+    return "".join(f"{line}\n" for line in json_lines(table))
 
 
 def _flat(table: pa.Table) -> pa.Table:

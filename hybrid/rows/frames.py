@@ -14,6 +14,7 @@ import pyarrow as pa
 from hybrid.rows import duck
 from matching.types import contains, holds_digits
 from query.errors import DataError
+from query.extras import not_installed
 
 if TYPE_CHECKING:
     import pandas
@@ -128,7 +129,10 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
     """Returns rows as a pandas frame: HUGEINTs as floats, as DuckDB has them; BIGNUMs as Python's ints; intervals
     without months as durations; time zones and categories as given."""
-    import pandas
+    try:
+        import pandas
+    except ImportError:
+        raise not_installed("df() needs pandas", "pandas", "arrow(), fetchall() and iteration need nothing") from None
 
     digits = [i for i, column in enumerate(table.schema) if holds_digits(column)]
     try:
@@ -151,7 +155,10 @@ def pandas_frame(table: pa.Table, given: Given) -> pandas.DataFrame:
 def polars_frame(table: pa.Table, given: Given) -> polars.DataFrame:
     """Returns rows as a polars frame: intervals without months as durations, time zones and enumerations as given.
     Raises DataError for intervals with months."""
-    import polars
+    try:
+        import polars
+    except ImportError:
+        raise not_installed("pl() needs polars", "polars", "arrow(), fetchall() and iteration need nothing") from None
 
     plain = _plain(table, huge=False)
     for column in plain.schema:

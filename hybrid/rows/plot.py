@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from hybrid.rows.evidence import FIXED
 from query.errors import DataError, first_line
+from query.extras import not_installed
 
 LIKELY = ("close", "price", "value", "km", "speed")
 #: Panels of one figure.
 PANELS_MAX = 6
-HINT = "pip install -e '.[plot]' in the project's directory"
 
 
 def plot_evidence(
@@ -46,7 +46,7 @@ def plot_evidence(
         from matplotlib.figure import Figure
         from matplotlib.text import Text
     except ImportError:
-        raise DataError("plots need matplotlib, which is not installed", HINT) from None
+        raise not_installed("plots need matplotlib", "plot") from None
     rows = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
     if not rows.num_rows:
         last = pc.max(evidence.column("row")).as_py()

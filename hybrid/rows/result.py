@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from hybrid.rows.frames import (
     with_durations,
 )
 from hybrid.rows.html import cell, html_table, row_count
+from hybrid.rows.words import counted
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
@@ -297,12 +300,10 @@ class Result:
                 yield dict(zip(names, row))
 
     def show(self, rows: int = SHOWN_ROWS) -> None:
-        """Prints the first rows as a table, and the number of all rows."""
-        import sys
-
+        """Prints the first rows as a table, and the number of all rows. On a terminal: the columns that fit."""
         if not counts(rows):
             raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
-        sys.stdout.write(text_table(self._zoned, rows, self.why_empty()))
+        sys.stdout.write(text_table(self._zoned, rows, terminal_width(), self.why_empty()))
         sys.stdout.write("\n")
 
     def why_empty(self) -> str:
@@ -396,7 +397,7 @@ class Result:
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
-        return text_table(self._zoned, SHOWN_ROWS, self.why_empty())
+        return text_table(self._zoned, SHOWN_ROWS, note=self.why_empty())
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
@@ -418,22 +419,43 @@ def _unpickled(
     return found
 
 
-def text_table(table: pa.Table, rows: int = SHOWN_ROWS, note: str = "") -> str:
+def terminal_width() -> int | None:
+    """Returns the width of the terminal that standard output is, None if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def text_table(table: pa.Table, rows: int = SHOWN_ROWS, width_max: int | None = None, note: str = "") -> str:
     """Returns the first rows as text in columns, numbers aligned right, and a line with the number of all rows, and
-    with a note if there is one."""
+    with a note if there is one. width_max: of a line: columns beyond it are named in the last line, and longer values
+    are cut; None: all is shown."""
     shown = table.slice(0, rows)
     cells = [[cell(v) for v in column] for column in python_columns(shown, shown=True)]
+    if width_max is not None:
+        cells = [[_cut(text, width_max) for text in column] for column in cells]
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = [any(is_numeric(c.type) for is_numeric in numeric) for c in shown.columns]
     names = list(map(printable, shown.column_names))
     widths = [max([width(name), *map(width, column)]) for name, column in zip(names, cells)]
+    fit = len(widths)
+    while width_max is not None and fit > 1 and sum(widths[:fit]) + 2 * (fit - 1) > width_max:
+        fit -= 1
 
     def line(values: Sequence[str]) -> str:
         pads = [" " * (w - width(v)) for v, w in zip(values, widths)]
-        return "  ".join(p + v if r else v + p for v, p, r in zip(values, pads, right)).rstrip()
+        return "  ".join(p + v if r else v + p for v, p, r in zip(values[:fit], pads, right)).rstrip()
 
-    lines = [line(names), "  ".join("-" * w for w in widths)]
+    lines = [line(names), "  ".join("-" * w for w in widths[:fit])]
     lines += [line(row) for row in zip(*cells)]
-    n = table.num_rows
-    lines.append(row_count(n, rows, note))
-    return "\n".join(lines)
+    last = row_count(table.num_rows, rows, note)
+    if hidden := names[fit:]:
+        last = _cut(f"{last}; {counted(len(hidden), 'more column')}: {', '.join(hidden)}", width_max or 0)
+    return "\n".join([*lines, last])
+
+
+def _cut(text: str, width_max: int) -> str:
+    """Returns a text, or its beginning if it is wider."""
+    if width(text) <= width_max:
+        return text
+    while width(text) >= width_max:
+        text = text[: min(len(text) - 1, width_max - 1)]
+    return f"{text}…"

@@ -44,6 +44,7 @@ from hybrid.watch.shedding import Shed
 from live.sinks.base import Sink
 from live.sources.base import Source
 from query.errors import DataError, Diagnostic, Error, QueryError, Span, nearest
+from query.extras import install_command
 from query.schema import Schema
 
 if TYPE_CHECKING:
@@ -381,8 +382,8 @@ class _Check:
 
     def extra(self, extra: str, module: str, path: toml_places.Path) -> None:
         if importlib.util.find_spec(module) is None:
-            message, hint = f"the extra {extra} is not installed", f"pip install 'hybrid[{extra}]'"
-            self.fault("HQ705", message, self.places.value(path), hint=hint)
+            message = f"the extra {extra} is not installed"
+            self.fault("HQ705", message, self.places.value(path), hint=install_command(extra))
 
     def memory(self, database: DatabaseTable) -> None:
         from archive.place import place_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from query.errors import DataError
+from query.extras import not_installed
 
 #: Section of the status -> (key, name of the metric, description). A name in _total is a counter.
 METRICS = {
@@ -76,8 +77,7 @@ def serve(host: str, port: int, status: Callable[[], dict[str, Any]]) -> Endpoin
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     except ImportError:
-        message = "metrics need the extra metrics, which is not installed"
-        raise DataError(message, "pip install 'hybrid[metrics]'") from None
+        raise not_installed("metrics need prometheus-client", "metrics") from None
 
     class Figures(Collector):
         def collect(self) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from live.sinks.base import check_ids, row_ids, trouble
 from live.sinks.body_template import BodyTemplate
 from live.sinks.json_lines import check_json, json_lines
 from query.errors import DataError
+from query.extras import not_installed
 
 
 class AppriseSink:
@@ -71,6 +72,5 @@ def _module() -> Any:
     try:
         import apprise
     except ImportError:
-        hint = "install the extra apprise: pip install 'hybrid[apprise]'"
-        raise DataError("notifications need apprise, which is not installed", hint) from None
+        raise not_installed("notifications need apprise", "apprise") from None
     return apprise

@@ -22,6 +22,7 @@ from matching.json_rows import JsonRows
 from matching.types import arrow_schema
 from matching.value_types import Finer, Rules
 from query.errors import DataError, first_line
+from query.extras import not_installed
 from query.schema import Schema
 
 Format: TypeAlias = Literal["json", "avro", "arrow"]
@@ -192,8 +193,7 @@ class _Avro:
         try:
             import fastavro
         except ImportError:
-            hint = "install the extra kafka: pip install 'hybrid[kafka]'"
-            raise DataError("Avro payloads need fastavro, which is not installed", hint) from None
+            raise not_installed("Avro payloads need fastavro", "kafka") from None
         if decoding.avro_schema is not None and decoding.avro_schemas:
             message = "avro_schema is for plain records, avro_schemas for the Confluent wire format"
             raise DataError(message, "give only one of them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from archive.writer import Writer
+from tests.waiting import GUARD_S
 
 
 def stalled(writer: Writer) -> None:
@@ -18,7 +19,7 @@ def goes_on(writer: Writer) -> None:
     writer._stopping.clear()
     writer.renew()
     assert writer._thread is not None
-    writer._thread.join(10)
+    writer._thread.join(GUARD_S)
 
 
 def claims_fail(patch: pytest.MonkeyPatch, error: OSError) -> None:

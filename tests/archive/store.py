@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.waiting import until
 
 # The headers of an answer are a packet of their own: with Nagle's algorithm its body waits 40 ms for their receipt.
 _AT_ONCE = "import localbucket; localbucket.S3Handler.disable_nagle_algorithm = True; localbucket.main()"
@@ -33,16 +34,18 @@ class Server:
     def start(self) -> None:
         command = [sys.executable, "-c", _AT_ONCE, "--port", str(self.port), str(self.folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
-                return
-            except urllib.error.HTTPError:
-                return
-            except OSError:
-                assert self.process.poll() is None
-                time.sleep(0.05)
-        raise AssertionError("the server does not answer")
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
+        except urllib.error.HTTPError:
+            pass
+        except OSError:
+            assert self.process is not None
+            assert self.process.poll() is None
+            return False
+        return True
 
     def stop(self) -> None:
         if self.process is not None:

@@ -21,6 +21,7 @@ from tests.archive.crash_child import APPENDING, MAINTAINING, POINTS, event_at
 from tests.archive.events import TICKS, events_of
 from tests.archive.kills import KILLS
 from tests.forked import Child
+from tests.waiting import GUARD_S
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ class Promised(NamedTuple):
 
 
 def run_until_killed(
-    directory: Path, seed: int, point: str, count: int, seconds: float = 60, role: str = "append"
+    directory: Path, seed: int, point: str, count: int, seconds: float = GUARD_S, role: str = "append"
 ) -> Promised:
     """Starts a child, kills it (or waits until it has killed itself), returns what it was last promised."""
     child = Child(crash_child.main, str(directory), str(seed), point, str(count), role)

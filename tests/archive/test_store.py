@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 import polars as pl
@@ -113,12 +112,10 @@ def test_a_store_that_goes_away_and_comes_back(server):
     snapshot = history.snapshot()
     history.append(*batch_of(run_of(20, first=10)[:10]))
     server.stop()
-    began = time.monotonic()
     with pytest.raises(DataError, match="cannot be written"):
         history.flush()
     with pytest.raises(DataError, match="cannot be read"):
         snapshot.read(RangeRequest())
-    assert time.monotonic() - began < 60
     server.start()
     assert events_of(history.snapshot().read(RangeRequest())) == run_of(20)
     history.flush()

@@ -28,6 +28,7 @@ from archive.upkeep import Rewrite, closed_before_us, compact, expire, plan_rewr
 from query.errors import DataError
 from tests.archive.events import START_US, TICKS, Event, batch_of, events_of, run_of
 from tests.properties.comparing import fewer
+from tests.waiting import until
 
 DAY_US = 86_400_000_000
 
@@ -345,13 +346,6 @@ def test_the_keeper_flushes_compacts_and_tells(tmp_path, small_files, monkeypatc
         until(lambda: history.table_snapshot.rows.sum() == 401)
     finally:
         keeper.stop()
-
-
-def until(done, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.005)
 
 
 def test_flush_by_bytes_and_by_age(tmp_path):

@@ -48,6 +48,17 @@ def files(path: str) -> dict[str, str]:
     return {name: text for _, name, text in FENCE.findall((ROOT / path).read_text(encoding="utf-8")) if name}
 
 
+def installs(path: str) -> list[frozenset[str]]:
+    """The lines of a document that install this project, as the extras that they bring. `make demo` brings those that
+    the Makefile names."""
+    text, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in (path, "Makefile"))
+    demo = re.search(r"^\.venv/\.demo:(?:.*\n\t)+?.* -e '\.\[(.*?)\]'", makefile, re.MULTILINE)
+    assert demo is not None
+    line = r"pip install '?\.(?:\[(.*?)\])?'?|^make demo$|`make demo` (?:has )?install"
+    named = [demo[1] if "make" in one[0] else one[1] or "" for one in re.finditer(line, text, re.MULTILINE)]
+    return [frozenset(filter(None, extras.split(","))) for extras in named]
+
+
 def prose(path: Path) -> str:
     """The text of a document without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

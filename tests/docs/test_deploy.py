@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hybrid.service.status import read_status
 from tests.archive.store import s3_server
 from tests.docs.documents import ROOT
 from tests.live.servers import kafka_broker
+from tests.waiting import GUARD_S, until
 
 yaml = pytest.importorskip("yaml") if not os.environ.get("CI") else __import__("yaml")
 
@@ -166,7 +166,7 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
             )  # fmt: skip
 
         bucket = run(str(ROOT / "deploy/make_bucket.py"), "market")
-        _, said = bucket.communicate(timeout=60)
+        _, said = bucket.communicate(timeout=GUARD_S)
         assert bucket.returncode == 0, said
         for name, changes in (
             ("feed", {"events = 1_000_000": "events = 20_000", "rate = 1000": "rate = 20_000"}),
@@ -178,26 +178,26 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
                 text = text.replace(old, new)
             (tmp_path / f"{name}.toml").write_text(text)
         feed = run("-m", "hybrid", "run", "feed.toml")
-        _, said = feed.communicate(timeout=120)
+        _, said = feed.communicate(timeout=GUARD_S)
         assert feed.returncode == 0, said
         app = run("-m", "hybrid", "run", "app.toml")
         consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "t", "auto.offset.reset": "earliest",
                              "session.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
         consumer.subscribe(["falls"])
         found: list[dict[str, Any]] = []
-        until = time.monotonic() + 90
-        while len(found) < 5 and time.monotonic() < until:
+
+        def read() -> None:
             message = consumer.poll(1.0)
             if message is not None and message.error() is None:
                 found.append(json.loads(message.value()))
+
+        until(lambda: len(found) >= 5, read)
         consumer.close()
         # Before: the status, which is written now and then, was that from before the first events at times.
+        until(lambda: read_status(tmp_path / "app-state")["streams"]["ticks"]["accepted"] > 1000)
         status = read_status(tmp_path / "app-state")
-        while status["streams"]["ticks"]["accepted"] <= 1000 and time.monotonic() < until:
-            time.sleep(0.2)
-            status = read_status(tmp_path / "app-state")
         app.terminate()
-        _, said = app.communicate(timeout=60)
+        _, said = app.communicate(timeout=GUARD_S)
         assert app.returncode == 0, said
         assert len(found) >= 5, (said, status)
         assert all(row["low"] < row["high"] for row in found)

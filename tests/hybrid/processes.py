@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.programs import Program
+from tests.waiting import GUARD_S
 
 ROOT = Path(__file__).parents[2]
 _started: list[Program | subprocess.Popen[str]] = []
@@ -43,14 +42,7 @@ def end_all() -> None:
     while _started:
         child = _started.pop()
         child.kill()
-        child.communicate(timeout=60)
-
-
-def until(what: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.05)
+        child.communicate(timeout=GUARD_S)
 
 
 def status(directory: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from tests.archive.store import s3_server
+from tests.waiting import GUARD_S, until
 
 ROOT = Path(__file__).parent.parent.parent
 #: Where packages are unpacked that are not installed. `make clean` removes it.
@@ -55,14 +56,13 @@ class Broker:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment}
             )
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            with socket.socket() as client:
-                if client.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            assert self.process.poll() is None, self.log.read_text(errors="replace")[-2000:]
-            time.sleep(0.05)
-        raise AssertionError(f"no answer: {self.log.read_text(errors='replace')[-2000:]}")
+        until(self._answers, seen=lambda: self.log.read_text(errors="replace")[-2000:])
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text(errors="replace")[-2000:]
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends it: SIGTERM lets it write what it has, SIGKILL does not."""
@@ -71,22 +71,23 @@ class Broker:
                 self._stand_still(self.process, self.whole)
             self.process.send_signal(how)
             try:
-                self.process.wait(20)
+                self.process.wait(GUARD_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
             self.process = None
 
     def _stand_still(self, process: subprocess.Popen[bytes], whole: Callable[[], bool]) -> None:
-        until = time.monotonic() + 60
-        while True:
+        def stopped_whole() -> bool:
             process.send_signal(signal.SIGSTOP)
             time.sleep(0.2)  # what it has sent to its store arrives
-            if whole():
-                return
-            assert time.monotonic() < until, "its store does not become whole"
+            return whole()
+
+        def go_on() -> None:
             process.send_signal(signal.SIGCONT)
             time.sleep(0.01)
+
+        until(stopped_whole, go_on)
 
 
 def missing(what: str) -> None:
@@ -189,7 +190,7 @@ def make_topic(address: str, name: str, partitions: int = 1) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(GUARD_S)
 
 
 def values_in_kafka(broker: Broker, topic: str, partitions: int) -> set[bytes]:
@@ -200,7 +201,7 @@ def values_in_kafka(broker: Broker, topic: str, partitions: int) -> set[bytes]:
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     found: set[bytes] = set()
     quiet = 0
-    while quiet < 3:  # what the broker calls the end of a partition lags
+    while quiet < 10:  # what the broker calls the end of a partition lags
         messages = consumer.consume(1000, 1.0)
         quiet = 0 if messages else quiet + 1
         found.update(message.value() for message in messages if not message.error())
@@ -208,7 +209,7 @@ def values_in_kafka(broker: Broker, topic: str, partitions: int) -> set[bytes]:
     return found
 
 
-def delivered_to_kafka(broker: Broker, topic: str, count: int, seconds: float = 60) -> dict[str, dict[str, Any]]:
+def delivered_to_kafka(broker: Broker, topic: str, count: int) -> dict[str, dict[str, Any]]:
     """The rows that a sink has written to the one partition of a topic, by their match ids: read until there are so
     many, and to the end. Rows of one id are the same."""
     from confluent_kafka import Consumer, TopicPartition
@@ -217,15 +218,16 @@ def delivered_to_kafka(broker: Broker, topic: str, count: int, seconds: float = 
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: dict[str, dict[str, Any]] = {}
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+
+    def whole() -> bool:
         messages = consumer.consume(1000, 1.0)
         for message in messages:
             assert not message.error()
             assert dict(message.headers())["match_id"] == message.key()
             _deliver(found, message.key().decode(), message.value())
-        if not messages and len(found) >= count:
-            break
+        return not messages and len(found) >= count
+
+    until(whole, lambda: None, lambda: len(found))
     consumer.close()
     return found
 
@@ -251,7 +253,7 @@ def delivered_to_mqtt(broker: Broker, topic: str) -> Iterator[dict[str, dict[str
     reader.connect("127.0.0.1", broker.port, clean_start=False, properties=session)
     reader.loop_start()
     try:
-        assert subscribed.wait(10)
+        assert subscribed.wait(GUARD_S)
         yield found
     finally:
         reader.disconnect()
@@ -266,7 +268,7 @@ def _deliver(found: dict[str, dict[str, Any]], match_id: str, payload: bytes) ->
 def publish(broker: Broker, topic: str, payloads: Sequence[bytes]) -> None:
     """Publishes with QoS 1 and returns when the broker has acknowledged all. By hand, in MQTT 3.1.1: with a client the
     tests would spend most of their time here."""
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=GUARD_S) as connection:
         stream = connection.makefile("rwb")
         stream.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00")  # CONNECT: clean session, no client id
         stream.flush()

@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.conftest import JAVA_OPTIONS_WITH_CLASSES
+from tests.waiting import until
 
 #: Kept from executors: whatever on their path has our packages, so that only what is shipped to them can be ours.
 WITHOUT_US = """
@@ -42,7 +42,7 @@ def environment(work: Path, cache: Path) -> dict[str, str]:
 
 
 @contextmanager
-def server(command: list[str], log: Path, env: Mapping[str, str], says: str, seconds: float = 90) -> Iterator[None]:
+def server(command: list[str], log: Path, env: Mapping[str, str], says: str) -> Iterator[None]:
     """A server, from when its log says that it is up."""
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -50,11 +50,11 @@ def server(command: list[str], log: Path, env: Mapping[str, str], says: str, sec
             start_new_session=True,
         )  # fmt: skip
     try:
-        end = time.monotonic() + seconds
-        while says not in log.read_text(errors="replace"):
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{command[0]} does not come up:\n{log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.1)
+        until(
+            lambda: says in log.read_text(errors="replace") or process.poll() is not None,
+            seen=lambda: log.read_text(errors="replace")[-2000:],
+        )
+        assert process.poll() is None, f"{command[0]} does not come up:\n{log.read_text(errors='replace')[-2000:]}"
         yield
     finally:
         with_children = process.pid  # its own session: the group has nobody else in it

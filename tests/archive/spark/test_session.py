@@ -14,6 +14,7 @@ from archive.spark import session as sessions
 from archive.spark.session import java_version, spark_session
 from query.errors import DataError
 from tests.hybrid.inside import may_wait
+from tests.waiting import GUARD_S
 
 pytestmark = pytest.mark.spark
 
@@ -102,7 +103,7 @@ except hybrid.DataError as error:
 """
     root = Path(__file__).parents[3]
     env = {"PYTHONPATH": f"{tmp_path}:{root}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=GUARD_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Spark is not installed")
     assert "[spark]" in done.stdout

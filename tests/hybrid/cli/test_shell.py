@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.cli.shell import DROPPED, completer, statements
+from tests.waiting import GUARD_S
 
 ROWS = '{"ts": "2024-03-01T09:30:00", "price": 3}\n{"ts": "2024-03-01T09:30:01", "price": 2}\n'
 COMMAND = [sys.executable, "-c", "from hybrid.cli import main; main()"]
@@ -161,7 +162,7 @@ def test_people_get_prompts_history_and_ctrl_c_leaves_a_statement(tmp_path: Path
     def until(wanted: str, keys: bytes = b"") -> None:
         """keys: pressed again while nothing comes: one between the prompt and the wait for keys is not seen."""
         nonlocal shown
-        end = time.monotonic() + 60
+        end = time.monotonic() + GUARD_S
         os.write(main, keys)
         while wanted not in shown and time.monotonic() < end:
             if select.select([main], [], [], 5)[0]:
@@ -180,7 +181,7 @@ def test_people_get_prompts_history_and_ctrl_c_leaves_a_statement(tmp_path: Path
         until("42")
         until("hybrid> ")
         os.write(main, b".quit\n")
-        assert child.wait(60) == 0
+        assert child.wait(GUARD_S) == 0
     finally:
         child.kill()
         child.wait()

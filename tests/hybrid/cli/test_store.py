@@ -39,12 +39,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("sql", QUERY, "-d", WHERE, "-f", "json"), '{"a": 3, "b": 1}'),
-        (("backtest", QUERY, "-d", WHERE, "--from", "2024-01-01", "-f", "json"), '{"a": 3, "b": 1}'),
+        (("sql", QUERY, "-d", WHERE, "-f", "json"), '{"a":3,"b":1}'),
+        (("backtest", QUERY, "-d", WHERE, "--from", "2024-01-01", "-f", "json"), '{"a":3,"b":1}'),
         (("explain", QUERY, "-d", WHERE, "--stage", "plan"), "pattern     A B"),
         (("check", QUERY, "-d", WHERE), ""),
-        (("archive", "stat", "-d", WHERE, "-f", "json"), '"rows": 3'),
-        (("archive", "search", QUERY, "-d", WHERE, "-f", "json"), '{"a": 3, "b": 1}'),
+        (("archive", "stat", "-d", WHERE, "-f", "json"), '"rows":3'),
+        (("archive", "search", QUERY, "-d", WHERE, "-f", "json"), '{"a":3,"b":1}'),
         (("archive", "verify", "-d", WHERE), ""),
         (("archive", "compact", "-d", WHERE), ""),
         (("archive", "expire", "-d", WHERE, "--dry-run"), ""),

@@ -20,6 +20,7 @@ import hybrid
 from hybrid import DataError
 from hybrid.database.database import Database
 from tests.hybrid.inside import flow_of
+from tests.waiting import GUARD_S
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 FALL = """SELECT * FROM e MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS top, LAST(B.v) AS low
@@ -716,7 +717,7 @@ def test_iterating_in_another_thread_ends_with_the_stream(db: Database) -> None:
         db.push("e", rows_of((2 * i, "a", 5), (2 * i + 1, "a", 4)))
     assert reader.is_alive()
     db.advance("e", None)
-    reader.join(20)
+    reader.join(GUARD_S)
     assert not reader.is_alive()
     assert got == [("a", 5, 4)] * 20
 

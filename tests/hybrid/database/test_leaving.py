@@ -20,6 +20,7 @@ from query.errors import DataError
 from tests.archive.kills import KILLS
 from tests.hybrid.processes import ROOT, environment, start_anew
 from tests.hybrid.writing_child import COLUMNS, events
+from tests.waiting import GUARD_S
 
 
 def start(directory: Path, how: str, count: int = 2, **options: Any) -> subprocess.Popen[str]:
@@ -38,7 +39,7 @@ def values(directory: Path) -> list[int]:
 def test_without_close_events_go_into_files(tmp_path, how):
     """Also without a log. Before: 10 of 10 rows gone, rc 0, nothing said."""
     process = start(tmp_path, how, log=None)
-    out, error = process.communicate(timeout=120)
+    out, error = process.communicate(timeout=GUARD_S)
     assert process.returncode == (how == "raise")
     assert ("ValueError: of the user's own" in error) == (how == "raise")
     assert "hybrid:" not in error
@@ -51,7 +52,7 @@ def test_without_close_events_go_into_files(tmp_path, how):
 def test_a_database_on_disk_has_its_log(tmp_path):
     # Before: 10 of 10 rows gone.
     process = start(tmp_path, "_exit", maintenance=False)
-    process.communicate(timeout=120)
+    process.communicate(timeout=GUARD_S)
     assert process.returncode == 0
     assert list((tmp_path / "ticks" / "table").glob("20*")) == [], "nothing ran at its end"
     assert values(tmp_path) == list(range(10))
@@ -60,7 +61,7 @@ def test_a_database_on_disk_has_its_log(tmp_path):
 @pytest.mark.slow
 def test_a_child_after_a_fork(tmp_path):
     process = start(tmp_path, "fork")
-    out, error = process.communicate(timeout=120)
+    out, error = process.communicate(timeout=GUARD_S)
     assert process.returncode == 0
     assert f"was opened by process {process.pid}, before a fork" in out
     assert "{'default': 12}" in out
@@ -84,7 +85,7 @@ def test_threads_that_wait_for_a_database_do_not_hold_up_the_end(tmp_path):
         """
     done = subprocess.run(
         [sys.executable, "-c", text, str(tmp_path)], cwd=ROOT, env=environment(), capture_output=True, text=True,
-        timeout=60,
+        timeout=GUARD_S,
     )  # fmt: skip
     assert done.returncode == 0
     assert "was not closed" not in done.stderr
@@ -182,5 +183,5 @@ def test_a_ctrl_c_ends_a_long_statement_whenever_it_comes(after_s: float) -> Non
     assert child.stdout.readline() == "ready\n"
     time.sleep(after_s)
     child.send_signal(signal.SIGINT)
-    said, _ = child.communicate(timeout=30)
+    said, _ = child.communicate(timeout=GUARD_S)
     assert said == "interrupted True [{'n': 2}]\n"

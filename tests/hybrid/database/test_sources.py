@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from live.sources.mqtt import MqttSettings, MqttSource
 from query.schema import Field, Schema
 from tests.hybrid.ends import opened_again
 from tests.live.servers import kafka_broker, mqtt_broker, publish
+from tests.waiting import GUARD_S, until
 
 TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "BIGINT")), "ts", ("k",))
 DIPS = """
@@ -71,18 +73,18 @@ class Pump:
         self.found: dict[str, dict[str, Any]] = {}
         source.open(self.db.streams()["ticks"]["offsets"])
 
-    def until(self, count: int, seconds: float = 120) -> None:
+    def until(self, count: int) -> None:
         """Until the stream has so many events."""
-        end = time.monotonic() + seconds
-        while self.events() < count:
-            self.step(end)
+        self.steps_until(lambda: self.events() >= count)
+
+    def steps_until(self, holds: Callable[[], object]) -> None:
+        until(holds, self.step, lambda: (self.db.streams(), self.source.trouble()))
 
     def events(self) -> int:
         return int(self.db.streams()["ticks"]["events"])
 
-    def step(self, end: float) -> None:
-        """One poll; no later than `end`."""
-        assert time.monotonic() < end, (self.db.streams(), self.source.trouble())
+    def step(self) -> None:
+        """One poll."""
         for piece in self.source.poll(0.5):
             assert not isinstance(piece, Bad)
             self.db.push("ticks", piece.rows, piece.source, piece.offsets)
@@ -119,7 +121,7 @@ def test_kafka_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_pat
         servers = {"bootstrap.servers": broker.address, "log_level": 0}
         admin = AdminClient(servers)
         for made in admin.create_topics([NewTopic("ticks", partitions, 1)]).values():
-            made.result(20)
+            made.result(GUARD_S)
         producer = ck.Producer({**servers, "linger.ms": 50, "enable.idempotence": True})
 
         def write(start: int, stop: int) -> None:
@@ -127,7 +129,7 @@ def test_kafka_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_pat
                 producer.produce("ticks", value=json.dumps(event(i)).encode(), partition=i % 7 % partitions)
                 if i % 1000 == 0:
                     producer.poll(0)
-            assert producer.flush(60) == 0
+            assert producer.flush(GUARD_S) == 0
 
         settings = KafkaSettings(
             broker.address, ("ticks",), decoding=Decoding(times="ms"), batch=5_000,
@@ -174,9 +176,7 @@ def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path
             "127.0.0.1", ("ticks/#",), "reader", broker.port, Decoding(times="ms"), unacknowledged=5_000
         )
         first = Pump(tmp_path / "db", MqttSource(TICKS, settings), STEPS)
-        end = time.monotonic() + 30
-        while first.source.trouble() is not None:
-            first.step(end)
+        first.steps_until(lambda: first.source.trouble() is None)
         time.sleep(0.2)  # the subscription comes behind the connection
         publish(broker, "ticks/a", payloads[: count // 2])
         first.until(count // 4)
@@ -191,11 +191,11 @@ def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path
 
         second = Pump(tmp_path / "again", MqttSource(TICKS, settings), STEPS)
         second.found = first.found
-        end = time.monotonic() + 120
+        second.until(count)
         last = -1
-        while second.events() < count or second.events() > last:
+        while second.events() > last:
             last = second.events()
-            second.step(end)
+            second.step()
         second.db.advance("ticks", None)
         second.fetch()
         stored = second.db.sql("SELECT count(*) AS n, count(DISTINCT ts) AS times FROM ticks").arrow().to_pylist()

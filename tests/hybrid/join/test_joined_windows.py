@@ -22,8 +22,8 @@ from matching.batch import Matches
 from query.errors import DataError, HybridWarning, QueryError
 from query.plan.plan import Plan
 from tests.events import batch_of
-from tests.hybrid.processes import until
 from tests.trends import EVENTS, Row, read_rows, row
+from tests.waiting import until
 
 COLUMNS = {f.name: f.type for f in EVENTS.fields}
 WINDOWS = (

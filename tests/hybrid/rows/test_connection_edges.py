@@ -179,16 +179,18 @@ def test_a_timeout_ends_a_function_of_the_connection() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE TABLE t AS SELECT i FROM range(60_000) AS r(i)")
 
+    called: list[int] = []
+
     def slow(x: int) -> int:
+        called.append(x)
         time.sleep(0.0005)
         return x
 
     connection.create_function("slow", slow, ["BIGINT"], "BIGINT")
     text = "SELECT count(*) FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES slow(A.i) AS x PATTERN (A))"
-    begin = time.monotonic()
     with pytest.raises(hybrid.QueryError, match="HQ602"):
         hybrid.sql(text, connection, timeout=1)
-    assert time.monotonic() - begin < 20  # 30 s of sleep in all
+    assert 0 < len(called) < 60_000
 
 
 @pytest.mark.slow

@@ -43,10 +43,8 @@ def run_with_one_dropped() -> None:
 def test_a_ctrl_c_that_python_drops_is_raised_again() -> None:
     # Before: the statement ran to its end. Python prints and drops what is raised while an object is deleted, also at
     # the end of a generator that was not read to its end, of which parsing a statement has many.
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # raised again: at its end it would return its rows
         run_with_one_dropped()
-    assert time.monotonic() - begun < 20
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     time.sleep(1.5)  # none comes afterwards
 
@@ -128,7 +126,7 @@ def test_a_ctrl_c_ends_functions_between_rows() -> None:
     for wait_s in (0.1, 0.2, 0.3, 0.4):
         sent = threading.Timer(wait_s, os.kill, (os.getpid(), signal.SIGINT))
         sent.start()
-        begun = time.monotonic()
+        begun = time.process_time()
         with pytest.raises(KeyboardInterrupt):
             hybrid.sql(text, t=t).arrow()
-        assert time.monotonic() - begun < 20  # of a loaded machine
+        assert time.process_time() - begun < 20

@@ -13,6 +13,7 @@ from hybrid.service.app import App
 from hybrid.service.app_file import AppError, load, state_of
 from hybrid.service.app_tables import FileSinkTable, KafkaSinkTable, SimulatorSourceTable
 from query.errors import DataError
+from query.extras import install_command
 from tests.hybrid.cli.test_cli import run
 
 APPS = Path(__file__).parents[1] / "apps"
@@ -200,8 +201,8 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
     text = GOOD.replace('type = "file"\npath = "alerts.ndjson"', 'type = "mqtt"\nhost = "h"\ntopic = "t"')
     with pytest.raises(AppError, match="HQ705") as caught:
         load(write(tmp_path, text + "\n[metrics]\nport = 1\n"))
-    assert "pip install 'hybrid[mqtt]'" in str(caught.value)
-    assert "pip install 'hybrid[metrics]'" in str(caught.value)
+    assert install_command("mqtt") in str(caught.value)
+    assert install_command("metrics") in str(caught.value)
 
 
 @pytest.mark.parametrize(("keys", "says", "marked"), [
@@ -239,7 +240,7 @@ def test_spark_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AppError, match="in memory has no files for Spark"):
         load(write(tmp_path, given.replace('path = "market"', "")))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(AppError, match=r"HQ705(.|\n)*pip install 'hybrid\[spark\]'"):
+    with pytest.raises(AppError, match=rf"HQ705(.|\n)*{re.escape(install_command('spark'))}"):
         load(write(tmp_path, given))
 
 

@@ -18,9 +18,10 @@ import hybrid
 from hybrid.rows.times import show_us
 from hybrid.service.status import read_status
 from simulator.stock import walk
-from tests.hybrid.processes import start, until
+from tests.hybrid.processes import start
 from tests.live import servers
 from tests.programs import Program
+from tests.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ def running(directory: Path) -> Iterator[Program]:
 def stopped(child: Program) -> str:
     """What it has said, after SIGTERM."""
     child.send_signal(signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 0, said
     return said
 
@@ -168,7 +169,7 @@ class Topics:
         from confluent_kafka import KafkaException, Producer
 
         settings = {"bootstrap.servers": self.broker.address, "linger.ms": 20, "enable.idempotence": True}
-        until_s = time.monotonic() + 90
+        until_s = time.monotonic() + GUARD_S
         while messages:
             assert time.monotonic() < until_s
             producer = Producer({**settings, "log_level": 0})
@@ -176,7 +177,7 @@ class Topics:
                 for partition, message in messages:
                     producer.produce("ticks", value=message, partition=partition)
                     producer.poll(0)
-                assert producer.flush(60) == 0
+                assert producer.flush(GUARD_S) == 0
                 return
             except KafkaException as error:
                 if not error.args[0].fatal():

@@ -17,10 +17,11 @@ import pytest
 import hybrid
 from hybrid.service.status import read_status
 from simulator.stock import walk
-from tests.hybrid.processes import start, until
+from tests.hybrid.processes import start
 from tests.hybrid.service.test_brokers import COUNT, Topics, check, running
 from tests.live import servers
 from tests.programs import Program
+from tests.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -116,9 +117,9 @@ def in_files(directory: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def to_the_end(directory: Path, child: Program, count: int) -> None:
-    until(lambda: taken(directory, child) == count, 120)
+    until(lambda: taken(directory, child) == count)
     child.send_signal(signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 0, said
 
 
@@ -143,7 +144,7 @@ def test_files_are_rotated_and_the_service_is_ended(tmp_path: Path) -> None:
             feed.write(rng.randint(0, EVENTS // 2), 0.05)
             time.sleep(rng.random())
             child.send_signal(rng.choice(HOW))
-            child.communicate(timeout=60)
+            child.communicate(timeout=GUARD_S)
         finally:
             child.kill()
             child.communicate()
@@ -196,7 +197,7 @@ def test_between_topics_the_service_is_ended(tmp_path: Path) -> None:
                     until(lambda child=child: taken(tmp_path, child) > 0)
                 time.sleep(rng.random())
                 child.send_signal(rng.choice(HOW))
-                child.communicate(timeout=60)
+                child.communicate(timeout=GUARD_S)
         with running(tmp_path) as child:
             topics.send(ENDS * COUNT // (ENDS + 1), COUNT)
             topics.end(child)

@@ -18,6 +18,7 @@ from hybrid.service.connectors import make_source
 from hybrid.service.service import Service
 from hybrid.service.status import rendered
 from tests.hybrid.services import APP, Bench, piece
+from tests.waiting import until
 
 FOLDER = APP.replace('path = "ticks.ndjson"', 'path = "in"')
 
@@ -30,11 +31,8 @@ class Files(Bench):
         self.service.sources.make_source = make_source
         return self.service
 
-    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, (self.said, self.service.status())
-            self.step()
+    def until(self, done: Callable[[], bool]) -> None:
+        until(done, self.step, lambda: (self.said, self.service.status()))
 
     @property
     def archived(self) -> list[int]:

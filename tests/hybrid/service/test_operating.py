@@ -30,9 +30,10 @@ from hybrid.service.status import headline, process_began, read_status, ready, t
 from query.errors import DataError, HybridWarning, NotKept
 from tests.hybrid.cli.test_cli import run
 from tests.hybrid.inside import checkpoints_of, flow_of
-from tests.hybrid.processes import start, until
+from tests.hybrid.processes import start
 from tests.hybrid.service.test_service import RISES
 from tests.hybrid.services import APP, Bench, FakeSource, piece
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import typer
 import hybrid
 from hybrid.cli import run as command
 from hybrid.service.status import read_status
-from tests.hybrid.processes import environment, start, start_anew, status, until
+from tests.hybrid.processes import environment, start, start_anew, status
+from tests.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ def test_sigterm_then_on_from_there(tmp_path: Path) -> None:
             told = status(tmp_path)
             assert (told["state"], told["code"], told["pid"]) == ("running", 0, child.pid)
         child.send_signal(signal.SIGTERM)
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=GUARD_S)
         assert child.returncode == 0, said
         assert "stopping" in said
         assert "stopped" in said
@@ -105,7 +106,7 @@ def test_sighup_and_a_changed_file(tmp_path: Path) -> None:
     child.send_signal(signal.SIGHUP)
     until(lambda: "more" not in told_of(tmp_path)["queries"])
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 0, said
     assert "ticks has no column volum" in said
     assert said.count("reloaded app.toml") >= 2
@@ -124,7 +125,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             child.send_signal(signal.SIGTERM)
             until(lambda: "stopping" in child.stderr.readline())
             child.send_signal(signal.SIGTERM)
-            child.communicate(timeout=3)
+            child.communicate(timeout=GUARD_S)
             assert child.returncode == -signal.SIGTERM
 
 
@@ -152,11 +153,11 @@ def killed(directory: Path, queries: str, lines: list[str], more: Sequence[int],
             until(lambda before=before, least=least: len(rows(directory)) > before + least)
             time.sleep(0.13 * run)
             child.kill()
-            child.communicate(timeout=60)
+            child.communicate(timeout=GUARD_S)
         file.writelines(lines[len(more) * step :])
     (directory / "app.toml").write_text((directory / "app.toml").read_text() + "follow = false\n")
     child = start(directory)
-    _, said = child.communicate(timeout=120)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 0, said
 
 
@@ -220,7 +221,7 @@ def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "market").write_text("a file")
     (tmp_path / "app.toml").write_text(APP.replace('path = "market"', 'path = "market"\nstate = "state"'))
     child = start(tmp_path)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 1
     assert "is a file" in said
 
@@ -236,11 +237,11 @@ def test_top(tmp_path: Path) -> None:
     # Before: interrupted after 4 s, when on a slow machine it was still importing.
     until(lambda: "large" in (tmp_path / "shown").read_text())
     top.send_signal(signal.SIGINT)
-    _, said = top.communicate(timeout=60)
+    _, said = top.communicate(timeout=GUARD_S)
     assert top.returncode == 0, said
     assert f"app.toml runs as process {child.pid}" in (tmp_path / "shown").read_text()
     child.terminate()
-    child.communicate(timeout=60)
+    child.communicate(timeout=GUARD_S)
 
 
 def test_sighup_before_the_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

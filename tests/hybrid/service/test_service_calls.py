@@ -300,7 +300,7 @@ def ran(
     directory.mkdir()
     world = World(directory, text, calls, threads, store)
     told = Told(said=world.said)
-    patience = 8.0 if threads else 150.0
+    patience = 30.0 if threads else 150.0
     with world.around():
         try:
             ends = "follow = false" in text

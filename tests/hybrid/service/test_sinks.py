@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from hybrid.service.connectors import make_sink
 from hybrid.service.service import Service
 from live.sinks import ndjson, parquet
 from live.sinks.base import Sink
+from tests import waiting
 from tests.hybrid.services import APP, Bench, FakeSink, FakeSource, piece
 
 FILE = APP.replace('type = "stdout"', 'type = "file"\npath = "rows.ndjson"')
@@ -483,7 +485,7 @@ def hanging(tmp_path: Path) -> Iterator[tuple[Bench, FakeSink, threading.Event]]
     write = stuck.write
 
     def wait(rows: pa.Table) -> None:
-        go.wait(60)
+        go.wait(waiting.GUARD_S)
         write(rows)
 
     stuck.write = wait  # type: ignore[method-assign]
@@ -493,13 +495,9 @@ def hanging(tmp_path: Path) -> Iterator[tuple[Bench, FakeSink, threading.Event]]
     go.set()
 
 
-def until(condition: Callable[[], bool], bench: Bench, seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], bench: Bench) -> None:
     """Steps until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        if not bench.service.step():
-            time.sleep(0.005)
+    waiting.until(condition, lambda: bench.service.step() or time.sleep(0.005), bench.service.status)
 
 
 @pytest.mark.slow
@@ -516,15 +514,16 @@ def test_a_sink_that_hangs_holds_up_nothing(
     source.given.append(piece(10, 9))
     until(lambda: len(bench.sinks["other"].rows) == 1, bench)
     bench.service.checkpoints.hasten()
-    longest, acknowledged = 0.0, len(source.acknowledged)
-    end = time.monotonic() + 20
-    while len(source.acknowledged) == acknowledged and time.monotonic() < end:
-        begin = time.monotonic()
+    steps, acknowledged = itertools.count(), len(source.acknowledged)
+
+    def step() -> None:
+        next(steps)
         bench.service.step()
-        longest = max(longest, time.monotonic() - begin)
         time.sleep(0.005)
+
+    waiting.until(lambda: len(source.acknowledged) > acknowledged, step, bench.service.status)
     assert source.acknowledged[-1] == {"feed/0": 2}
-    assert longest < 1.5
+    assert next(steps) > 10  # while the checkpoint waits
     until(lambda: "sink alerts" in bench.service.status()["trouble"], bench)
     said = bench.service.status()["trouble"]["sink alerts"]
     assert said.startswith("the call to write to it has not returned since 20")

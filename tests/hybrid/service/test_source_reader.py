@@ -12,8 +12,8 @@ import pytest
 from hybrid.service import source_reader as reader
 from hybrid.service.source_reader import Reader
 from live.sources.base import Bad, Piece
-from tests.hybrid.processes import until
 from tests.hybrid.services import FakeSource
+from tests.waiting import until
 
 
 def piece(source: str, first: int, count: int, places: bool = True, last: bool = False) -> Piece:

@@ -20,6 +20,7 @@ from live.sources.base import Bad
 from query.errors import DataError
 from tests.hybrid.cli.test_cli import run
 from tests.hybrid.services import APP, Bench, piece
+from tests.waiting import GUARD_S
 
 RENDERED = """\
 app.toml runs as process PID, since 12.0 s
@@ -195,7 +196,7 @@ def test_no_service(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_metrics(served: Bench) -> None:
     port = served.service.metrics.port
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=GUARD_S) as answer:
         lines = answer.read().decode().splitlines()
     for line in (
         'hybrid_events_total{stream="ticks"} 6.0', 'hybrid_late_events_total{stream="ticks"} 1.0',

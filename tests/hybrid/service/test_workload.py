@@ -16,7 +16,8 @@ import pytest
 
 import hybrid
 from simulator.scenario import START_US, TIMESTAMP
-from tests.hybrid.processes import start, until
+from tests.hybrid.processes import start
+from tests.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -94,12 +95,12 @@ def test_a_workload_changes_under_load_and_the_service_is_killed(tmp_path: Path)
             child.send_signal(signal.SIGHUP)
             time.sleep(0.4 * rng.random())
             child.kill()
-            child.communicate(timeout=60)
+            child.communicate(timeout=GUARD_S)
         file.writelines(lines[KILLS * EVENTS :])
     whole = app(here).replace('"moves.ndjson"', '"moves.ndjson"\nfollow = false')
     (tmp_path / "app.toml").write_text(whole)
     child = start(tmp_path)
-    _, said = child.communicate(timeout=300)
+    _, said = child.communicate(timeout=GUARD_S)
     assert child.returncode == 0, said
     found = rows(tmp_path)
     assert len({row["match_id"] for row in found}) == len(found)

@@ -11,7 +11,7 @@ import pytest
 from hybrid.statement import compile_notice
 from hybrid.statement.compile_notice import TEXT, noticed, tell_people
 from matching.kernels import jit
-from tests.hybrid.processes import until
+from tests.waiting import until
 
 
 class Terminal(io.StringIO):

@@ -13,6 +13,7 @@ import pytest
 
 import hybrid
 from hybrid import DataError, QueryError
+from tests.waiting import GUARD_S
 
 ticks = pd.DataFrame({"ts": pd.date_range("2024-01-01", periods=4, freq="min"), "price": [3.0, 2.0, 1.0, 2.0]})
 FALLS = """SELECT * FROM {} MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(D.price) AS low
@@ -202,13 +203,13 @@ def test_two_threads_on_one_connection() -> None:
 
     def slow(x: int) -> int:
         busy.set()
-        assert over.wait(30)
+        assert over.wait(GUARD_S)
         return x
 
     con.create_function("slow", slow, ["BIGINT"], "BIGINT")
     other = threading.Thread(target=lambda: con.sql("SELECT max(slow(ts)) FROM t LIMIT 1").fetchall())
     other.start()
-    assert busy.wait(30)
+    assert busy.wait(GUARD_S)
     try:
         # Before: DuckDB's ResourceInUseException.
         with pytest.raises(DataError, match="another thread is using the connection") as caught:

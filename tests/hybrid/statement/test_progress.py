@@ -20,6 +20,7 @@ from hybrid.statement.progress import Far, of_statement
 from hybrid.watch import backfill
 from hybrid.watch.flow import Flow
 from query.stopping import Stop, expect, heed, stopping
+from tests.waiting import until
 
 ROWS = 200_000
 TICKS = pa.table({"ts": range(ROWS), "price": [(i * 7919) % 101 for i in range(ROWS)]})
@@ -47,12 +48,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.05) -> Termi
     return found
 
 
-def until(seen: Terminal, text: str) -> None:
+def shows(seen: Terminal, text: str) -> None:
     """Waits until a terminal has shown a text."""
-    end = time.monotonic() + 20
-    while text not in seen.text():
-        assert time.monotonic() < end, seen.text()
-        time.sleep(0.01)
+    until(lambda: text in seen.text(), seen=seen.text)
 
 
 def threads() -> list[str]:
@@ -64,7 +62,7 @@ def test_long_work_shows_how_far_it_is_until_it_ends(monkeypatch: pytest.MonkeyP
     done = 0
     with progress.progress(lambda: Far(f"{done} of 4 parts", done, 4)):
         for done in range(5):
-            until(seen, f"{done} of 4 parts")
+            shows(seen, f"{done} of 4 parts")
     assert seen.getvalue().endswith("\x1b[1A\x1b[2K"), "the line is erased"
     assert threads() == []
 
@@ -90,11 +88,11 @@ def test_only_terminals_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_work_inside_of_work_shows_only_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = terminal(monkeypatch)
     with progress.progress(lambda: Far("outer")):
-        until(seen, "outer")
+        shows(seen, "outer")
         with progress.progress(lambda: Far("inner")):
             assert threads() == ["hybrid-progress"]
             time.sleep(0.2)
-        until(seen, "outer")
+        shows(seen, "outer")
     assert "inner" not in seen.text()
 
 
@@ -104,11 +102,11 @@ def test_the_line_says_that_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compile_notice, "PATIENCE_S", 0.0)
     monkeypatch.setattr(compile_notice, "COMPILED_S", 0.0)
     with progress.progress(lambda: Far("work")):
-        until(seen, "work")
+        shows(seen, "work")
         with compile_notice.noticed():
-            until(seen, compile_notice.TEXT[:40])
+            shows(seen, compile_notice.TEXT[:40])
         at = seen.text().rindex(compile_notice.TEXT[:40])
-        until(seen, "work")
+        shows(seen, "work")
     assert " 0:00:0" in seen.text()[at:], "a line of progress"
     assert not compile_notice.told_elsewhere
 
@@ -119,7 +117,7 @@ def test_an_error_erases_the_line(end: type[BaseException], monkeypatch: pytest.
 
     def work() -> None:
         with progress.progress(lambda: Far("work")):
-            until(seen, "work")
+            shows(seen, "work")
             raise end
 
     with pytest.raises(end):
@@ -187,7 +185,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, seen: Terminal, owner: object, name
     plain = getattr(owner, name)
 
     def slow(*given: object) -> object:
-        until(seen, text)
+        shows(seen, text)
         return plain(*given)
 
     monkeypatch.setattr(owner, name, slow)

@@ -16,6 +16,7 @@ from archive.snapshot import HistorySnapshot
 from hybrid.database.database import Database
 from query.errors import HybridWarning, QueryError
 from tests.hybrid.ends import opened_again
+from tests.waiting import GUARD_S
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 RISE = """SELECT a, b FROM ticks MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS a, B.v AS b
@@ -113,7 +114,7 @@ def test_others_push_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def slow(self: HistorySnapshot, *arguments: Any, **named: Any) -> Iterator[Any]:
         for batch in batches(self, *arguments, **named):
             reading.set()
-            assert pushed.wait(20)
+            assert pushed.wait(GUARD_S)
             yield batch
 
     with opened(tmp_path, lateness="2s") as db:
@@ -122,11 +123,11 @@ def test_others_push_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(db.watch(RISE, start=0)))
         thread.start()
-        assert reading.wait(20)
+        assert reading.wait(GUARD_S)
         db.push("ticks", ticks(4, 5, 6, 7))
         db.push("ticks", ticks(5, 9, k="q"))
         pushed.set()
-        thread.join(20)
+        thread.join(GUARD_S)
         db.push("ticks", ticks(7, 8))
         db.advance("ticks", None)
         assert pairs(found[0].fetch()) == [(i, i + 1) for i in range(1, 8)]

@@ -25,6 +25,7 @@ from tests.hybrid.ends import opened_again
 from tests.hybrid.inside import opened_of
 from tests.in_memory import MEMORY
 from tests.properties.comparing import fewer, is_nightly
+from tests.waiting import GUARD_S
 
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
 START = dt.datetime(2024, 1, 1)
@@ -232,7 +233,7 @@ def test_answers_come_when_the_queries_are_restored_and_not_before(tmp_path, mon
     with opened(tmp_path / "db", None) as db:
         begun(db, {"joined": JOINED})
         db.checkpoint()
-    monkeypatch.setattr(Driver, "warm", lambda *_: restoring.wait(10) and None)
+    monkeypatch.setattr(Driver, "warm", lambda *_: restoring.wait(GUARD_S) and None)
     monkeypatch.setattr(resume, "restore_feed", slowly)
     monkeypatch.setattr(Asking, "settle", telling)
     with opened(tmp_path / "db", None) as db:

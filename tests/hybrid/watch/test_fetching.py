@@ -19,11 +19,12 @@ from tests.hybrid.watch.test_checkpoint import FALLS, ONCE
 from tests.hybrid.watch.test_paged import LIMIT, opened
 from tests.hybrid.watch.test_saved import events
 from tests.properties.comparing import is_nightly
+from tests.waiting import GUARD_S
 
 pytestmark = pytest.mark.filterwarnings("ignore::query.errors.HybridWarning")  # patterns without WITHIN, and limits
 
 #: Longer than any step takes; what waits longer waits for ever.
-FOR_EVER_S = 60.0
+FOR_EVER_S = GUARD_S
 
 
 class Held:

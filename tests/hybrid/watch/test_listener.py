@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import hybrid
+from tests.waiting import GUARD_S, until
 
 RISES = """SELECT * FROM ticks MATCH_RECOGNIZE (ORDER BY ts MEASURES LAST(v) AS hi, LAST(ts) AS at
     PATTERN (A B) DEFINE B AS v > PREV(v)) AS m"""
@@ -29,12 +30,6 @@ def opened(path: Path | None = None) -> hybrid.Database:
 
 def push(db: hybrid.Database, *values: int, at: int = 0) -> None:
     db.push("ticks", [{"ts": START + dt.timedelta(seconds=at + i), "v": v} for i, v in enumerate(values)])
-
-
-def until(holds: object) -> None:
-    end = time.monotonic() + 20
-    while not holds() and time.monotonic() < end:  # type: ignore[operator]
-        time.sleep(0.01)
 
 
 def test_all_rows_come_in_order_while_the_stream_runs_and_at_its_end() -> None:
@@ -74,7 +69,7 @@ def test_rows_of_a_function_that_raises_can_be_fetched() -> None:
     with pytest.warns(hybrid.HybridWarning, match=message), opened() as db:  # noqa: PT031
         alerts = db.watch(RISES, callback=wrong)
         push(db, 0, 1, 0, 2, 3)
-        assert called.wait(20)
+        assert called.wait(GUARD_S)
         until(lambda: alerts.unread_count == 2)
         push(db, 0, 4, at=9)
         db.advance("ticks", None)
@@ -121,7 +116,7 @@ def test_close_does_not_wait_for_pushes_without_end() -> None:
         pushing.start()
         until(lambda: db.streams()["ticks"]["events"] > 100)
         db.close()
-        assert ended.wait(20)
+        assert ended.wait(GUARD_S)
         pushing.join()
 
 
@@ -172,7 +167,7 @@ def test_a_function_may_close_the_database() -> None:
 
     db.watch(RISES, callback=closing)
     push(db, 0, 1, 0)
-    assert closed.wait(20)
+    assert closed.wait(GUARD_S)
     assert found == [1]
 
 

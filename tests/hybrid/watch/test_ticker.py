@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import hybrid
 from hybrid.database.database import Database
 from query.errors import DataError, HybridWarning
 from tests.hybrid.ends import opened_again
+from tests.waiting import until
 
 START = dt.datetime(2024, 1, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -133,10 +133,7 @@ def test_a_thread_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         push(db, "x", 0)
         push(db, "y", 1)
         push(db, "x", 60)
-        deadline = time.monotonic() + 20
-        while watermark(db) != "2024-01-01 00:01:00" and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert watermark(db) == "2024-01-01 00:01:00"
+        until(lambda: watermark(db) == "2024-01-01 00:01:00", seen=lambda: watermark(db))
 
 
 def test_late_events_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:

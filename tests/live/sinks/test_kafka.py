@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ from live.sinks.base import Refused
 from live.sinks.kafka import KafkaSink
 from query.errors import DataError
 from tests.live.sinks.rows import matches, table
+from tests.waiting import GUARD_S, until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
@@ -21,7 +21,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.client = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""})
-        brokers = self.client.list_topics(timeout=10).brokers.values()
+        brokers = self.client.list_topics(timeout=GUARD_S).brokers.values()
         self.servers = ",".join(f"{b.host}:{b.port}" for b in brokers)
 
     def stop(self) -> None:
@@ -32,12 +32,15 @@ class Cluster:
         within 0.3 s after them."""
         settings = {"bootstrap.servers": self.servers, "group.id": "test", "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer(settings)
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=GUARD_S).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         found: list[confluent_kafka.Message] = []
-        until = time.monotonic() + 20
-        while len({(m.key(), m.value()) for m in found} if different else found) < count and time.monotonic() < until:
-            found += [m for m in consumer.consume(1000, 0.1) if not m.error()]
+
+
+        def look() -> None:
+            found.extend(m for m in consumer.consume(1000, 0.1) if not m.error())
+
+        until(lambda: len({(m.key(), m.value()) for m in found} if different else found) >= count, look)
         found += [m for m in consumer.consume(1000, 0.3) if not m.error()]
         consumer.close()
         return found

@@ -11,6 +11,7 @@ import pytest
 from live.sinks.mqtt import MqttSink
 from query.errors import DataError
 from tests.live.sinks.rows import matches, table
+from tests.waiting import GUARD_S
 
 pytest.importorskip("paho.mqtt", reason="needs the extra mqtt")
 
@@ -191,7 +192,7 @@ def test_a_broker_that_does_not_answer_is_an_error(broker: Callable[[Script], Br
     go = threading.Event()
 
     def wait(n: int) -> int:
-        go.wait(30)
+        go.wait(GUARD_S)
         return 0
 
     server = broker(Script(publish=wait))
@@ -211,7 +212,7 @@ def test_no_more_rows_wait_than_agreed(broker: Callable[[Script], Broker], monke
     go = threading.Event()
 
     def wait(n: int) -> int:
-        go.wait(30)
+        go.wait(GUARD_S)
         return 0
 
     server = broker(Script(publish=wait))

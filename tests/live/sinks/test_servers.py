@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from live.sinks.kafka import KafkaSink
 from live.sinks.mqtt import MqttSink
 from tests.live import servers
 from tests.live.sinks.rows import matches
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,5 @@ def test_mqtt(tmp_path: Path) -> None:
     pytest.importorskip("paho.mqtt.client", reason="needs the extra mqtt")
     with servers.mqtt_broker(tmp_path) as broker, servers.delivered_to_mqtt(broker, "alerts") as found:
         write_with_a_restart(MqttSink("127.0.0.1", "alerts", broker.port), broker, signal.SIGTERM)
-        until = time.monotonic() + 30
-        while len(found) < ROWS and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: len(found) >= ROWS)
     assert {key: row["n"] for key, row in found.items()} == {f"{n:016x}": n for n in range(ROWS)}

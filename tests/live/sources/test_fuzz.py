@@ -28,6 +28,7 @@ from matching.checked import objects_checked, shown_value
 from matching.value_types import Rules
 from query.schema import Field, Schema
 from tests.properties.comparing import is_nightly
+from tests.waiting import GUARD_S
 
 CASES = int(os.environ.get("FUZZ", "10000" if is_nightly() else "1500"))
 TYPES = [
@@ -220,7 +221,6 @@ from live.incoming import Incoming
 from live.sources.decode import Decoder, Decoding
 from query.errors import DataError
 from query.schema import Field, Schema
-from tests.properties.comparing import is_nightly
 for type in ("TIMESTAMP", "TIMESTAMPTZ", "DATE", "TIMESTAMP_NS"):
     schema = Schema("s", (Field("ts", type), Field("t", "TIMESTAMP_NS")), "ts")
     for times in ("s", "ms", "us", "ns"):
@@ -236,7 +236,7 @@ for type in ("TIMESTAMP", "TIMESTAMPTZ", "DATE", "TIMESTAMP_NS"):
         Decoder(schema, Decoding("arrow", "iso", "null", True)).of_arrow(table)
 print("pandas" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=GUARD_S)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
