@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from archive.forks import check_delta
 from query.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ class Place:
 
     @property
     def delta_uri(self) -> str:
-        """The address for deltalake. Raises DataError for percent escapes, which deltalake decodes inconsistently."""
+        """The address for deltalake, on each way into it. Raises DataError for percent escapes, which deltalake decodes
+        inconsistently, and in a forked child (archive.forks)."""
+        check_delta(used=True)
         if urllib.parse.unquote(self.root) != self.root:
             message = f"an archive cannot be in {self.root}: the path has a percent sign"
             raise DataError(message, "use another directory")

@@ -104,14 +104,8 @@ class Writer:
         return self._holder.epoch
 
     def check(self) -> None:
-        """Raises NotKept if another process may write, and DataError after a fork. Costs a microsecond or two on
-        disk."""
+        """Raises NotKept if another process may write. Costs a microsecond or two on disk."""
         path = f"{self._place}/{WRITER}"
-        if self._holder.process != os.getpid():
-            raise DataError(
-                f"{self._place} was opened by process {self._holder.process}, before a fork",
-                "open it in the process that uses it",
-            )
         if self._lost is not None:
             raise NotKept(
                 f"{self._place} has been taken over by {self._lost}, because the lease was not renewed in time",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -14,15 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Matches
+from matching.identity import outcome_lanes
 from matching.ipc import from_ipc, to_ipc
 from matching.not_computed import not_computed
 from matching.types import arrow_type
 from query.errors import DataError, QueryError, first_line
-from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
+from query.language.ast import AfterMatchKind, Selection
 from query.language.duck import Settings, quiet_connection
 from query.plan.expression import Aggregate, Constant, Expression, Navigation, Opaque, children, show, to_sql, walk
 from query.plan.fingerprint import fingerprint
-from query.plan.output import Outcome, output_columns
+from query.plan.output import Outcome, has_others, output_columns
 from query.plan.pattern import anchors, negated, variables
 from query.plan.plan import Plan
 from query.reference import ReferenceMatch, Resume, find, match_rows, next_start, partition_key
@@ -90,7 +91,7 @@ class ReferenceMatcher:
         self.failed_us: int | None = None
         #: its source and offset
         self.failed_row: tuple[int, int] | None = None
-        self._has_outcomes = plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED
+        self._has_others = has_others(plan)
         self._evaluate = DuckEvaluation(plan.settings)
         expressions = [d.condition for d in plan.defines] + [m.expression for m in plan.measures]
         offsets = [e.physical_offset for x in expressions for e in walk(x) if isinstance(e, Navigation)]
@@ -265,7 +266,7 @@ class ReferenceMatcher:
         first = [match.labels[0][1] if match.labels else match.start for match in found]
         last = [match.labels[-1][1] if match.labels else match.start for match in found]
         number_of = {name: i for i, name in enumerate(self.variables)}
-        return Matches(
+        matches = Matches(
             rows=pa.Table.from_arrays(arrays, schema=self._schema),
             row_match=np.repeat(np.arange(len(found)), np.array([len(m) for m in output], np.int64)).astype(np.int64),
             number=np.array([match.number for match in found], np.int64),
@@ -279,8 +280,14 @@ class ReferenceMatcher:
             event_seq=np.array([kept.seq[i] for i in at], np.int64),
             variables=self.variables,
             sources=self.sources,
-            outcome=np.array([match.outcome for match in found], np.int8) if self._has_outcomes else None,
+            outcome=np.array([match.outcome for match in found], np.int8) if self._has_others else None,
         )
+        if not self._has_others:
+            return matches
+        starts = [match.start for match in found]
+        source = np.array([kept.source[i] for i in starts], np.int32)
+        offset = np.array([kept.offset[i] for i in starts], np.int64)
+        return replace(matches, ids=outcome_lanes(fingerprint(self.plan), matches, source, offset))
 
     # ---- rows and attempts that are no longer needed
 

@@ -116,6 +116,7 @@ def only(found: Matches, index: Int64Array) -> Matches:
         event_variable=found.event_variable[events], event_ts_us=found.event_ts_us[events],
         event_source=found.event_source[events], event_offset=found.event_offset[events],
         event_seq=found.event_seq[events], outcome=None if found.outcome is None else found.outcome[index],
+        ids=None if found.ids is None else found.ids[index],
     )  # fmt: skip
 
 

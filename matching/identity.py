@@ -11,14 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matching.batch import Int64Array
+from matching.batch import Int64Array, Matches
 from matching.kernels.identity import chains, chains_of_rows
+from query.plan.output import Outcome
+
+#: What ends the chain of a match without events, of an unmatched row, and of a timeout (query.plan.output.Outcome).
+OUTCOMES = ("empty", "unmatched", "timeout")
 
 
 @lru_cache(maxsize=4096)
 def variable_word(label: str) -> int:
     """Returns the word of a variable in a chain; a row without a variable has the label ""."""
     return _word(label, b"hybrid variable")
+
+
+@lru_cache(maxsize=8)
+def _outcome_word(name: str) -> int:
+    return _word(name, b"hybrid outcome")
 
 
 @lru_cache(maxsize=4096)
@@ -38,8 +47,7 @@ def match_ids(
     variables: Sequence[str], sources: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """The ids of n matches; arrays as those of matching.batch.Matches. variable: -1 where a row has none. O(events)."""
-    lanes = id_lanes(fingerprint, bounds, variable, source, offset, variables, sources)
-    digits = _digits(lanes)
+    digits = _digits(id_lanes(fingerprint, bounds, variable, source, offset, variables, sources))
     return [digits[i : i + 32] for i in range(0, len(digits), 32)]
 
 
@@ -49,8 +57,33 @@ def id_lanes(
 ) -> np.ndarray:  # fmt: skip
     """Returns the ids of n matches as numbers, int64 (n, 2). rows: the matched rows, if source and offset are those of
     a store."""
-    out = np.empty((len(bounds) - 1, 2), np.int64)
-    words = np.array([*map(variable_word, variables), variable_word("")], np.int64)
+    words = [*map(variable_word, variables), variable_word("")]
+    return _lanes(fingerprint, bounds, variable, source, offset, words, sources, rows)
+
+
+def outcome_lanes(fingerprint: str, found: Matches, start_source: np.ndarray, start_offset: Int64Array) -> np.ndarray:
+    """Returns the ids of n matches, among them timeouts, unmatched rows and empty matches, as numbers, int64 (n, 2).
+    The chain of one of these ends in the row where the attempt began, with its outcome as the variable. start_source,
+    start_offset: of that row, (n,)."""
+    bounds, n = found.event_bounds, len(found)
+    outcome = np.zeros(n, np.int8) if found.outcome is None else found.outcome
+    added = np.flatnonzero((outcome != Outcome.MATCH) | (bounds[:-1] == bounds[1:]))
+    at = bounds[added + 1]
+    more = np.zeros(n + 1, np.int64)
+    more[added + 1] = 1
+    variable = np.insert(found.event_variable, at, len(found.variables) + outcome[added])
+    source = np.insert(found.event_source, at, start_source[added])
+    offset = np.insert(found.event_offset, at, start_offset[added])
+    words = [*map(variable_word, found.variables), *map(_outcome_word, OUTCOMES), variable_word("")]
+    return _lanes(fingerprint, bounds + np.cumsum(more), variable, source, offset, words, found.sources)
+
+
+def _lanes(
+    fingerprint: str, bounds: Int64Array, variable: np.ndarray, source: np.ndarray, offset: Int64Array,
+    labels: Sequence[int], sources: Sequence[str], rows: Int64Array | None = None,
+) -> np.ndarray:  # fmt: skip
+    """See `id_lanes`. labels: the words that `variable` indexes."""
+    out, words = np.empty((len(bounds) - 1, 2), np.int64), np.array(labels, np.int64)
     names = np.array([*map(source_word, sources), 0], np.int64)
     bounds, variable = _plain(bounds, np.int64), _plain(variable, np.int16)
     source, offset = _plain(source, np.int32), _plain(offset, np.int64)

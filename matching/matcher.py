@@ -43,7 +43,7 @@ from matching.engines.engine import (
 from matching.engines.run_awaited import RunAwaited
 from matching.engines.run_lists import RunLists
 from matching.features import Codes, RowValues, columns_read, is_volatile, storable
-from matching.identity import id_lanes
+from matching.identity import id_lanes, outcome_lanes
 from matching.limits import not_moving_on, over_budget
 from matching.match_numbers import MatchNumbers, Overlaps, deadlines, in_order
 from matching.measures import Measures
@@ -66,7 +66,7 @@ from query.language.ast import AfterMatchKind, RowsPerMatch
 from query.plan.boxes import LAST
 from query.plan.expression import MatchNumber, walk
 from query.plan.fingerprint import fingerprint
-from query.plan.output import output_columns
+from query.plan.output import has_others, output_columns
 from query.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ class KernelMatcher:
         # measures of trends read their aggregates, not events
         of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
         shown = [label.shown for label in program.labels]
+        self._has_others = has_others(plan)
         self.measures = Measures(of_events, program.variables, shown, program.extras.waiting)
         self._planned = chosen
         self._bare = chosen.purpose.bare
@@ -1059,10 +1060,14 @@ class KernelMatcher:
         elif len(some):
             last_us = last_us.copy()
             last_us[some] = out.ts[bounds[some + 1] - 1]
-        return Matches(
+        matches = Matches(
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.measures.variables, self.sources, out.outcome,
         )  # fmt: skip
+        if not self._has_others:
+            return matches
+        source, offset = self.store.source[out.start], self.store.offset[out.start]
+        return replace(matches, ids=outcome_lanes(self._fingerprint, matches, source, offset))
 
     @property
     def purpose(self) -> Purpose:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from matching.batch import EventBatch, Int64Array, Matches
+from matching.emitted import only
 from matching.keys import hashes
 from matching.types import plain_type
 from query.plan.expression import Column
@@ -96,7 +97,7 @@ class Shedder:
         """Returns the matches of partitions that are kept. A partition that is left out still has its runs, but has
         missed rows, so decisions by time alone would be wrong."""
         if not matches.rows.num_rows:
-            return matches if self.kept == BUCKETS else _only(matches, np.zeros(len(matches), np.bool_))
+            return matches if self.kept == BUCKETS else only(matches, np.zeros(0, np.int64))
         columns = [matches.rows.column(i).combine_chunks() for i in range(len(self._names))]
         bucket = self.hashes(columns, matches.rows.num_rows) & (BUCKETS - 1)
         self._rows += np.bincount(bucket[bucket < self.kept], minlength=BUCKETS)
@@ -105,7 +106,7 @@ class Shedder:
         keeps = np.zeros(len(matches), np.bool_)
         keeps[matches.row_match[bucket < self.kept]] = True
         self._withheld += int(np.count_nonzero(bucket >= self.kept))
-        return _only(matches, keeps)
+        return only(matches, np.flatnonzero(keeps))
 
     def account(self) -> Account:
         """Returns the account. Estimates the missing rows as those of the events left out, at the bucket's own rate of
@@ -133,23 +134,3 @@ class Shedder:
         self.kept, self._withheld = map(int, arrays["kept"])
         self._taken, self._shed, self._rows = (arrays[name].copy() for name in ("taken", "shed", "rows"))
         self._marks = np.unpackbits(arrays["marks"]).astype(np.bool_)
-
-
-def _only(matches: Matches, keeps: np.ndarray) -> Matches:
-    """Some of the matches, bool (n,), with their rows and evidence."""
-    if keeps.all():
-        return matches
-    lengths = np.diff(matches.event_bounds)
-    events = np.repeat(keeps, lengths)
-    rows = keeps[matches.row_match]
-    number = np.cumsum(keeps) - 1
-    return replace(
-        matches,
-        rows=matches.rows.filter(pa.array(rows)), row_match=number[matches.row_match[rows]],
-        number=matches.number[keeps], first_us=matches.first_us[keeps], last_us=matches.last_us[keeps],
-        event_bounds=np.concatenate([[0], np.cumsum(lengths[keeps])]).astype(np.int64),
-        event_variable=matches.event_variable[events], event_ts_us=matches.event_ts_us[events],
-        event_source=matches.event_source[events], event_offset=matches.event_offset[events],
-        event_seq=matches.event_seq[events],
-        outcome=None if matches.outcome is None else matches.outcome[keeps],
-    )  # fmt: skip

@@ -810,7 +810,8 @@ class Database:
         wait: wait for pending history reads, at most this many seconds. Matches that still wait for history afterwards
         are in the checkpoint, if their query has a name. checkpoint: False if nothing has changed since the last
         one."""
-        listeners = [] if not wait or any(one.is_here for one in self._listeners) else self._listeners
+        listeners = [one for one in self._listeners if one.runs]  # in a child after a fork none does
+        listeners = [] if not wait or any(one.is_here for one in listeners) else listeners
         try:
             until_s = None if wait is True else clock.monotonic() + wait
             for _ in listeners:  # rows of one function may be made of what another one pushes

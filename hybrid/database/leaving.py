@@ -75,9 +75,13 @@ _left: queue.SimpleQueue[Left] = queue.SimpleQueue()
 _finishing = threading.Lock()
 
 
+def owned(db: Leavable) -> None:
+    """Registers a database that this process opens: its children disown it."""
+    _open.add(db)
+
+
 def watch_over(db: Leavable, left: Left) -> weakref.finalize[..., Any]:
     """Registers the cleanup of a database. Call `detach` of the result after `close`."""
-    _open.add(db)
     found = weakref.finalize(db, _abandoned, left)
     found.atexit = False
     return found

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from archive.forks import check_delta, check_process
 from archive.place import Place
 from archive.writer import Writer
 from hybrid.database.pattern_file import NamedPattern, read_patterns
@@ -41,6 +42,7 @@ class Opened:
         self.patterns: dict[str, NamedPattern] = {}
         self.lock = threading.RLock()
         self.closed = False
+        self.process = os.getpid()
         self.writer: Writer | None = None
         self.wake: Callable[[], None] | None = None
 
@@ -51,6 +53,7 @@ class Opened:
     def find(self, path: str) -> list[str]:
         """Returns the names of the database's streams; creates its directory if missing. path: as the user gave it."""
         assert self.path is not None
+        check_delta()
         if self.path.on_disk and os.path.exists(self.path) and not os.path.isdir(self.path):
             raise DataError(f"{path} is a file", "a database is a directory")
         try:
@@ -73,11 +76,14 @@ class Opened:
                 both = " and ".join(str(s.directory) for s in (twin, stream))
                 raise DataError(f"two streams have the same name: {both}", "names are case-insensitive: move one away")
 
+    def check_process(self) -> None:
+        """Raises DataError in a child after a fork."""
+        check_process("this database in memory" if self.path is None else str(self.path), self.process)
+
     def check(self) -> None:
-        """Raises DataError if the database is closed."""
+        """Raises DataError if the database is closed, or was opened before a fork."""
+        self.check_process()
         if self.closed:
-            if self.writer is not None:
-                self.writer.check()  # it may be that of a parent
             raise DataError("this database is closed", "open it again with hybrid.connect")
 
     def check_writes(self, what: str) -> None:
@@ -90,7 +96,9 @@ class Opened:
             self.writer.check()
 
     def refresh(self) -> None:
-        """Rereads the streams and patterns that another process writes, if this database is read-only."""
+        """Rereads the streams and patterns that another process writes, if this database is read-only. Raises DataError
+        after a fork."""
+        self.check_process()
         if self.read_only and self.path is not None and not self.closed:
             self.patterns = read_patterns(self.path)
             names = stream_names(self.path)

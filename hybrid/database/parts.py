@@ -15,7 +15,7 @@ from archive.place import Place
 from hybrid.database import streams
 from hybrid.database.checkpoints import Checkpoints
 from hybrid.database.clocks import Clocks
-from hybrid.database.leaving import Left, watch_over, weakly, writer_of
+from hybrid.database.leaving import Left, owned, watch_over, weakly, writer_of
 from hybrid.database.opened import Opened
 from hybrid.database.queries import Queries
 from hybrid.database.resume import resume
@@ -67,6 +67,7 @@ class DatabaseParts:
     def open(self, path: str, maintenance: bool, columns: Mapping[str, Mapping[str, str]], beside: bool) -> None:
         """Opens the streams and resumes the queries; closes everything if that fails. path: as the user gave it;
         columns, beside: see Database. Raises DataError."""
+        owned(self)
         try:
             if self.opened.path is None:
                 self._set_up()
@@ -197,11 +198,13 @@ class DatabaseParts:
     def end_with_process(self, patience_s: float) -> None:
         """Writes events in memory to files at the end of the process (hybrid.database.leaving). Raises DataError if
         another thread holds the database for longer than patience_s."""
+        if self._when_left is None:
+            return
         if not self.opened.lock.acquire(timeout=patience_s):
             raise DataError(f"another thread uses {self.opened.path}", "close databases before the process ends")
         closed, self.opened.closed = self.opened.closed, True
         self.opened.lock.release()
-        if not closed and self._when_left is not None:
+        if not closed:
             self._when_left.detach()
             self._left.finish()  # without the lock, so that threads waiting for it can end
 

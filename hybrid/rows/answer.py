@@ -39,16 +39,13 @@ class Side:
 class Answer:
     """Rows of one pattern factor: output rows of PL and, row by row, the columns of each history join.
 
-    events: the evidence, or its parts. match: for each row the index of its match in `evidence`. matched: for each row
-    True for a match, False for an unmatched row or a timed-out partial match; None: all rows are of matches, as always
-    with history joins.
+    events: the evidence, or its parts. match: for each row the index of its match in `evidence`.
     """
 
     live: pa.Table
     events: Evidence | Parts
     match: np.ndarray
     sides: tuple[Side, ...] = ()
-    matched: np.ndarray | None = None
 
     def __len__(self) -> int:
         return int(self.live.num_rows)
@@ -63,7 +60,6 @@ class Answer:
         return Answer(
             self.live.take(at), self.events, self.match[index],
             tuple(Side(taken(s.rows, at), s.evidence, s.match[index], s.complete[index]) for s in self.sides),
-            None if self.matched is None else self.matched[index],
         )
 
 
@@ -106,7 +102,6 @@ def answer_of(plan: Plan, found: Sequence[Matches]) -> Answer:
         pa.concat_tables([m.rows for m in found]) if len(found) > 1 else found[0].rows,
         Parts([of_matches(m) for m in found]),
         np.concatenate([m.row_match + s for m, s in zip(found, shifts)]),
-        matched=_matched(found),
     )
 
 
@@ -119,14 +114,6 @@ def rows_of(plan: Plan, found: Sequence[Matches]) -> Answer:
 def rows_alone(rows: pa.Table) -> Answer:
     """Returns output rows as an answer without matches and evidence."""
     return Answer(rows, NO_EVIDENCE, np.empty(0, np.int64))
-
-
-def _matched(found: Sequence[Matches]) -> np.ndarray | None:
-    if all(m.outcome is None for m in found):
-        return None
-    return np.concatenate([
-        np.ones(len(m.row_match), bool) if m.outcome is None else m.outcome[m.row_match] == Outcome.MATCH for m in found
-    ])
 
 
 def count_matches(found: Sequence[Matches]) -> int:
@@ -171,10 +158,7 @@ def concat_answers(parts: Sequence[Answer]) -> Answer:
         side_evidence, side_match = joined([s.evidence for s in part], [s.match for s in part])
         rows = pa.concat_tables([s.rows for s in part])
         sides.append(Side(rows, side_evidence, side_match, np.concatenate([s.complete for s in part])))
-    matched = None
-    if any(p.matched is not None for p in parts):
-        matched = np.concatenate([np.ones(len(p), bool) if p.matched is None else p.matched for p in parts])
-    return Answer(pa.concat_tables([p.live for p in parts]), evidence, match, tuple(sides), matched)
+    return Answer(pa.concat_tables([p.live for p in parts]), evidence, match, tuple(sides))
 
 
 def taken(table: pa.Table, index: pa.Array) -> pa.Table:

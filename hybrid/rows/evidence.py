@@ -19,8 +19,8 @@ class Evidence:
     """Events of n matches, as arrays. Match i has the events bounds[i] to bounds[i + 1].
 
     variable: index into `variables`, -1 without a variable (plain history rows). source: index into `sources`.
-    seq: ingest sequence, by which a Lookup finds the event. lanes: int64 (n, 2), the ids of rows of windows, which have
-    no events; None for matches.
+    seq: ingest sequence, by which a Lookup finds the event. lanes: int64 (n, 2), the ids, if they do not come from the
+    events: of rows of windows, and of all where some are timeouts, unmatched rows or empty matches; else None.
     """
 
     bounds: np.ndarray
@@ -82,7 +82,7 @@ def of_matches(matches: Matches) -> Evidence:
     """Returns the evidence of matches, zero copy."""
     return Evidence(
         matches.event_bounds, matches.event_variable, matches.event_ts_us, matches.event_source, matches.event_offset,
-        matches.event_seq, matches.variables, matches.sources,
+        matches.event_seq, matches.variables, matches.sources, matches.ids,
     )
 
 
@@ -117,6 +117,7 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
         return table[index]
 
     shifts = np.concatenate([[0], np.cumsum([p.bounds[-1] for p in parts])])
+    lanes = [p.lanes for p in parts if p.lanes is not None]
     return Evidence(
         np.concatenate([[0]] + [p.bounds[1:] + s for p, s in zip(parts, shifts)]).astype(np.int64),
         np.concatenate([renamed(p.variable, p.variables, variables) for p in parts]),
@@ -125,7 +126,7 @@ def concat(parts: Sequence[Evidence]) -> Evidence:
         np.concatenate([p.offset for p in parts]),
         np.concatenate([p.seq for p in parts]),
         variables, sources,
-        np.concatenate([p.lanes for p in parts if p.lanes is not None]) if parts[0].lanes is not None else None,
+        np.concatenate(lanes) if len(lanes) == len(parts) else None,
     )
 
 

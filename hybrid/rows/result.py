@@ -57,20 +57,15 @@ NOTHING_GIVEN = Given()
 
 def _joined_ids(
     factor: FactorPlan, answer: Answer, at: np.ndarray
-) -> tuple[list[str] | list[str | None], list[str] | list[None], list[list[str]]]:
+) -> tuple[list[str], list[str] | list[None], list[list[str]]]:
     """Returns three lists of ids for rows `at` of an answer.
 
-    First, ids of live matches, None for no or an empty match (with history joins, all rows have a match). Second, ids
-    of joined rows, None without history joins. Third, for each history join the ids of the archive matches, only of
-    rows that have one.
+    First, ids of live matches. Second, ids of joined rows, None without history joins. Third, for each history join the
+    ids of the archive matches, only of rows that have one.
     """
     live_ids = answer.evidence.take(answer.match[at]).ids(fingerprint(factor.plan))
     if not factor.histories:
-        # An empty match has no id: ids are made from events.
-        matched = np.diff(answer.evidence.bounds)[answer.match[at]] > 0
-        if answer.matched is not None:
-            matched &= answer.matched[at]
-        return [name if m else None for name, m in zip(live_ids, matched)], [None] * len(at), []
+        return live_ids, [None] * len(at), []
     archive: list[list[str]] = []
     side_ids = []
     for history, side in zip(factor.histories, answer.sides):
@@ -93,7 +88,8 @@ def _complete(answer: Answer, at: np.ndarray) -> np.ndarray:
 
 
 def ids_of_rows(plan: Plan, found: Sequence[Matches]) -> pa.Array:
-    """Returns the match ids of the output rows of matches; null for a row of no match and of an empty one."""
+    """Returns the match ids of the output rows of matches; null for timeouts, unmatched rows and empty matches that a
+    release without ids for them has found."""
     lanes, has = [np.zeros((0, 2), np.int64)], [np.zeros(0, bool)]
     for m in found:
         ids, some = m.ids, np.ones(len(m), bool)
@@ -105,8 +101,8 @@ def ids_of_rows(plan: Plan, found: Sequence[Matches]) -> pa.Array:
                 m.sources,
             )  # fmt: skip
             some = np.diff(m.event_bounds) > 0
-        if m.outcome is not None:
-            some &= m.outcome == Outcome.MATCH
+            if m.outcome is not None:
+                some &= m.outcome == Outcome.MATCH
         lanes.append(ids[m.row_match])
         has.append(some[m.row_match])
     known = np.concatenate(has)

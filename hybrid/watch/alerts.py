@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from archive.forks import check_process
 from archive.interrupts import Deferred
 from hybrid.rows.alert_once import Suppressor, alerts_among, untraced
 from hybrid.rows.answer import (
@@ -82,6 +84,7 @@ class Alerts:
         self._stats = stats
         self._may_wait = may_wait
         self._leave = leave
+        self._process = os.getpid()
         self._over = "ended"
         self._changed = threading.Condition()
         #: Held while rows are fetched: a save comes before or after the fetch. Taken before `_changed`.
@@ -283,6 +286,7 @@ class Alerts:
         so that their rows may come later.
 
         Raises QueryError or DataError if the query failed and all earlier rows have been fetched."""
+        self._check_process()
         if wait:
             self._catch_up(None if wait is True else wait)
         bound_us = self._rows_from() if self.suppressor is not None else None  # before what came by then is taken
@@ -374,6 +378,7 @@ class Alerts:
     def __iter__(self) -> Iterator[pa.Table]:
         """Yields tables of the rows as they come, none of them empty. Raises the error of the query as `fetch` does."""
         while True:
+            self._check_process()
             self._catch_up(None)
             with self._changed:
                 while not (self._pieces or self._failure or self._done) and self._may_wait():
@@ -412,6 +417,7 @@ class Alerts:
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
         """Returns a reader of the lines of `evidence`, about `lines_max` at a time, in bounded memory. Events and later
         fetches do not change them."""
+        self._check_process()
         with self._fetching:
             pieces, sources = list(self._last), self._last_sources
         tables = self._evidence_tables(pieces, sources, lines_max)
@@ -456,6 +462,7 @@ class Alerts:
         """Returns the last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns,
         then match_id, last_event_time and alert_match_id, the match of the alert that suppressed the row. If rows have
         columns of these names, ours end with an underscore. Raises DataError for a query without ALERT ONCE."""
+        self._check_process()
         if self.suppressor is None:
             raise DataError("the query has no ALERT ONCE", "write it after the statement")
         return self.suppressor.suppressed()
@@ -472,6 +479,7 @@ class Alerts:
         """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,
         late rows, state, and the `failure` of a query that has failed. With ALERT ONCE: the suppressed ones of the
         fetched rows, and those that `suppressed()` no longer lists."""
+        self._check_process()
         with self._changed:
             state = "failed" if self._failure else self._over if self._done else "running"
             own = {
@@ -490,7 +498,12 @@ class Alerts:
         """Returns the strategy and the result of a stage: ast, plan, nfab, automaton, program or all."""
         return self._explain(stage)
 
+    def _check_process(self) -> None:
+        check_process("the database of these alerts", self._process)
+
     def __repr__(self) -> str:
+        if self._process != os.getpid():
+            return f"Alerts(of process {self._process}, before a fork)"
         return f"Alerts({', '.join(f'{k}={v}' for k, v in self.stats().items())})"
 
 

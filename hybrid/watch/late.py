@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 
 import numpy as np
 import pyarrow as pa
 
+from archive.forks import check_process
 from archive.recent import BoolArray
 from matching.batch import EventBatch
 
@@ -63,6 +65,7 @@ class LateEvents:
     def __init__(self, columns: pa.Schema) -> None:
         self.schema = late_schema(columns)
         self.dropped = 0
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._held: list[tuple[int, pa.Table]] = []  # with the ingest sequence of the first event
         self._count = 0
@@ -80,7 +83,9 @@ class LateEvents:
                 self.dropped += gone
 
     def fetch(self) -> pa.Table:
-        """Returns the events since the last fetch: the declared columns, `_source` and `_offset`."""
+        """Returns the events since the last fetch: the declared columns, `_source` and `_offset`. Raises DataError in a
+        child after a fork."""
+        check_process("the database of these events", self._process)
         with self._lock:
             held, self._held, self._count = self._held, [], 0
         tables = [events for _, events in held]

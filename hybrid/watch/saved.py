@@ -20,9 +20,7 @@ from query.errors import DataError
 
 #: By tag the class, and by field its tag.
 KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
-    "Answer": (Answer, {
-        "live": "live", "events": "events", "match": "match", "sides": "sides", "matched": "matched",
-    }),
+    "Answer": (Answer, {"live": "live", "events": "events", "match": "match", "sides": "sides"}),
     "Side": (Side, {"rows": "rows", "evidence": "evidence", "match": "match", "complete": "complete"}),
     "Evidence": (Evidence, {
         "bounds": "bounds", "variable": "variable", "ts_us": "ts_us", "source": "source", "offset": "offset",

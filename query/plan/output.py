@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from query.language.ast import RowsPerMatch
+from query.plan.pattern import min_rows
 from query.plan.plan import Plan
 from query.plan.trends import WINDOW_COLUMNS
 from query.schema import Field
@@ -22,6 +23,11 @@ class Outcome(IntEnum):
     MATCH = 0
     UNMATCHED = 1
     TIMEOUT = 2
+
+
+def has_others(plan: Plan) -> bool:
+    """True if rows may be of other attempts than matches with rows: timeouts, unmatched rows and empty matches."""
+    return plan.timeout_rows or plan.rows is RowsPerMatch.ALL_WITH_UNMATCHED or not min_rows(plan.pattern)
 
 
 def output_columns(plan: Plan) -> tuple[Field, ...]:

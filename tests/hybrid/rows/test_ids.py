@@ -6,16 +6,22 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hybrid
 from hybrid.rows.evidence import join_id
+from hybrid.watch.alerts import Alerts
+from live.sinks.base import row_ids
 from query.plan.fingerprint import fingerprint, fingerprint_of_rows
 from tests.docs.documents import blocks
+from tests.properties.comparing import fewer
 
 START = dt.datetime(2024, 1, 1)
 COLUMNS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "BIGINT"}
@@ -136,3 +142,103 @@ def test_a_file_may_be_moved(tmp_path: Path) -> None:
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert found[0] != found[1]
+
+
+OTHERS = {
+    "timeouts": "ALL ROWS PER MATCH TIMEOUT ROWS PATTERN (A B C) WITHIN INTERVAL '4' SECOND",
+    "unmatched rows": "ALL ROWS PER MATCH WITH UNMATCHED ROWS PATTERN (A B C) WITHIN INTERVAL '4' SECOND",
+    "both": "ALL ROWS PER MATCH WITH UNMATCHED ROWS TIMEOUT ROWS PATTERN (A B C) WITHIN INTERVAL '4' SECOND",
+    "empty matches": "ALL ROWS PER MATCH PATTERN (A B C | A*)",
+    "by the reference": "ALL ROWS PER MATCH PATTERN (A B C | A*)",
+}
+LETTERS = {"ts": "TIMESTAMP", "k": "VARCHAR", "v": "VARCHAR"}
+
+
+def of_others(what: str) -> str:
+    """A query over the stream s that gives a row for each row of its matches, timeouts and unmatched rows."""
+    opaque = " AND md5(v) <> ''" if what == "by the reference" else ""
+    return f"""SELECT * FROM s MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES CLASSIFIER() AS variable
+        {OTHERS[what]} DEFINE A AS v = 'a'{opaque}, B AS v = 'b'{opaque}, C AS v = 'c')"""
+
+
+def letters(steps: list[tuple[int, str, str]]) -> list[dict[str, Any]]:
+    """Rows of (seconds since the one before, key, value); no two of a time."""
+    rows, at = [], START
+    for seconds, k, v in steps:
+        at += dt.timedelta(seconds=seconds)
+        rows.append({"ts": at, "k": k, "v": v})
+    return rows
+
+
+def delivered(alerts: Alerts) -> list[tuple[dict[str, Any], str]]:
+    """The next rows, each with the id by which a sink sends it."""
+    table = alerts.fetch()
+    return list(zip(table.to_pylist(), map(str, row_ids(table))))
+
+
+def expected(plan: str, what: str, rows: list[dict[str, Any]], found: dict[str, Any], number: int) -> str | None:
+    """The id of a row of no match by the document, None for a row of a match. number: of the row in its attempt."""
+    key = [(i, row) for i, row in enumerate(rows) if row["k"] == found["k"]]
+    at = next(n for n, (_, row) in enumerate(key) if row["ts"] == found["ts"]) - number
+    name = "timeout" if found.get("timeout") else "unmatched" if "UNMATCHED" in OTHERS[what] else "empty"
+    if found["variable"] is not None and name != "timeout":
+        return None
+    labels = found["labels"] if name == "timeout" else []
+    events = [(label, "default", key[at + n][0]) for n, label in enumerate(labels)]
+    mine: str = documented()(plan, events, [(name, "default", key[at][0])])
+    return mine
+
+
+STEPS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from("pq"), st.sampled_from("abcx")), min_size=3, max_size=14)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*greedy quantifier")
+@pytest.mark.parametrize("what", OTHERS)
+@fewer(4)
+@given(steps=STEPS, cuts=st.lists(st.integers(1, 5), min_size=1, max_size=6), fetches=st.booleans())
+def test_what_is_no_match_has_an_id_of_its_own(
+    what: str, steps: list[tuple[int, str, str]], cuts: list[int], fetches: bool
+) -> None:
+    # Before: none; a sink hashed the row, so that two alike were one, unless they had been fetched together.
+    rows, text = letters(steps), of_others(what)
+    with hybrid.connect() as db:
+        db.create_stream("s", LETTERS, time="ts", key="k")
+        alerts, whole = db.watch(text, evidence=True), db.watch(text, evidence=True)
+        found, at = [], 0
+        for cut in itertools.cycle(cuts):
+            if at >= len(rows):
+                break
+            db.push("s", rows[at : at + cut])
+            found += delivered(alerts) if fetches else []
+            at += cut
+        db.advance("s", None)
+        found += delivered(alerts)
+        assert delivered(whole) == found
+        plan = fingerprint(alerts.plan.factors[0].plan)
+    names = [name for _, name in found]
+    assert len(set(names)) == len(names)
+    for row, name in found:
+        match, _, number = name.partition("/")
+        assert expected(plan, what, rows, row, int(number or 0)) in (None, match)
+
+
+@pytest.mark.slow
+def test_what_is_no_match_has_its_id_after_a_restart_and_in_the_archive(tmp_path: Path) -> None:
+    rows = letters([(1, "p", "a"), (9, "p", "a"), (9, "p", "x"), (1, "q", "x")])
+    text, found = of_others("both"), []
+    for i in range(len(rows)):
+        with hybrid.connect(tmp_path) as db:
+            db.create_stream("s", LETTERS, time="ts", key="k")
+            alerts = db.watch(text, name="both", evidence=True)
+            db.push("s", rows[i : i + 1])
+            if i % 2:  # else they are pending as the database closes
+                found += delivered(alerts)
+    with hybrid.connect(tmp_path) as db:
+        alerts = db.watch(text, name="both", evidence=True)
+        db.advance("s", None)
+        found += delivered(alerts)
+        plan, evidence = fingerprint(alerts.plan.factors[0].plan), db.sql(text).evidence().to_pylist()
+    assert len(found) == 6  # four unmatched rows and two timeouts, alike but for their times
+    assert [expected(plan, "both", rows, row, 0) for row, _ in found] == [name for _, name in found]
+    assert {line["match_id"] for line in evidence} == {name for row, name in found if row["timeout"]}
