@@ -80,10 +80,10 @@ def _leaf(expression: Expression) -> Leaf | None:
                 raise NoLane(f"column {name}")
             return Leaf((name, offset), lane)
         case Opaque(sql, (a,), "BOOLEAN") if (numbers := _listed(sql)) is not None:
-            value = _leaf(a)
-            if value is None or not _is_exact(numbers, value.lane):
-                raise NoLane("IN of other than a column's whole numbers")
-            return Leaf((*value.source, sql), BOOLEAN)
+            match _leaf(a):
+                case Leaf((name, offset), lane) if _is_exact(numbers, lane):
+                    return Leaf((name, offset, sql), BOOLEAN)
+            raise NoLane("IN of other than a column's whole numbers")
         case Navigation():
             raise NoLane("navigation over an expression")
     return None

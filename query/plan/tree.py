@@ -44,12 +44,15 @@ class Word:
 _OPERATOR_WORDS = "in|and|or|not|is|like|ilike|between|similar|glob|then|else|when|end|as|collate|at|over|filter"
 
 
+_QUOTED = r"""'(?:[^']++|'')*+'|"(?:[^"]++|"")*+\""""
+
+
 def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
     """The text with RUNNING and FINAL before a call blanked, and each of them by the offset of its call."""
     words: dict[int, Word] = {}
     source = list(text.text)
     # literals and quoted names are matched first so that no word is found inside them
-    pattern = rf"""'(?:[^']++|'')*+'|"(?:[^"]++|"")*+"|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
+    pattern = rf"""{_QUOTED}|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
     for found in re.finditer(pattern, text.text, re.IGNORECASE):
         if found[1]:
             start, end = found.span(1)
@@ -62,7 +65,7 @@ def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
 LIST_MIN = 256
 _LITERAL = r"""\s*+(?:[-+]?+\d++(?:\.\d*+)?+|(?:DATE\s++|TIMESTAMP\s++)?+'(?:[^'"]++|'')*+'|NULL)\s*+"""
 _TEXTS_AND_LISTS = re.compile(
-    rf"""'(?:[^']++|'')*+'|"(?:[^"]++|"")*+"|\bIN\s*+\(({_LITERAL}(?:,{_LITERAL}){{{LIST_MIN - 1},}}+)\)""", re.IGNORECASE
+    rf"""{_QUOTED}|\bIN\s*+\(({_LITERAL}(?:,{_LITERAL}){{{LIST_MIN - 1},}}+)\)""", re.IGNORECASE
 )
 
 
