@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archive.checks import CheckedRecords, FileReadPlan, Options, check_options, plan_reading, read_checked
+from archive.delta_inputs import DeltaInput, left_since, messages_of
 from archive.ingested import BAD_ROWS, LISTED, QUARANTINE, publish, read_list, tidy, write_list
 from archive.inputs import (
     BLOCK_BYTES,
@@ -179,7 +180,7 @@ def ingest(job: Job, told: Told = lambda progress: None) -> IngestReport:
 def run(job: Job, told: Told, scan: Scan, write: Write) -> IngestReport:
     """Runs `ingest` with the given scan and write steps (Spark)."""
     check_options(job.schema, job.options)
-    files, left_out = find_files(job.inputs, job.format, job.directory.options)
+    files, left_out, tables = find_files(job.inputs, job.format, job.directory.options)
     own = f"{job.directory}/"
     files = [file for file in files if not file.path.startswith(own)]
     planned: dict[str, FileReadPlan] = {}
@@ -195,7 +196,7 @@ def run(job: Job, told: Told, scan: Scan, write: Write) -> IngestReport:
             publish(quarantine, mark, pending)
             todo = _choose(job, files, planned, listed, told, scan)
             known = len(files) - len(todo)
-            messages = _messages(todo, left_out)
+            messages = (*messages_of(tables), *_messages(todo, left_out), *_left(job, todo, tables, listed))
             if not todo:
                 return IngestReport(0, known, 0, 0, 0, quarantine, messages)
             number = 1 if mark is None else (mark >> 32) + 1
@@ -230,6 +231,21 @@ def _messages(todo: Sequence[Todo], left_out: int) -> tuple[str, ...]:
     names = dict.fromkeys(name for one in todo for name in one.reading.ignored)
     found = [f"skipped {left_out} file{'s' * (left_out > 1)} with other suffixes"] if left_out else []
     return (*found, *([f"skipped columns that are not declared: {', '.join(names)}"] if names else []))
+
+
+def _left(job: Job, todo: Sequence[Todo], tables: Sequence[DeltaInput], listed: pa.Table) -> tuple[str, ...]:
+    """Returns a note about Delta tables that have deleted or rewritten files which are archived. Raises DataError if
+    they have new ones, too: these may have the same rows."""
+    found = []
+    for table, count in left_since(tables, listed.column("path").to_pylist()):
+        new = [one for one in todo if one.reading.file.path in table.partitions]
+        files = f"{count:,} archived file{'s' * (count > 1)}"
+        message = f"the Delta table {table.root} has deleted or rewritten {files} by version {table.version}"
+        if new and job.changed == "error":
+            hint = "archive the table in a new stream; if all rows of its new files are new, use --changed add"
+            raise DataError(f"{message}: its new files may have rows that are archived", hint)
+        found.append(f"{message}; the rows that it no longer has stay in the archive")
+    return tuple(found)
 
 
 def too_bad(bad: int, limit: int, hint: str = "see them with a higher limit") -> DataError:

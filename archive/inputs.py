@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from archive.delta_inputs import DeltaInput, delta_inputs
 from archive.place import SCHEME, Place
 from archive.place import Options as StoreOptions
 from matching import csv_records
@@ -121,17 +122,30 @@ class InputRecords:
 
 def find_files(
     inputs: Sequence[str], format: InputFormat | None, store: StoreOptions = ()
-) -> tuple[list[InputFile], int]:
-    """Returns the files named by inputs, sorted by path without duplicates, and the number of files skipped for their
-    suffix. inputs: files, directories (recursive) and globs, as local paths or URLs.
+) -> tuple[list[InputFile], int, tuple[DeltaInput, ...]]:
+    """Returns the files named by inputs, sorted by path without duplicates, the number of files skipped for their
+    suffix, and the Delta tables that files are of: of these only the files of their newest version are found. inputs:
+    files, directories (recursive) and globs, as local paths or URLs.
 
     format: None: by suffix, .csv .tsv .ndjson .jsonl .json .parquet .pq, each optionally followed by .gz .zst .bz2
     .lz4. Skips names that begin with a dot or an underscore below directories and globs. Raises DataError if an input
     does not exist or no file is found."""
     found: dict[str, InputFile] = {}
+    tables: dict[str, DeltaInput] = {}
     left_out = 0
     for text in inputs:
-        for path, info, named in _listed(str(text), store):
+        listed = list(_listed(str(text), store))
+        of = delta_inputs((path for path, _, _ in listed), opened, store)
+        tables |= {table.root: table for table in of.values()}
+        for path, info, named in listed:
+            hive = _hive(path)
+            if path in of:
+                if path not in of[path].partitions:
+                    if named:
+                        message = f"{path} is not part of its Delta table at version {of[path].version}"
+                        raise DataError(message, f"its rows were deleted or rewritten: archive {of[path].root}")
+                    continue
+                hive = tuple((dict(hive) | dict(of[path].partitions[path])).items())
             known = _format_of(path)
             if known is None and format is None:
                 if named:
@@ -144,12 +158,12 @@ def find_files(
             assert one is not None
             if compressed and one is InputFormat.parquet:
                 raise DataError(f"{path} is compressed as a whole", "Parquet is compressed internally: unpack the file")
-            found[path] = InputFile(path, info.size, modified, one, compressed, _hive(path), store)
+            found[path] = InputFile(path, info.size, modified, one, compressed, hive, store)
     if not found:
         what = ", ".join(map(str, inputs)) or "nothing"
         hint = f"files end in {', '.join(_SUFFIXES)}; for others give --format" if left_out else "check the path"
         raise DataError(f"no file to archive in {what}", hint)
-    return [found[path] for path in sorted(found)], left_out
+    return [found[path] for path in sorted(found)], left_out, tuple(tables.values())
 
 
 def opened(path: str, store: StoreOptions) -> tuple[fs.FileSystem, str]:

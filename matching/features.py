@@ -5,9 +5,10 @@ Long: the values of rows, and the codes, ranks and steps by which conditions tel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import accumulate, pairwise
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -21,6 +22,7 @@ from matching.keys import Encoder, Texts
 from matching.not_computed import not_computed
 from matching.program.conditions import JoinedTexts, is_storable
 from matching.program.lanes import (
+    BOOLEAN,
     CODED,
     INT64_MAX,
     Lane,
@@ -28,6 +30,7 @@ from matching.program.lanes import (
     Lowered,
     NoLane,
     Op,
+    Unit,
     is_wide,
     lane_of,
     lower,
@@ -76,9 +79,31 @@ def _leaf(expression: Expression) -> Leaf | None:
             if lane is None:
                 raise NoLane(f"column {name}")
             return Leaf((name, offset), lane)
+        case Opaque(sql, (a,), "BOOLEAN") if (numbers := _listed(sql)) is not None:
+            match _leaf(a):
+                case Leaf((name, offset), lane) if _is_exact(numbers, lane):
+                    return Leaf((name, offset, sql), BOOLEAN)
+            raise NoLane("IN of other than a column's whole numbers")
         case Navigation():
             raise NoLane("navigation over an expression")
     return None
+
+
+@lru_cache(maxsize=256)
+def _listed(sql: str) -> Int64Array | None:
+    """The numbers of a long list after IN (query.plan.tree.blank_lists), in order; None for other texts."""
+    found = re.fullmatch(r'\("_0" IN \(([-+\d,\s]+)\)\)', sql)
+    try:
+        return None if found is None else np.unique(np.array([*map(int, found[1].split(","))], np.int64))
+    except (OverflowError, ValueError):  # beyond 64 bits
+        return None
+
+
+def _is_exact(numbers: Int64Array, lane: Lane) -> bool:
+    """True if values of a lane can be looked for among whole numbers as they are."""
+    if lane.scale or lane.boolean or lane.unit is not Unit.NUMBER:
+        return False
+    return not lane.floating or bool(max(-numbers[0], numbers[-1]) < 2**53)
 
 
 def lowered(expression: Expression) -> Lowered | None:
@@ -219,12 +244,20 @@ class RowValues:
         """Values (int64 or float64, (n,); codes for the CODED types) and validity of each expression. Raises DataError
         when a value cannot be computed (overflow, a bad cast), as DuckDB would."""
         count = positions.stop - positions.start if isinstance(positions, slice) else len(positions)
-        gathered: dict[tuple[str, int], Values] = {}
+        gathered: dict[tuple[Any, ...], Values] = {}
         computed: dict[int, Values] = {}
 
-        def read(key: tuple[str, int]) -> Values:
-            if key not in gathered:
-                name, offset = key
+        def read(key: tuple[Any, ...]) -> Values:
+            if key in gathered:
+                return gathered[key]
+            name, offset, *among = key
+            if among:
+                values, valid = read((name, offset))
+                numbers = _listed(*among)
+                assert numbers is not None
+                place = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
+                gathered[key] = numbers[place] == values, valid
+            else:
                 gathered[key] = store.lane(name, _neighbours(store, positions, offset) if offset else positions)
             return gathered[key]
 
@@ -348,16 +381,19 @@ def _all(sides: Sequence[Values]) -> Values:
 
 def _interned(trees: Iterable[Lowered | None]) -> tuple[tuple[Lowered | None, ...], frozenset[int]]:
     """The trees with equal operations as one object, and the ids of those that occur more than once."""
-    known: dict[Lowered, Lowered] = {}
+    known: dict[Hashable, Lowered] = {}
     repeated: set[int] = set()
 
     def one(node: Lowered) -> Lowered:
         if not isinstance(node, Op):
-            return node
-        node = Op(node.name, tuple(map(one, node.arguments)), node.lane, node.constant)
-        if node in known:
-            repeated.add(id(known[node]))
-        return known.setdefault(node, node)
+            return known.setdefault(node, node)
+        arguments = tuple(map(one, node.arguments))
+        # by the arguments' ids: a hash of all that is below each node would be quadratic
+        key = (node.name, tuple(map(id, arguments)), node.lane, node.constant)
+        if key in known:
+            repeated.add(id(known[key]))
+            return known[key]
+        return known.setdefault(key, Op(node.name, arguments, node.lane, node.constant))
 
     return tuple(None if tree is None else one(tree) for tree in trees), frozenset(repeated)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-_NAMED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_NAMED = re.compile(r"""'(?:[^']++|'')*+'|"(?:[^"]++|"")*+\"""")
 #: Types that DuckDB exports to Arrow as another type. (The name of a field stands before another word.)
 _UNFAITHFUL = re.compile(r"\b(BIT|UHUGEINT|TIME WITH TIME ZONE|UNION|VARIANT|GEOMETRY|BIGNUM|TYPE)(?=$|[(),[])")
 

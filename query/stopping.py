@@ -77,6 +77,12 @@ def heed(rows: int = 0) -> None:
             raise Stopped
 
 
+def is_asked() -> bool:
+    """True if the work is to stop."""
+    stop = _stop.get()
+    return stop is not None and stop.asked
+
+
 def expect(rows: int) -> None:
     """Notes that so many rows more are to be matched. Those that were matched before, while they were read, belong to
     the total."""

@@ -116,7 +116,7 @@ def _command(line: str) -> str:
 
 def _open(text: str) -> bool:
     """True if a text ends in a string or a comment."""
-    rest = re.sub(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*\n|/\*.*?\*/", "", text, flags=re.DOTALL)
+    rest = re.sub(r"'(?:[^']++|'')*+'|\"(?:[^\"]++|\"\")*+\"|--[^\n]*\n|/\*.*?\*/", "", text, flags=re.DOTALL)
     return any(sign in rest for sign in ("'", '"', "/*")) or not rest.rstrip().endswith(";")
 
 

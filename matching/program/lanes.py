@@ -369,7 +369,7 @@ _PART_US = {
     "second": 10**6, "seconds": 10**6, "s": 10**6, "minute": 60 * 10**6, "minutes": 60 * 10**6, "m": 60 * 10**6,
     "hour": 3600 * 10**6, "hours": 3600 * 10**6, "h": 3600 * 10**6,
 }  # fmt: skip
-_TEXT = r"'(?:[^']|'')*'"
+_TEXT = r"'(?:[^']++|'')*+'"
 
 
 def _called(sql: str) -> tuple[str, list[int | Constant]] | None:

@@ -24,6 +24,7 @@ from query.errors import DataError, first_line
 from query.language.session import FUNCTIONS, lent_in, needed, to_set
 from query.language.session import Settings as Settings
 from query.schema import Field
+from query.stopping import heed, is_asked
 
 #: Maximum number of idle connections of each kind; more are closed.
 IDLE_MAX = 16
@@ -61,6 +62,10 @@ def note(connection: duckdb.DuckDBPyConnection) -> None:
     """Lets Ctrl-C and the timeout of a statement end what will run on a connection."""
     if made_meanwhile is not None and threading.current_thread() is threading.main_thread():
         made_meanwhile.append(connection)
+    _note_in_time(connection)
+
+
+def _note_in_time(connection: duckdb.DuckDBPyConnection) -> None:
     if (found := made_in_time.get()) is not None:
         found.append(connection)
 
@@ -99,8 +104,10 @@ def lent(
 
     Connections are in no threading.local: subprocess with a preexec_fn (so pyspark starts Java) ends the thread-locals
     of all other threads in its child, and closing a DuckDB connection there causes signal 11."""
+    heed()
     try:
         connection = idle.pop()
+        _note_in_time(connection)
     except IndexError:
         connection = make()
     whole = False
@@ -112,7 +119,10 @@ def lent(
         whole = not isinstance(error, duckdb.InterruptException)
         raise
     finally:
-        if whole and len(idle) < IDLE_MAX:
+        if (found := made_in_time.get()) is not None and connection in found:
+            found.remove(connection)
+        # after a timeout it may be interrupted at any time, in another query too
+        if whole and len(idle) < IDLE_MAX and not is_asked():
             idle.append(connection)
 
 
@@ -168,7 +178,9 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     dropped at the end. Costs 10 microseconds."""
     lent = lent_in(settings)
     if lent is None:
-        return _home(settings).database.cursor()
+        own = _home(settings).database.cursor()
+        _note_in_time(own)  # DuckDB itself hears a Ctrl-C of the main thread
+        return own
     cursor: duckdb.DuckDBPyConnection = lent.cursor(settings)
     hide_progress(cursor)
     note(cursor)  # a function of the user may take long

@@ -20,6 +20,7 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 from query.cache import cache_home, is_private
 from query.errors import Diagnostic, QueryError, Span
 from query.language.lexer import Token, TokenKind, Tokens, words_of
+from query.stopping import heed
 
 #: The position of WITHIN with SLIDE, and of SELECTION, which are allowed in either order.
 _EITHER_WAY = 8
@@ -187,6 +188,7 @@ class _Reader:
         items = self.tokens.items
         i = self.first
         while i < self.last:
+            heed()
             accepted = self._accepted()
             if "EXPRESSION" in accepted and not self._opens_conditions(i) and not self._names_pattern(i, accepted):
                 stop = self._expression_end(i)

@@ -42,6 +42,7 @@ from query.plan.tree import (
     NAVIGATION,
     UNSUPPORTED,
     Word,
+    blank_lists,
     blank_words,
     direction,
     expressions,
@@ -242,7 +243,8 @@ class _Binder:
         self.whole = text.span
         self.scope = scope
         self.faults = faults
-        self.source, self.words = blank_words(text)
+        source, self.words = blank_words(text)
+        self.source, self.lists = blank_lists(source)
         self.used: set[int] = set()
 
     # ---- places and faults
@@ -293,7 +295,7 @@ class _Binder:
         text = self.source[place : place + value["query_location_length"]]
         if self.scope.schema.field(path[0]) is None and not self.is_variable(self.variable(path[0], text)):
             return value
-        written = re.match(r"\s*\.\s*".join([r'(?:"(?:[^"]|"")*"|[^\W\d]\w*)'] * len(path)), text)
+        written = re.match(r"\s*\.\s*".join([r'(?:"(?:[^"]++|"")*+"|[^\W\d]\w*)'] * len(path)), text)
         length = written.end() if written else 0
         column = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": path,
                   "query_location": place, "query_location_length": length}  # fmt: skip
@@ -370,6 +372,10 @@ class _Binder:
                 return self.call(CONJUNCTION[node["type"]], node["children"], node, inside)
             case "BETWEEN":
                 return self.call("between", [node["input"], node["lower"], node["upper"]], node, inside)
+            case "OPERATOR" if (listed := self.listed(node)) is not None:
+                value, span = self.expression(node["children"][0], inside), self.span(node)
+                found = Opaque(f'("_0" IN ({listed}))', (value,), "", span)
+                return found if node["type"] == "COMPARE_IN" else Call("not", (found,), "", span)
             case "OPERATOR" if node["type"] in OPERATOR:
                 return self.call(OPERATOR[node["type"]], node["children"], node, inside)
             case "OPERATOR" if node["type"] == "COMPARE_NOT_IN":
@@ -383,6 +389,12 @@ class _Binder:
                 return Call("cast", (value,), type_name(node), self.span(node))
             case _:
                 return self.opaque(node, inside)
+
+    def listed(self, node: Node) -> str | None:
+        """Returns the long list of literals of an IN."""
+        if node["type"] not in ("COMPARE_IN", "COMPARE_NOT_IN") or node["children"][1]["class"] != "COLUMN_REF":
+            return None
+        return self.lists.get(node["children"][1]["column_names"][0])
 
     def call(self, function: str, nodes: list[Node], node: Node, inside: _Inside | None) -> Expression:
         return Call(function, tuple(self.expression(n, inside) for n in nodes), "", self.span(node))
@@ -486,7 +498,7 @@ class _Binder:
         """Returns, for each part of a dotted name, whether it is quoted in the text."""
         start = node["query_location"]
         text = self.source[start : start + node["query_location_length"]]
-        parts = re.findall(r'"(?:[^"]|"")*"|[^".\s]+', text)
+        parts = re.findall(r'"(?:[^"]++|"")*+"|[^".\s]+', text)
         return [p.startswith('"') for p in parts] if len(parts) == count else [False] * count
 
     # ---- functions
@@ -783,7 +795,8 @@ class _Binder:
             return value
         # a string that reads like a placeholder must become an argument itself
         doubtful = kind == "CONSTANT" and re.search(r'"_\d+"', str(value["literal"]["text"]))
-        if kind == "COLUMN_REF" or reads_match(name) or doubtful:
+        listed = kind == "OPERATOR" and self.listed(value) is not None
+        if kind == "COLUMN_REF" or reads_match(name) or doubtful or listed:
             leaf = self.expression(value, inside)
             if isinstance(leaf, Opaque) and not leaf.arguments:
                 return value

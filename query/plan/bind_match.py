@@ -10,7 +10,7 @@ from math import factorial
 from types import MappingProxyType
 from typing import assert_never
 
-from query.errors import Diagnostic, Span, nearest
+from query.errors import Diagnostic, QueryError, Span, nearest
 from query.language import ast, duck
 from query.language.ast import AfterMatchKind, RowsPerMatch, Selection
 from query.language.duck import DuckFault
@@ -35,6 +35,8 @@ from query.schema import Schema, is_unfaithful
 SKIP_TILL = (Selection.SKIP_TILL_NEXT, Selection.SKIP_TILL_ANY)
 #: Maximum number of positions (variables, multiplied by the bounds of their quantifiers) in the orders of one PERMUTE.
 PERMUTE_MAX = 10_000
+#: Maximum number of variables of one pattern.
+VARIABLES_MAX = 1_000
 
 
 class MatchBinder:
@@ -59,6 +61,14 @@ class MatchBinder:
     def fault(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
         self.faults.append(Diagnostic(code, message, span, label, hint))
 
+    def check_count(self, pattern: rp.RowPattern, at: ast.MatchRecognize) -> None:
+        """Raises HQ600 for more variables than VARIABLES_MAX: what is to be known of each pair takes minutes."""
+        names = rp.variables(pattern)
+        if len(names) > VARIABLES_MAX:
+            message = f"the pattern has {len(names):,} variables, the maximum is {VARIABLES_MAX:,}"
+            hint = "give rows that meet one condition one variable: a condition may have OR, and a list after IN"
+            raise QueryError([Diagnostic("HQ600", message, Span(at.span.start, at.span.start), hint=hint)], self.text)
+
     def match(self, match: ast.MatchRecognize, schema: Schema) -> Plan:
         if match.sase is not None:
             match = self.by_time(match, match.sase, schema)
@@ -67,6 +77,7 @@ class MatchBinder:
         partition = [c for text in match.partition_by if (c := self.item(text, schema, "PARTITION BY")) is not None]
         order = self.order(match, schema)
         pattern = simplified(self.pattern(match.pattern))
+        self.check_count(pattern, match)
         selection = match.selection.selection if match.selection else Selection.PARTITION
         primary, negated = rp.variables(pattern), rp.negated(pattern)
         subsets = self.subsets(match, primary, negated)
@@ -120,6 +131,7 @@ class MatchBinder:
         order = self.order(match, schema)
         self.grouped_negations = True
         pattern = simplified(self.pattern(match.pattern))
+        self.check_count(pattern, match)
         self.grouped_negations = False
         selection = match.selection.selection if match.selection else Selection.SKIP_TILL_ANY
         primary, negated = rp.variables(pattern), rp.negated(pattern)

@@ -20,7 +20,7 @@ _COMPARED = {
 _WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
 _MADE = re.compile(r'("row"|list_value|struct_pack)\((.*)\)')
 #: An element with its name: an expression, a text or a whole number.
-_ELEMENT = re.compile(r"""(?:(\w+|"[^"]+") := )?(?:"_(\d+)"|('(?:[^']|'')*')|(\d{1,9}))(?:, |$)""")
+_ELEMENT = re.compile(r"""(?:(\w+|"[^"]+") := )?(?:"_(\d+)"|('(?:[^']++|'')*+')|(\d{1,9}))(?:, |$)""")
 
 
 def by_elements(e: Expression, settings: Settings = ()) -> Expression:

@@ -25,7 +25,7 @@ FACTOR_TABLE = "__hybrid_factor_"
 HISTORY_TABLE = "__hybrid_history_"
 
 #: A name that is a whole input, with or without quotes.
-BARE_NAME = re.compile(r'\s*("(?:[^"]|"")*"|[^\W\d]\w*)\s*')
+BARE_NAME = re.compile(r'\s*("(?:[^"]++|"")*+"|[^\W\d]\w*)\s*')
 
 #: History joins that add the columns of PA to the rows of PL.
 JOINING = (HistoryKind.JOIN, HistoryKind.LEFT, HistoryKind.NEAREST, HistoryKind.LEFT_NEAREST)

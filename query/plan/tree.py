@@ -44,12 +44,15 @@ class Word:
 _OPERATOR_WORDS = "in|and|or|not|is|like|ilike|between|similar|glob|then|else|when|end|as|collate|at|over|filter"
 
 
+_QUOTED = r"""'(?:[^']++|'')*+'|"(?:[^"]++|"")*+\""""
+
+
 def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
     """The text with RUNNING and FINAL before a call blanked, and each of them by the offset of its call."""
     words: dict[int, Word] = {}
     source = list(text.text)
     # literals and quoted names are matched first so that no word is found inside them
-    pattern = rf"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
+    pattern = rf"""{_QUOTED}|\b(running|final)\s+(?=(?!(?:{_OPERATOR_WORDS})\b)[a-z_]\w*\s*\()"""
     for found in re.finditer(pattern, text.text, re.IGNORECASE):
         if found[1]:
             start, end = found.span(1)
@@ -58,9 +61,32 @@ def blank_words(text: ExpressionText) -> tuple[str, dict[int, Word]]:
     return "".join(source), words
 
 
+#: Number of literals from which a list after IN is one value: a tree of each of them would cost more than its answers.
+LIST_MIN = 256
+_LITERAL = r"""\s*+(?:[-+]?+\d++(?:\.\d*+)?+|(?:DATE\s++|TIMESTAMP\s++)?+'(?:[^'"]++|'')*+'|NULL)\s*+"""
+_TEXTS_AND_LISTS = re.compile(
+    rf"""{_QUOTED}|\bIN\s*+\(({_LITERAL}(?:,{_LITERAL}){{{LIST_MIN - 1},}}+)\)""", re.IGNORECASE
+)
+
+
+def blank_lists(source: str) -> tuple[str, dict[str, str]]:
+    """The text with long lists of literals after IN as a column's name and blanks, and each list by that name. Places
+    in the text stay."""
+    lists: dict[str, str] = {}
+
+    def blanked(found: re.Match[str]) -> str:
+        if not found[1]:
+            return found[0]
+        name = f"(list {len(lists)})"
+        lists[name] = found[1]
+        return found[0][: found.start(1) - found.start()] + f'"{name}"'.ljust(len(found[1])) + ")"
+
+    return _TEXTS_AND_LISTS.sub(blanked, source), lists
+
+
 def word_without_call(source: str) -> tuple[str, str] | None:
     """Returns RUNNING or FINAL before a likely column, and that column: `FINAL A.x` is no syntax of any dialect."""
-    column = r'(?:\w+|"(?:[^"]|"")*")'
+    column = r'(?:\w+|"(?:[^"]++|"")*+")'
     pattern = rf"\b(running|final)\s+(?!(?:{_OPERATOR_WORDS})\b)((?:{column}\.)*{column})"
     found = re.search(pattern, source, re.IGNORECASE)
     return (found[1].upper(), found[2]) if found else None

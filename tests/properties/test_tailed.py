@@ -57,7 +57,7 @@ def tailed(path: Path, schema: Schema, **settings: Any) -> Found:
 
 
 def ingested(path: Path, schema: Schema, parts: bool = False, **options: Any) -> Found:
-    (file,), _ = find_files([str(path)], None)
+    (file,), _, _ = find_files([str(path)], None)
     given = Options(**options)
     reading = plan_reading(file, schema, given)
     found = Found({}, {})

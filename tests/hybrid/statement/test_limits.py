@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,8 @@ from archive.sorting import sorting
 from hybrid.cli import app
 from hybrid.rows.duck import interruptible
 from query.errors import DataError, QueryError
+from query.language import duck as language_duck
+from query.stopping import Stop, stopping
 
 N = 60_000
 ROWS = pa.table({"ts": np.arange(N), "p": np.arange(N) % 1000 / 10.0, "s": [f"t{i % 7}" for i in range(N)]})
@@ -68,6 +71,72 @@ def test_a_statement_in_time_is_as_without_a_timeout() -> None:
     found = [hybrid.sql(LONG, timeout=t, rows=ROWS.slice(0, 500)).arrow() for t in (None, "1 hour")]
     assert found[0] == found[1]
     assert not any(thread.name == "hybrid-timeout" for thread in threading.enumerate())
+
+
+_FOUR_S = "sleep_ms(4000 + {})"
+#: What a timeout ends: DuckDB in a measure, a condition, around the pattern; in planning, and
+#: our own planning.
+ELSEWHERE = {
+    "measure": f"FROM rows MATCH_RECOGNIZE (ORDER BY ts MEASURES {_FOUR_S.format('A.ts')} AS n PATTERN (A))",
+    "condition": LONG.replace("p >= 0", _FOUR_S.format("ts") + " IS NULL"),
+    "around": f"SELECT {_FOUR_S.format('n')} FROM rows MATCH_RECOGNIZE (ORDER BY ts MEASURES A.ts AS n PATTERN (A))",
+    "union": LONG + " UNION ALL SELECT 1" * 20_000,
+    "variables": LONG.replace("(A C)+ B", " ".join(f"V{i}" for i in range(60_000))),
+    "list": LONG.replace("p >= 0", "p IN (" + ", ".join(f"{i} + 0" for i in range(60_000)) + ")"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ELSEWHERE)
+def test_a_timeout_ends_planning_and_every_call_of_duckdb(part: str) -> None:
+    # Before: each row slept its 4 s, and planning ran to its end: 80 s and more.
+    if "sleep_ms" in ELSEWHERE[part]:
+        hybrid.sql(ELSEWHERE[part].replace("4000", "0"), rows=ROWS.slice(0, 30))  # compiled
+    begin = time.monotonic()
+    message, _ = message_of(lambda: hybrid.sql(ELSEWHERE[part], timeout=0.3, rows=ROWS.slice(0, 100)))
+    assert "HQ602" in message
+    assert time.monotonic() - begin < 120, "a guard against hanging"
+    assert hybrid.sql("SELECT sleep_ms(5) IS NULL AS x FROM rows", rows=ROWS.slice(0, 1)).fetchall(), "none is left"
+
+
+def test_a_connection_that_a_timeout_may_interrupt_is_not_used_again() -> None:
+    stop = Stop()
+    with stopping(stop), language_duck._quiet() as connection:
+        stop.asked = True
+    with language_duck._quiet() as other:
+        assert other is not connection
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [
+    LONG.replace("p >= 0", f"s <> '{'x' * 10_000_000}'"), f"SELECT '{'x' * 10_000_000}'",
+    LONG.replace("count(*)", f"'{'x' * 10_000_000}'"),
+], ids=["condition", "alone", "measure"])  # fmt: skip
+def test_a_literal_of_ten_megabytes_takes_no_more_than_its_copies(text: str) -> None:
+    # Before: a MemoryError, after gigabytes: the regular expression of a string kept each of its letters.
+    tracemalloc.start()
+    try:
+        assert hybrid.sql(text, rows=ROWS.slice(0, 20)) is not None
+        assert tracemalloc.get_traced_memory()[1] < 300_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "message"), [
+    (LONG.replace("p >= 0", "(" * 500_000 + "true" + ")" * 500_000), "nested deeper than 200"),
+    ("SELECT " + "(" * 500_000 + "1" + ")" * 500_000, "nested deeper than 200"),
+    (LONG.replace("(A C)+ B", "(" * 500_000 + "A" + ")" * 500_000), "nested deeper than 50"),
+    (LONG.replace("(A C)+ B", " ".join(f"V{i}" for i in range(10_000))), "10,000 variables, the maximum is 1,000"),
+    (LONG.replace("(A C)+ B", " | ".join(f"V{i}" for i in range(10_000))), "10,000 variables, the maximum is 1,000"),
+    (LONG.replace("(A C)+ B", "A{1000000} B"), "more than 30,000 nodes"),
+    (LONG.replace("(A C)+ B", "(A{1000}){1000} B"), "more than 30,000 nodes"),
+    (LONG.replace("p >= 0", "p" + " + 1" * 20_000 + " > 0"), "depth limit"),
+    (LONG.replace("p >= 0", "NOT " * 20_000 + "true"), "depth limit"),
+    ("SELECT 1 FROM (" * 300 + LONG + ")" * 300, "nested deeper than 200"),
+], ids=range(10))  # fmt: skip
+def test_an_absurd_text_is_an_error_of_ours(text: str, message: str) -> None:
+    assert message in message_of(lambda: hybrid.sql(text, rows=ROWS.slice(0, 20)))[0]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True, "0s"])
