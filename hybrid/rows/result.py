@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-#: Rows on each side of a match of one event that a plot shows.
-NEIGHBOURS = 10
+    from hybrid.rows.picture import Picture
+
 #: Rows printed by `show` and in a notebook.
 SHOWN_ROWS = 20
 
@@ -186,32 +186,14 @@ def _pieces(answer: Answer, at: np.ndarray, lines_max: int) -> Iterator[np.ndarr
     yield from (some for some in np.split(at, cuts) if len(some))
 
 
-def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
-    """Returns the rows around matched events, for a plot: rows of the same partition, from half a match length before
-    to half a match length after, or NEIGHBOURS rows before and after events of one time, with event_time and offset.
-    None if there are no events, or of several partitions.
-
-    events: lines of `evidence_table`."""
-    events = events.filter(pc.equal(events.column("side"), "pl"))
-    names = [c.name for c in factor.plan.partition_by]
-    keys = [events.column(n if n not in FIXED else f"{n}_").to_pylist() for n in names]
-    partitions = {tuple(map(repr, key)) for key in zip(*keys)}
-    if not events.num_rows or len(partitions) > 1:
-        return None
-    times = events.column("event_time").cast(pa.int64())
-    low, high = pc.min(times).as_py(), pc.max(times).as_py()
-    margin = (high - low) // 2 if high > low else 1 << 61
-    batch = lookup.between(low - margin, high + margin)
+def series(lookup: Lookup, low_us: int, high_us: int) -> pa.Table:
+    """Returns the events of [low_us, high_us] in the total order, in the columns of evidence: event_time, offset, and
+    those of the event."""
+    batch = lookup.between(low_us, high_us)
     table = pa.Table.from_batches([batch.columns])
-    mine = np.array([tuple(map(repr, key)) in partitions for key in zip(*(table[n].to_pylist() for n in names))], bool)
+    table = table.rename_columns([name if name not in FIXED else f"{name}_" for name in table.column_names])
     table = table.append_column("event_time", pa.array(batch.ts_us).cast(pa.timestamp("us")))
-    table = table.append_column("offset", pa.array(batch.offset))
-    table = table.filter(pa.array(mine)) if names else table
-    if high > low:
-        return table
-    at = table.column("event_time").cast(pa.int64()).to_numpy()
-    begin = max(0, int(np.searchsorted(at, low)) - NEIGHBOURS)
-    return table.slice(begin, int(np.searchsorted(at, low, side="right")) + NEIGHBOURS - begin)
+    return table.append_column("offset", pa.array(batch.offset))
 
 
 @public
@@ -233,13 +215,13 @@ class Result:
         plan: QueryPlan,
         evidence: Callable[[int | None], pa.Table] | None,
         explain: Callable[[str], str],
-        around: Callable[[pa.Table], pa.Table | None],
+        around: Callable[[int, int], pa.Table] | None,
         suppressed: pa.Table | None = None,
         given: Given = NOTHING_GIVEN,
         why_empty: Callable[[], str] | None = None,
     ) -> None:
         """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
-        returns `series` of events. given: what pandas and polars frames of the rows take over from those of the
+        returns `series` between two times. given: what pandas and polars frames of the rows take over from those of the
         statement. why_empty: returns why there is no row."""
         self._table = table
         self._given = given
@@ -365,10 +347,25 @@ class Result:
             raise DataError(no_rows, self.why_empty())
         return tree_of(self._read(row + 1), row, side)
 
-    def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
-        """Plots the match of one output row, or all matches (None), a panel for each partition: the series around them,
-        and their events coloured by variable. value: the column to draw (None: a well-known name, such as price, else a
-        number). path: the file to save. Returns the matplotlib figure. Needs the extra `plot`."""
+    def plot(
+        self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None, *,
+        keys: Any = None, around: Any = None, kind: str | None = None,
+    ) -> Picture:  # fmt: skip
+        """Returns a picture of the match of one output row, or of all matches (None), which a notebook shows. Needs the
+        extra `plot`.
+
+        value: the column to draw; None: a number that the conditions compare by size, such as price. path: the file to
+        save. keys: draws all matches of these keys of PARTITION BY, a list of values, or of tuples for several columns;
+        None, and row=None: those with most matches. around: how much is shown before the first match and after the last
+        one, a duration such as "2 hours", or a number of rows of each key; None: half the time between the two.
+
+        kind: "line" (the series, with matched events in the colours of their variables) or "points" (the same without
+        lines, and texts as categories) have a panel for each key, on one axis of time; "timeline" has a lane for each
+        key, or, of one key, for each variable. None: a line if there are such numbers, else a timeline. Matches are
+        bars, and the wait of an absence at an edge of the pattern is hatched, until WITHIN ends.
+
+        Reads the rows around from the input. Raises DataError for a row, key, column or kind that is not there, and
+        QueryError for ONE ROW PER WINDOW."""
         from hybrid.rows.plot import plot_evidence
 
         if row is not None and not counts(row):
@@ -376,9 +373,12 @@ class Result:
             if isinstance(row, str | PurePath):
                 hint = f"name the file: plot(path={str(row)!r})"
             raise DataError(f"{row!r:.60} is no number of a row", hint)
-        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._read(row + 1)
-        keys = [c.name for c in self.plan.factors[0].plan.partition_by] if len(self.plan.factors) == 1 else []
-        return plot_evidence(evidence, row, value, path, self._around, keys=keys)
+        plan = self.plan.factors[0] if len(self.plan.factors) == 1 else None
+        read = None if row is None or keys is not None or row >= SHOWN_ROWS else row + 1
+        evidence = self.evidence() if read is None else self._read(read)
+        return plot_evidence(
+            evidence, row, value, path, keys=keys, around=around, kind=kind, between=self._around, plan=plan
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Result], tuple[Any, ...]]:
         return _unpickled, (self._table, self.plan, self._whole, self._suppressed, self._given)
@@ -413,7 +413,7 @@ def _unpickled(
     def explain(stage: str) -> str:
         raise DataError("a pickled result has no explain()", "run the statement again")
 
-    found = Result(table, plan, None, explain, lambda events: None, suppressed, given)
+    found = Result(table, plan, None, explain, None, suppressed, given)
     found._whole = whole
     return found
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +27,16 @@ from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
+from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows, series
 from hybrid.watch.paged import FoundPiece, Pages
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line, public
 from query.plan.plan import QueryPlan
+
+if TYPE_CHECKING:
+    import os
+
+    from hybrid.rows.picture import Picture
 
 #: Default of unread_max: the number of rows that may wait to be fetched.
 UNREAD_MAX = 5_000_000
@@ -460,13 +465,18 @@ class Alerts:
             raise DataError("the query has no ALERT ONCE", "write it after the statement")
         return self.suppressor.suppressed()
 
-    def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
-        """Returns a matplotlib figure of the match of one row of the last fetch. value, path: as in Result.plot. Needs
-        the extra `plot`."""
+    def plot(
+        self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None, *,
+        keys: Any = None, around: Any = None, kind: str | None = None,
+    ) -> Picture:  # fmt: skip
+        """Returns a picture of the match of one row of the last fetch, or of all its matches (None). Arguments and
+        errors: as of Result.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
-        keys = [c.name for c in self._factor.plan.partition_by]
-        return plot_evidence(self.evidence(), row, value, path, keys=keys)
+        return plot_evidence(
+            self.evidence(), row, value, path, keys=keys, around=around, kind=kind,
+            between=lambda low, high: series(self._lookups()[0], low, high), plan=self._factor,
+        )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
         """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,
