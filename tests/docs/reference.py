@@ -24,6 +24,7 @@ RETURNED: dict[str, tuple[str, ...] | None] = {
     ),
     "hybrid.watch.late.LateEvents": ("fetch",),
     "hybrid.rows.evidence_tree.EvidenceTree": None,
+    "hybrid.rows.picture.Picture": None,
     "hybrid.rows.compare.Difference": None,
     "hybrid.watch.rewind.Rewound": None,
     "hybrid.database.backup.Copied": None,
