@@ -24,6 +24,7 @@ from hybrid.rows.frames import (
     with_durations,
 )
 from hybrid.rows.html import cell, html_table, row_count
+from hybrid.rows.words import Text
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
@@ -196,8 +197,93 @@ def series(lookup: Lookup, low_us: int, high_us: int) -> pa.Table:
     return table.append_column("offset", pa.array(batch.offset))
 
 
+class Rows:
+    """Rows in memory, as an Arrow table: in any shape, and shown as a table by `print`, a shell and a notebook. given:
+    what pandas and polars frames of the rows take over from those of the statement."""
+
+    __slots__ = ("_given", "_table")
+
+    def __init__(self, table: pa.Table, given: Given = NOTHING_GIVEN) -> None:
+        self._table = table
+        self._given = given
+
+    def arrow(self) -> pa.Table:
+        """Returns the rows as an Arrow table."""
+        return self._table
+
+    def df(self) -> pandas.DataFrame:
+        """Returns the rows as a pandas frame. A HUGEINT is a float, as DuckDB has it, a BIGNUM an int of Python, an
+        INTERVAL without months a duration; time zones and categories are those of the frames given. Needs pandas."""
+        return pandas_frame(self._table, self._given)
+
+    def pl(self) -> polars.DataFrame:
+        """Returns the rows as a polars frame. An INTERVAL without months is a duration; time zones and enumerations are
+        those of the frames given. Raises DataError for intervals with months. Needs polars."""
+        return polars_frame(self._table, self._given)
+
+    @property
+    def _zoned(self) -> pa.Table:
+        """The rows with their times in the time zone of the frames given."""
+        return in_zone(self._table, self._given)
+
+    def show(self, rows: int = SHOWN_ROWS) -> None:
+        """Prints the first rows as a table, and the number of all rows."""
+        import sys
+
+        if not counts(rows):
+            raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
+        sys.stdout.write(text_table(self._zoned, rows, self.why_empty()))
+        sys.stdout.write("\n")
+
+    def why_empty(self) -> str:
+        """Returns why there are no rows, empty if that is not known."""
+        return ""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return with_durations(self._zoned).__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return text_table(self._zoned, SHOWN_ROWS, self.why_empty())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._zoned, None, SHOWN_ROWS)
+
+
+class ArrowRows(Rows):
+    """Rows that are an Arrow table: they have all its methods and columns, and are shown as a table. What takes only a
+    `pyarrow.Table` itself, such as `pyarrow.concat_tables` or `pyarrow.parquet.write_table`, takes `rows.arrow()`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Rows.__slots__:
+            raise AttributeError(name)  # of a copy that has no table yet
+        return getattr(self._table, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._table)})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key]
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._table == (other.arrow() if isinstance(other, Rows) else other))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a table
+
+    def equals(self, other: pa.Table | Rows, check_metadata: bool = False) -> bool:
+        """True if the other table has the same columns and rows."""
+        return bool(self._table.equals(other.arrow() if isinstance(other, Rows) else other, check_metadata))
+
+    def __reduce__(self) -> tuple[type[ArrowRows], tuple[pa.Table]]:
+        return ArrowRows, (self._table,)
+
+
 @public
-class Result:
+class Result(Rows):
     """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
 
     Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
@@ -205,9 +291,7 @@ class Result:
     before. plan: the plan of the statement.
     """
 
-    __slots__ = (
-        "_around", "_at", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "_why_empty", "plan",
-    )  # fmt: skip
+    __slots__ = ("_around", "_at", "_evidence", "_explain", "_suppressed", "_whole", "_why_empty", "plan")
 
     def __init__(
         self,
@@ -223,8 +307,7 @@ class Result:
         """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
         returns `series` between two times. given: what pandas and polars frames of the rows take over from those of the
         statement. why_empty: returns why there is no row."""
-        self._table = table
-        self._given = given
+        super().__init__(table, given)
         self._suppressed = suppressed
         self._at = 0
         self._evidence = evidence
@@ -234,26 +317,7 @@ class Result:
         self._why_empty: Callable[[], str] | str | None = why_empty
         self.plan = plan
 
-    def arrow(self) -> pa.Table:
-        """Returns the rows as an Arrow table."""
-        return self._table
-
-    def df(self) -> pandas.DataFrame:
-        """Returns the rows as a pandas frame. A HUGEINT is a float, as DuckDB has it, a BIGNUM an int of Python, an
-        INTERVAL without months a duration; time zones and categories are those of the frames given. Needs pandas."""
-        return pandas_frame(self._table, self._given)
-
-    to_pandas = df
-
-    def pl(self) -> polars.DataFrame:
-        """Returns the rows as a polars frame. An INTERVAL without months is a duration; time zones and enumerations are
-        those of the frames given. Raises DataError for intervals with months. Needs polars."""
-        return polars_frame(self._table, self._given)
-
-    @property
-    def _zoned(self) -> pa.Table:
-        """The rows with their times in the time zone of the frames given."""
-        return in_zone(self._table, self._given)
+    to_pandas = Rows.df
 
     @property
     def columns(self) -> list[str]:
@@ -278,15 +342,6 @@ class Result:
             for row in zip(*python_columns(pa.Table.from_batches([batch]))):
                 yield dict(zip(names, row))
 
-    def show(self, rows: int = SHOWN_ROWS) -> None:
-        """Prints the first rows as a table, and the number of all rows."""
-        import sys
-
-        if not counts(rows):
-            raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
-        sys.stdout.write(text_table(self._zoned, rows, self.why_empty()))
-        sys.stdout.write("\n")
-
     def why_empty(self) -> str:
         """Returns why there are no rows, in one line: how many rows of the input met each condition, and how far the
         longest attempt at the pattern came. Empty if there are rows, or if it is not known. Reads the first 10,000 rows
@@ -299,21 +354,25 @@ class Result:
 
     def explain(self, stage: str = "all") -> str:
         """Returns the text of a compile stage: ast, plan, nfab, automaton, program or all."""
-        return self._explain(stage)
+        return Text(self._explain(stage))
 
-    def suppressed(self) -> pa.Table:
+    def suppressed(self) -> ArrowRows:
         """Returns the rows of a backtest that ALERT ONCE suppressed, as Alerts.suppressed does.
         Raises DataError if the statement has no ALERT ONCE."""
         if self._suppressed is None:
             raise DataError("the statement has no ALERT ONCE", "add it at the end of a live query")
-        return self._suppressed
+        return ArrowRows(self._suppressed)
 
-    def evidence(self) -> pa.Table:
-        """Returns the events of all rows, a line for each, in the order of the rows, live events before history.
+    def evidence(self) -> ArrowRows:
+        """Returns the events of all rows, a line for each, in the order of the rows, live events before history, as an
+        Arrow table that is shown as one.
 
         Columns: row (its number; -1 where rows have no single origin), match_id, join_id (null without a history join),
         side (pl for live, pa for history), variable, event_time, source, offset, history_complete, then the columns of
         the event. Raises QueryError for ONE ROW PER WINDOW, DataError if the input has changed since."""
+        return ArrowRows(self._all())
+
+    def _all(self) -> pa.Table:
         if self._whole is None:
             self._whole = self._read(None)
         return self._whole
@@ -375,7 +434,7 @@ class Result:
             raise DataError(f"{row!r:.60} is no number of a row", hint)
         plan = self.plan.factors[0] if len(self.plan.factors) == 1 else None
         read = None if row is None or keys is not None or row >= SHOWN_ROWS else row + 1
-        evidence = self.evidence() if read is None else self._read(read)
+        evidence = self._all() if read is None else self._read(read)
         return plot_evidence(
             evidence, row, value, path, keys=keys, around=around, kind=kind, between=self._around, plan=plan
         )
@@ -388,15 +447,6 @@ class Result:
 
     def __deepcopy__(self, memo: object) -> Result:
         return self
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return with_durations(self._zoned).__arrow_c_stream__(requested_schema)
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def __repr__(self) -> str:
-        return text_table(self._zoned, SHOWN_ROWS, self.why_empty())
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)

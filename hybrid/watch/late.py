@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from archive.recent import BoolArray
+from hybrid.rows.result import ArrowRows
 from matching.batch import EventBatch
 
 #: Maximum number of held events that nobody has fetched.
@@ -79,8 +80,12 @@ class LateEvents:
                 self._count -= gone
                 self.dropped += gone
 
-    def fetch(self) -> pa.Table:
+    def fetch(self) -> ArrowRows:
         """Returns the events since the last fetch: the declared columns, `_source` and `_offset`."""
+        return ArrowRows(self.take())
+
+    def take(self) -> pa.Table:
+        """Returns the events of `fetch` as a plain Arrow table, for what goes on with them."""
         with self._lock:
             held, self._held, self._count = self._held, [], 0
         tables = [events for _, events in held]

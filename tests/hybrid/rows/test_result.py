@@ -11,7 +11,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -21,6 +23,9 @@ from matplotlib.font_manager import fontManager, get_font
 
 import hybrid
 from hybrid.rows.plot import PANELS_MAX
+from hybrid.watch.alerts import Alerts
+from live.sinks.ndjson import NdjsonSink
+from live.sinks.parquet import ParquetSink
 
 START = datetime(2024, 3, 1, 9, 30)
 PRICES = {
@@ -374,3 +379,81 @@ b" PATTERN (A) DEFINE A AS ts > 0) AS m"""
         assert "\u202e" not in shown
         assert r"a\nb" in shown
     assert found.arrow()["a\nb"].to_pylist() == ["x\x1b[31m", "y\u202e"]
+
+
+def watched() -> Alerts:
+    """Alerts of a stream in which ACME falls and rises, with a row to fetch."""
+    db = hybrid.connect()
+    db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts", key="symbol")
+    alerts = db.watch(VALLEYS.replace("UP+", "UP").replace("AS bottom", "AS bottom, UP.ts AS at"))
+    db.push("ticks", TICKS)
+    return alerts
+
+
+def test_fetched_rows_and_evidence_are_shown_as_tables() -> None:
+    alerts = watched()
+    rows = alerts.fetch()
+    # Before: `pyarrow.Table`, the types, `----`, and chunks in brackets.
+    assert repr(rows).splitlines()[:3] == [
+        "symbol  bottom  at", "------  ------  -------------------", "ACME       8.0  2024-03-01 09:33:00",
+    ]  # fmt: skip
+    assert str(rows).endswith(f"{rows.num_rows} rows")
+    assert rows._repr_html_().startswith("<table><thead><tr><th>symbol</th>")
+    for events in (alerts.evidence(), hybrid.sql(VALLEYS, ticks=TICKS).evidence()):
+        assert str(events).splitlines()[0].split()[:4] == ["row", "match_id", "join_id", "side"]
+        assert "<td>START</td>" in events._repr_html_()
+
+
+def test_rows_that_are_shown_are_an_arrow_table_all_the_same() -> None:
+    rows = watched().fetch()
+    plain = rows.arrow()
+    assert type(plain) is pa.Table
+    assert rows.to_pylist() == plain.to_pylist() != []
+    assert (rows.num_rows, len(rows), rows.column_names, rows.schema) == (
+        plain.num_rows, plain.num_rows, plain.column_names, plain.schema
+    )  # fmt: skip
+    assert rows["bottom"].to_pylist() == rows.column("bottom").to_pylist()
+    assert rows.select(["bottom"]).to_pandas().equals(plain.select(["bottom"]).to_pandas())
+    assert rows.filter(pc.equal(rows["symbol"], "ACME")).num_rows == rows.num_rows
+    assert rows == plain
+    assert plain == rows
+    assert rows.equals(plain)
+    assert rows.equals(rows)
+    assert rows != plain.slice(1)
+    assert [column.to_pylist() for column in rows] == [column.to_pylist() for column in plain.columns]
+    assert pa.table(rows).equals(plain)
+    assert pl.DataFrame(rows).equals(rows.pl())
+    assert rows.df().equals(plain.to_pandas())
+    assert duckdb.sql("SELECT count(*) FROM rows").fetchall() == [(plain.num_rows,)]
+    assert hybrid.sql("SELECT * FROM rows").arrow().equals(plain)
+    assert pickle.loads(pickle.dumps(rows)).equals(copy.deepcopy(rows))
+    assert "to_pylist" in dir(rows)
+    assert "show" in dir(rows)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rows.nothing  # noqa: B018
+
+
+def test_fetched_rows_go_on_to_a_stream_and_to_files(tmp_path: Path) -> None:
+    rows = watched().fetch()
+    with hybrid.connect() as db:
+        db.create_stream("low", {"symbol": "VARCHAR", "bottom": "DOUBLE", "at": "TIMESTAMP"}, time="at")
+        assert db.push("low", rows) == rows.num_rows
+    for sink in (ParquetSink(tmp_path / "parquet"), NdjsonSink(tmp_path / "rows.ndjson")):
+        sink.check(rows.schema)
+        sink.open(None)
+        sink.write(rows)
+        sink.close()
+    assert len((tmp_path / "rows.ndjson").read_text().splitlines()) == rows.num_rows
+
+
+def test_plans_and_explain_are_shown_as_print_does() -> None:
+    plan = hybrid.plan(VALLEYS, {"ticks": {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}})
+    result = hybrid.sql(VALLEYS, ticks=TICKS)
+    with hybrid.connect() as db:
+        db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
+        explained = db.explain(VALLEYS, "plan")
+    # Before: QueryPlan(text='SELECT ...', select_sql=..., one line of 4,000 letters; and a text with \\n in it.
+    for shown in (plan, plan.factors[0], plan.factors[0].plan, result.explain("plan"), explained):
+        assert repr(shown) == str(shown)
+        assert "\npattern     START DOWN+ UP+\n" in repr(shown)
+    assert type(str(explained)) is str
