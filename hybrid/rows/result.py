@@ -24,7 +24,7 @@ from hybrid.rows.frames import (
     with_durations,
 )
 from hybrid.rows.html import cell, html_table, row_count
-from hybrid.rows.words import Text
+from hybrid.rows.words import PrintedText
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
@@ -197,7 +197,7 @@ def series(lookup: Lookup, low_us: int, high_us: int) -> pa.Table:
     return table.append_column("offset", pa.array(batch.offset))
 
 
-class Rows:
+class ShownRows:
     """Rows in memory, as an Arrow table: in any shape, and shown as a table by `print`, a shell and a notebook. given:
     what pandas and polars frames of the rows take over from those of the statement."""
 
@@ -252,14 +252,14 @@ class Rows:
         return html_table(self._zoned, None, SHOWN_ROWS)
 
 
-class ArrowRows(Rows):
+class ArrowRows(ShownRows):
     """Rows that are an Arrow table: they have all its methods and columns, and are shown as a table. What takes only a
     `pyarrow.Table` itself, such as `pyarrow.concat_tables` or `pyarrow.parquet.write_table`, takes `rows.arrow()`."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        if name in Rows.__slots__:
+        if name in ShownRows.__slots__:
             raise AttributeError(name)  # of a copy that has no table yet
         return getattr(self._table, name)
 
@@ -270,20 +270,20 @@ class ArrowRows(Rows):
         return self._table[key]
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._table == (other.arrow() if isinstance(other, Rows) else other))
+        return bool(self._table == (other.arrow() if isinstance(other, ShownRows) else other))
 
     __hash__ = None  # type: ignore[assignment]  # as of a table
 
-    def equals(self, other: pa.Table | Rows, check_metadata: bool = False) -> bool:
+    def equals(self, other: pa.Table | ShownRows, check_metadata: bool = False) -> bool:
         """True if the other table has the same columns and rows."""
-        return bool(self._table.equals(other.arrow() if isinstance(other, Rows) else other, check_metadata))
+        return bool(self._table.equals(other.arrow() if isinstance(other, ShownRows) else other, check_metadata))
 
     def __reduce__(self) -> tuple[type[ArrowRows], tuple[pa.Table]]:
         return ArrowRows, (self._table,)
 
 
 @public
-class Result(Rows):
+class Result(ShownRows):
     """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
 
     Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
@@ -317,7 +317,7 @@ class Result(Rows):
         self._why_empty: Callable[[], str] | str | None = why_empty
         self.plan = plan
 
-    to_pandas = Rows.df
+    to_pandas = ShownRows.df
 
     @property
     def columns(self) -> list[str]:
@@ -354,7 +354,7 @@ class Result(Rows):
 
     def explain(self, stage: str = "all") -> str:
         """Returns the text of a compile stage: ast, plan, nfab, automaton, program or all."""
-        return Text(self._explain(stage))
+        return PrintedText(self._explain(stage))
 
     def suppressed(self) -> ArrowRows:
         """Returns the rows of a backtest that ALERT ONCE suppressed, as Alerts.suppressed does.

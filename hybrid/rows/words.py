@@ -17,7 +17,7 @@ def counted_are(number: int, noun: str) -> str:
     return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
 
 
-class Text(str):
+class PrintedText(str):
     """A text of several lines, which a shell and a notebook show as `print` does."""
 
     __slots__ = ()

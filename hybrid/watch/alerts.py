@@ -28,7 +28,7 @@ from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
 from hybrid.rows.result import ArrowRows, Lookups, evidence_table, evidence_tables, identities, ids_of_rows, series
-from hybrid.rows.words import Text
+from hybrid.rows.words import PrintedText
 from hybrid.watch.paged import FoundPiece, Pages
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line, public
@@ -506,7 +506,7 @@ class Alerts:
 
     def explain(self, stage: str = "all") -> str:
         """Returns the strategy and the result of a stage: ast, plan, nfab, automaton, program or all."""
-        return Text(self._explain(stage))
+        return PrintedText(self._explain(stage))
 
     def __repr__(self) -> str:
         return f"Alerts({', '.join(f'{k}={v}' for k, v in self.stats().items())})"

@@ -381,11 +381,11 @@ b" PATTERN (A) DEFINE A AS ts > 0) AS m"""
     assert found.arrow()["a\nb"].to_pylist() == ["x\x1b[31m", "y\u202e"]
 
 
-def watched() -> Alerts:
+def watched(evidence: bool = False) -> Alerts:
     """Alerts of a stream in which ACME falls and rises, with a row to fetch."""
     db = hybrid.connect()
     db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts", key="symbol")
-    alerts = db.watch(VALLEYS.replace("UP+", "UP").replace("AS bottom", "AS bottom, UP.ts AS at"))
+    alerts = db.watch(VALLEYS.replace("UP+", "UP").replace("AS bottom", "AS bottom, UP.ts AS at"), evidence=evidence)
     db.push("ticks", TICKS)
     return alerts
 
@@ -438,6 +438,7 @@ def test_fetched_rows_go_on_to_a_stream_and_to_files(tmp_path: Path) -> None:
     with hybrid.connect() as db:
         db.create_stream("low", {"symbol": "VARCHAR", "bottom": "DOUBLE", "at": "TIMESTAMP"}, time="at")
         assert db.push("low", rows) == rows.num_rows
+    rows = watched(evidence=True).fetch()
     for sink in (ParquetSink(tmp_path / "parquet"), NdjsonSink(tmp_path / "rows.ndjson")):
         sink.check(rows.schema)
         sink.open(None)
