@@ -80,10 +80,10 @@ def through(ticks: pa.Table, texts: list[str], batch_rows: int = BATCH_ROWS) -> 
         for batch in batches:
             db.push("ticks", batch)
             for tables, alerts in zip(found, watched):
-                tables.append(alerts.fetch())
+                tables.append(alerts.take())
         db.advance("ticks", None)
         for tables, alerts in zip(found, watched):
-            tables.append(alerts.fetch())
+            tables.append(alerts.take())
         seconds = time.perf_counter() - clock, time.process_time() - processor
     return *seconds, [pa.concat_tables(tables) for tables in found]
 
@@ -100,7 +100,7 @@ def push_of_one_event(ticks: pa.Table, texts: list[str]) -> float:
             db.push("ticks", row)
             took.append((time.process_time() - begun) * 1e6)
         for alerts in watched:
-            alerts.fetch()
+            alerts.take()
     return round(float(np.median(took)), 1)
 
 

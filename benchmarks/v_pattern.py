@@ -104,9 +104,9 @@ def through_watch(
         stop = stopwatch()
         for batch in batches:
             db.push(schema.name, batch)
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         db.advance(schema.name, None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         answer = pa.concat_tables([table for table in found if table is not None])
         return *stop(), answer
 

@@ -65,9 +65,9 @@ def by_watch(
         found = []
         for first in range(0, len(events), BATCH_ROWS):
             db.push(schema.name, events.slice(first, BATCH_ROWS))
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         db.advance(schema.name, None)
-        return pa.concat_tables([*found, alerts.fetch()])
+        return pa.concat_tables([*found, alerts.take()])
 
 
 def with_ids(schema: Schema, text: str, events: pa.Table) -> pa.Table:

@@ -54,9 +54,9 @@ def run(case: Case, path: str, table: pa.Table) -> pa.Table:
         alerts = db.watch(text)
         for batch in table.to_batches(max_chunksize=BATCH_ROWS):
             db.push("t", pa.Table.from_batches([batch]))
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         db.advance("t", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         return pa.concat_tables(found)
 
 

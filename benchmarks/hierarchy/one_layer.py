@@ -56,7 +56,7 @@ def live(pair: Pair, batch: EventBatch, rows: int, keys: int, turn: int) -> tupl
             for side in ((0, 1), (1, 0))[(i + turn) % 2]:
                 begun = time.process_time()
                 (named, plain)[side].push(SCHEMA.name, columns)
-                found[side].append(alerts[side].fetch())
+                found[side].append(alerts[side].take())
                 seconds[side] += time.process_time() - begun
     return (seconds[0], seconds[1]), [pa.concat_tables(tables) for tables in found]
 

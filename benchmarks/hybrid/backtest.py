@@ -122,7 +122,7 @@ def same_as_live(db: Database, query: str, events: int) -> int:
             live.push("ticks", table.slice(0, table.num_rows - 1) if last else table)
         live.advance("ticks", end)
         for found in alerts:
-            rows = found.fetch()
+            rows = found.take()
             if not rows.equals(expected):
                 sys.exit(f"live gives {rows.num_rows} rows, a backtest {expected.num_rows}, or others: {query}")
     return int(expected.num_rows)

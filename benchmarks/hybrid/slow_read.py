@@ -79,7 +79,7 @@ def pushed(batches: list[pa.Table], rate: int, seconds: float) -> tuple[dict[str
     with hybrid.connect() as db, ExitStack() as stack:
         db.create_stream("ticks", COLUMNS, time="ts", key="symbol")
         alerts = db.watch(query(0.001, 0.05, 1))
-        alerts.fetch()  # what is looked at when a query begins
+        alerts.take()  # what is looked at when a query begins
         for name in ("read", "batches"):
             stack.enter_context(patch.object(HistorySnapshot, name, slowed(getattr(HistorySnapshot, name))))
         began = time.perf_counter()
@@ -90,11 +90,11 @@ def pushed(batches: list[pa.Table], rate: int, seconds: float) -> tuple[dict[str
             db.push("ticks", batch)
             took[i] = time.perf_counter() - start
             if i % 10 == 9:
-                found.append(alerts.fetch(wait=False))
+                found.append(alerts.take(wait=False))
         until = time.perf_counter() - began
         at_once = sum(len(rows) for rows in found)
         db.advance("ticks", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
     rows = pa.concat_tables(found)
     p50, p99 = np.percentile(took * 1000, [50, 99])
     return {

@@ -94,13 +94,13 @@ def run(
     with scratch(directory) as copy, hybrid.connect(copy, maintenance=False) as db:
         files = len(list(copy.rglob("*.parquet")))
         alerts = db.watch(text, strategy=strategy, tolerance=tolerance)
-        alerts.fetch()  # what is looked at when a query begins
+        alerts.take()  # what is looked at when a query begins
         began, worked = time.perf_counter(), time.process_time()
         for batch in batches:
             db.push("ticks", batch)
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         db.advance("ticks", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         seconds, cpu = time.perf_counter() - began, time.process_time() - worked
         stats = alerts.stats()
         files = len(list(copy.rglob("*.parquet"))) - files

@@ -196,7 +196,7 @@ def watched(workload: Workload) -> Push:
         until = piece.until_us
         db.advance(schema.name, None if until is None else pa.scalar(until, pa.timestamp("us")).as_py())
         for name, each in alerts.items():
-            yield name, each.fetch()
+            yield name, each.take()
         if until is None:
             db.close()
 

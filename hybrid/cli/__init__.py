@@ -190,11 +190,11 @@ def sql_command(
     if directory is not None:
         with existing(directory, writes=pattern_statement(statement) is not None) as db:
             result = db.sql(statement, as_live=as_live, timeout=timeout, **tables)
-            rows = result.evidence() if evidence else result.arrow()
+            rows = (result.evidence() if evidence else result).arrow()
             trees, why = _trees(result) if tree else [], result.why_empty()
     else:
         result = hybrid.sql(statement, timeout=timeout, **tables)
-        rows = result.evidence() if evidence else result.arrow()
+        rows = (result.evidence() if evidence else result).arrow()
         trees, why = _trees(result) if tree else [], result.why_empty()
     if not tree:
         write(rows, format, output)
@@ -365,7 +365,7 @@ def backtest(
         return
     with existing(directory) as db:
         result = db.backtest(query_text(text), start, end)
-        write(result.evidence() if evidence else result.arrow(), format, output)
+        write((result.evidence() if evidence else result).arrow(), format, output)
         if why := result.why_empty():
             say(f"no rows. {why}")
 

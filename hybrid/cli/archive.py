@@ -348,7 +348,7 @@ def search(
     ):
         stop.bytes_max = relations.bytes_max
         result = answer(statement, relations)
-    write(result.evidence() if evidence else result.arrow(), format, output)
+    write((result.evidence() if evidence else result).arrow(), format, output)
     for alias, searched in relations.reports.items():
         say(f"{alias}: {searched}")
 

@@ -31,7 +31,6 @@ def valley(picture: Path) -> int:
     result = demo.run()
     rows = result.arrow()
     _show(rows, rows.num_rows)
-    picture.parent.mkdir(parents=True, exist_ok=True)
     _save(picture, lambda: result.plot(path=picture))
     return 0
 
@@ -218,6 +217,7 @@ def delays(directory: str | Path | None, picture: Path) -> int:
 
 
 def _save(path: Path, draw: Callable[[], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         draw()
     except DataError as error:
@@ -226,19 +226,12 @@ def _save(path: Path, draw: Callable[[], object]) -> None:
     say(f"picture: {path}")
 
 
-def _draw(
-    evidence: pa.Table, row: int, value: str | None, path: Path, title: str, context: pa.Table | None = None,
-    time: str | None = None,
-) -> None:
+def _draw(evidence: pa.Table, row: int, value: str, path: Path, title: str, around: pa.Table, time: str) -> None:
+    """Plots a row of evidence. around: the rows for the line, with their time in the column `time`."""
     from hybrid.rows.plot import plot_evidence
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        plot_evidence(evidence, row, value, path, lambda _: context, time, title)
-    except DataError as error:
-        say(f"no picture: {error}")
-        return
-    say(f"picture: {path}")
+    line = around.append_column("event_time", around.column(time))
+    _save(path, lambda: plot_evidence(evidence, row, value, path, between=lambda low, high: line, title=title))
 
 
 def doctor() -> int:

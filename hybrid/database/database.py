@@ -37,6 +37,7 @@ from hybrid.rows.inputs import to_arrow
 from hybrid.rows.limited import bytes_of_statements, limited
 from hybrid.rows.result import Result
 from hybrid.rows.times import duration_us, instant_us, positive_us
+from hybrid.rows.words import PrintedText
 from hybrid.statement.local_tables import with_local_tables
 from hybrid.statement.on_spark import ENGINES, OnSpark
 from hybrid.statement.progress import Far, of_rows, of_statement
@@ -759,7 +760,7 @@ class Database:
             inputs = {key: input_of(stream, late=True) for key, stream in self._flow.streams.items()}
             used = self._opened.used(text, tables or {})
         relations = Relations(text, tables or {}, inputs, access=self._opened.access, patterns=used)
-        return explain_in(text, stage, relations)
+        return PrintedText(explain_in(text, stage, relations))
 
     def explain_workload(
         self, texts: Mapping[str, str], sharing: str = SHARING, modes: Mapping[str, str] | None = None,
@@ -774,7 +775,7 @@ class Database:
             self._opened.check()
             inputs = {key: input_of(stream, late=False) for key, stream in self._flow.streams.items()}
             known = {key: pattern.text for key, pattern in self._opened.patterns.items()} | dict(patterns or {})
-        return explain_workload(texts, tables or {}, sharing, modes or {}, known, inputs)
+        return PrintedText(explain_workload(texts, tables or {}, sharing, modes or {}, known, inputs))
 
     # ---- flush, snapshot, close
 

@@ -94,7 +94,7 @@ def run(db: Database, batch_rows: int = 5_000) -> DelaysResult:
     for start in range(0, table.num_rows, batch_rows):
         db.push("departures", table.slice(start, batch_rows), source="new york")
     db.advance("departures", None)
-    rows = {name: found.fetch() for name, found in alerts.items()}
+    rows = {name: found.take() for name, found in alerts.items()}
     aircraft = rows["bad_day"]["aircraft"]
     worst_row = pc.index(aircraft, pc.max(aircraft)).as_py()
     return DelaysResult(rows, worst_row, alerts["bad_day"].tree(worst_row), table.num_rows)

@@ -97,6 +97,6 @@ def run(db: Database, batch_rows: int = 500) -> FlightsResult:
     for start in range(0, live.num_rows, batch_rows):
         db.push("departures", live.slice(start, batch_rows), source="new york")
     db.advance("departures", None)
-    rows = alerts.fetch()
+    rows = alerts.take()
     worst_row = pc.index(rows["delay"], pc.max(rows["delay"])).as_py()
-    return FlightsResult(rows, alerts.evidence(), worst_row, past.num_rows, live.num_rows, alerts.stats())
+    return FlightsResult(rows, alerts.evidence().arrow(), worst_row, past.num_rows, live.num_rows, alerts.stats())

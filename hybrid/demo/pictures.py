@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from hybrid.rows.evidence_tree import EvidenceTree
-from query.extras import not_installed
+from hybrid.rows.picture import Picture, new_figure
 
 Row = Mapping[str, Any]
 VISIT, ELSEWHERE, SUSPICIOUS, THEFT, RING = "tab:blue", "0.8", "tab:orange", "tab:red", "0.25"
@@ -24,9 +22,9 @@ UNPAID_DAYS, KNOWN_DAYS = timedelta(days=10), timedelta(days=90)
 
 def draw_ring(
     layers: Mapping[str, pa.Table], row: int, path: str | os.PathLike[str], around: timedelta = AROUND
-) -> Any:
+) -> Picture:
     """Draws a ring of thieves: a lane for each person in that shop, with visits as bars, suspicious ones and thefts
-    under them, and the ring around its three thefts. Returns the matplotlib figure.
+    under them, and the ring around its three thefts. Returns the picture.
 
     layers: the rows of visit, suspicious, theft and ring; row: of the ring. path: the file to save; its extension is
     the format. Raises DataError without matplotlib."""
@@ -38,7 +36,7 @@ def draw_ring(
     }
     persons = list(dict.fromkeys(r["person"] for r in sorted(here["visit"], key=lambda r: r["t0"])))
     lane = {person: -i for i, person in enumerate(persons)}
-    figure = _figure(9, 1.2 + 0.26 * len(persons))
+    figure = new_figure(9, 1.2 + 0.26 * len(persons))
     axes = figure.subplots()
 
     def bars(rows: Sequence[Row], colour: str, label: str, low: float, height: float) -> None:
@@ -72,13 +70,13 @@ def draw_ring(
     return _saved(figure, axes, path)
 
 
-def draw_delays(growth: pa.Table, day: EvidenceTree, path: str | os.PathLike[str]) -> Any:
+def draw_delays(growth: pa.Table, day: EvidenceTree, path: str | os.PathLike[str]) -> Picture:
     """Draws a bad day of departures: a line for each aircraft whose delay grew, and the waves at the three airports.
-    Returns the matplotlib figure.
+    Returns the picture.
 
     growth: the rows of growing delays; day: the tree of a bad day, with its waves, and theirs. path: the file to save.
     Raises DataError without matplotlib."""
-    figure = _figure(9, 4.2)
+    figure = new_figure(9, 4.2)
     axes = figure.subplots()
     of_wave = {(leaf.event["tailnum"], leaf.end): i for i, wave in enumerate(day.parts) for leaf in wave.parts
                if leaf.event is not None}  # fmt: skip
@@ -116,9 +114,9 @@ def _by(column: str, events: pa.Table) -> dict[str, list[Row]]:
     return found
 
 
-def draw_shop(readings: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) -> Any:
+def draw_shop(readings: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) -> Picture:
     """Draws an item that left the shop unpaid, and one below it that was paid: their readings at shelf, register and
-    exit. Returns the matplotlib figure.
+    exit. Returns the picture.
 
     readings: all of them, in order of time. rows: of the query. path: the file to save. Raises DataError without
     matplotlib."""
@@ -139,7 +137,7 @@ def draw_shop(readings: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) 
     if paid:
         nearest = min(paid, key=lambda one: abs(one[2] - exit_ts))
         shown.append((*nearest, "tab:blue", "no alert: paid before it left"))
-    figure = _figure(9, 1.2 + 1.7 * len(shown))
+    figure = new_figure(9, 1.2 + 1.7 * len(shown))
     panels = figure.subplots(len(shown), squeeze=False)[:, 0]
     for axes, (events, name, at, colour, said) in zip(panels, shown):
         low, high = min(r["ts"] for r in events), at
@@ -155,12 +153,12 @@ def draw_shop(readings: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) 
         axes.set_title(f"{name} left at {at:%d %B %Y %H:%M}: {said}", loc="left", fontsize="medium")
         _dated(axes)
     panels[-1].set_xlabel("time of the reading, UTC")
-    return _written(figure, path)
+    return Picture(figure).save(path)
 
 
-def draw_road(readings: pa.Table, rows: pa.Table, limit_kmh: int, path: str | os.PathLike[str]) -> Any:
+def draw_road(readings: pa.Table, rows: pa.Table, limit_kmh: int, path: str | os.PathLike[str]) -> Picture:
     """Draws the drive of a fast car: kilometres over time, the stretch where it was too fast, and how far it would
-    have come at the limit. Returns the matplotlib figure.
+    have come at the limit. Returns the picture.
 
     readings: all of them, in order of time. rows: of the query. path: the file to save. Raises DataError without
     matplotlib."""
@@ -174,7 +172,7 @@ def draw_road(readings: pa.Table, rows: pa.Table, limit_kmh: int, path: str | os
     end = next(r for r in own if r["ts"] == alert["ts"] and r["point"] == alert["point"])
     around = max(3 * (end["ts"] - begin["ts"]), timedelta(minutes=30))
     drive = [r for r in own if begin["ts"] - around <= r["ts"] <= end["ts"] + around]
-    figure = _figure(9, 4.2)
+    figure = new_figure(9, 4.2)
     axes = figure.subplots()
     axes.plot(
         [r["ts"] for r in drive], [r["km"] for r in drive], color="0.7", marker="o", markersize=4, label="toll points",
@@ -195,12 +193,12 @@ def draw_road(readings: pa.Table, rows: pa.Table, limit_kmh: int, path: str | os
     axes.set_title(title, loc="left", fontsize="medium")
     _dated(axes)
     figure.legend(loc="outside lower center", ncols=5, fontsize="small", frameon=False)
-    return _written(figure, path)
+    return Picture(figure).save(path)
 
 
-def draw_logins(logins: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) -> Any:
+def draw_logins(logins: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) -> Picture:
     """Draws an account whose password was guessed: its logins by device in the 90 days before, and the minutes of the
-    attack. Returns the matplotlib figure.
+    attack. Returns the picture.
 
     logins: all of them, in order of time. rows: of the query. path: the file to save. Raises DataError without
     matplotlib."""
@@ -212,7 +210,7 @@ def draw_logins(logins: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) 
     alert = max(rows.to_pylist(), key=lambda row: (len({r["device"] for r in within(row)}), len(within(row))))
     seen = within(alert)
     devices = [alert["device"], *dict.fromkeys(r["device"] for r in seen if r["device"] != alert["device"])]
-    figure = _figure(10, 2.4 + 0.35 * len(devices))
+    figure = new_figure(10, 2.4 + 0.35 * len(devices))
     past, attack = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     for axes in (past, attack):
         for ok, marker, colour, label in ((False, "x", "tab:red", "failed"), (True, "o", "tab:blue", "logged in")):
@@ -235,21 +233,13 @@ def draw_logins(logins: pa.Table, rows: pa.Table, path: str | os.PathLike[str]) 
     said = f"{alert['failures']} failures, then {alert['device']} is in, {alert['success_ts']:%d %B %Y}"
     attack.set_title(said, loc="left", fontsize="medium")
     figure.legend(loc="outside lower center", ncols=5, fontsize="small", frameon=False)
-    return _written(figure, path)
+    return Picture(figure).save(path)
 
 
 def _thefts_of(ring: Row, thefts: Sequence[Row]) -> list[Row]:
     """Returns the thefts of a ring, in order."""
     inside = [r for r in thefts if r["shelf"] == ring["shelf"] and ring["t0"] <= r["t0"] and r["t1"] <= ring["t1"]]
     return [next(r for r in inside if r["person"] == ring[nth]) for nth in ("first", "second", "third")]
-
-
-def _figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise not_installed("plots need matplotlib", "plot") from None
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _dated(axes: Any) -> None:
@@ -261,24 +251,10 @@ def _dated(axes: Any) -> None:
     axes.grid(axis="x", alpha=0.2)
 
 
-def _saved(figure: Any, axes: Any, path: str | os.PathLike[str]) -> Any:
+def _saved(figure: Any, axes: Any, path: str | os.PathLike[str]) -> Picture:
     from matplotlib.dates import DateFormatter
 
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
     axes.grid(axis="x", alpha=0.2)
     figure.legend(loc="outside lower center", ncols=5, fontsize="small", frameon=False)
-    return _written(figure, path)
-
-
-def _written(figure: Any, path: str | os.PathLike[str]) -> Any:
-    import matplotlib
-
-    place, svg = Path(path), str(path).endswith(".svg")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": place.stem, "svg.fonttype": "none"}):
-        figure.savefig(place, dpi=120, metadata={"Date": None} if svg else None)
-    if svg:
-        drawn = re.sub(r"(\d\.\d{2})\d+", r"\1", place.read_text(encoding="utf-8"))
-        drawn = re.sub("font-family: '[^;]*sans-serif", "font-family: sans-serif", drawn)
-        place.write_text(drawn, encoding="utf-8")  # half as large
-    return figure
+    return Picture(figure).save(path)

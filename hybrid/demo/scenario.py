@@ -56,12 +56,12 @@ def _play(scenario: Scenario, directory: str | Path, flush_every: int) -> Scenar
             db.push(arrival.stream, arrival.batch, source=arrival.source, offset=arrival.offset)
             if i % flush_every == 0:
                 db.flush()
-                found.append(alerts.fetch())
+                found.append(alerts.take())
         for schema in scenario.schemas:
             db.advance(schema.name, None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         rows = pa.concat_tables(found)
-        evidence = alerts.evidence()
+        evidence = alerts.evidence().arrow()
         stats = alerts.stats()
     truth, got = Counter(_tuples(scenario.truth)), Counter(_tuples(rows))
     return ScenarioResult(

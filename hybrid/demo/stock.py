@@ -67,9 +67,9 @@ def run(db: Database, batch_rows: int = 100) -> StockResult:
     found = []
     for start in range(0, live.num_rows, batch_rows):
         db.push("stocks", live.slice(start, batch_rows), source="archive")
-        found.append(alerts.fetch())
+        found.append(alerts.take())
     db.advance("stocks", None)
-    last = alerts.fetch()
+    last = alerts.take()
     rows = pa.concat_tables([*found, last])
     difference = pc.abs(pc.subtract(pc.divide(rows.column("bottom"), rows.column("last_price")), 1.0))
     closest_row = pc.index(difference, pc.min(difference)).as_py()
@@ -82,5 +82,5 @@ def _evidence(db: Database, rows: pa.Table, row: int) -> pa.Table:
     wanted = rows.slice(row, 1).to_pylist()[0]
     tested = db.backtest(QUERY, LIVE_FROM)
     same = tested.arrow().to_pylist().index(wanted)
-    evidence = tested.evidence()
+    evidence = tested.evidence().arrow()
     return evidence.filter(pc.equal(evidence.column("row"), same))

@@ -60,7 +60,7 @@ def run(
         for arrival in scenario.scenario.arrivals:
             db.push(arrival.stream, arrival.batch, source=arrival.source, offset=arrival.offset)
         db.advance("readings", None)
-        rows = {name: alerts[name].fetch() for name in PATTERNS}
+        rows = {name: alerts[name].take() for name in PATTERNS}
         plain = [case["t0"] for case in scenario.scenario.cases.to_pylist() if case["kind"] == "ring"]
         shown_row = next((i for i, t0 in enumerate(rows["ring"]["t0"].to_pylist()) if t0 in plain), 0)
         tree, stats = alerts["ring"].tree(shown_row), alerts["ring"].stats()

@@ -1,24 +1,35 @@
-"""Plots of matches: the series over time, and the matched live and history events coloured by variable."""
+"""Plots of matches: a series over time with its matched events coloured by variable, or events on a timeline."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hybrid.rows.drawing import Drawing, Panel, is_numeric, is_text, letters_of, short, text_of, us_of
 from hybrid.rows.evidence import FIXED
-from query.errors import DataError, first_line
-from query.extras import not_installed
+from hybrid.rows.picture import Picture, new_figure
+from hybrid.rows.times import BadTime, duration_us
+from query.errors import DataError
+from query.plan.expression import Call, Column, Expression, Navigation, children, walk
+from query.plan.plan import FactorPlan, Plan
 
 LIKELY = ("close", "price", "value", "km", "speed")
-#: Panels of one figure.
-PANELS_MAX = 6
+KINDS = ("line", "points", "timeline")
+#: Panels of a figure and lanes of a timeline without keys=, those with most matches; and of either with keys=.
+PANELS_MAX, LANES_MAX, KEYS_MAX = 6, 20, 60
+#: Keys in a hint.
+KEYS_SHOWN = 8
+EQUALITIES = {"=", "<>", "in", "is_distinct", "is_not_distinct", "is_null", "is_not_null"}
+#: Rows of each key before and after matches of one moment.
+NEIGHBOURS = 10
+#: Before and after matches: a duration, a number of rows, or by the length of the matches (None).
+Around = timedelta | int | None
+Key = tuple[str, ...]
 
 
 def plot_evidence(
@@ -26,230 +37,232 @@ def plot_evidence(
     row: int | None = 0,
     value: str | None = None,
     path: str | os.PathLike[str] | None = None,
-    around: Callable[[pa.Table], pa.Table | None] | None = None,
-    time: str | None = None,
+    *,
+    keys: object = None,
+    around: object = None,
+    kind: str | None = None,
+    between: Callable[[int, int], pa.Table] | None = None,
+    plan: FactorPlan | None = None,
     title: str = "",
-    keys: Sequence[str] = (),
-) -> Any:
-    """Plots the events of one output row, or of all rows (None), and returns the matplotlib figure.
+) -> Picture:
+    """Draws the match of one output row, or all matches (None), and returns the picture.
 
-    evidence: as of Result.evidence() or Alerts.evidence(). value: the column of the y axis; by default a numeric one
-    that is no key, or else a text column as categories. around: returns the rows for a line behind events, with the
-    columns `time` and value. keys: the partition columns: they are in the title, and all rows have a panel for each
-    partition, of the PANELS_MAX with most events. The x axis is the event time, or the offset if events have no time.
-    path: the file to save; its extension is the format. Raises DataError without matplotlib, or if the row or the
-    column does not exist.
+    evidence: as of Result.evidence() or Alerts.evidence(). value, path, keys, around, kind: as of Result.plot. between:
+    returns the rows between two times, in microseconds, in the columns of evidence. plan: has the partition columns,
+    those that conditions read, and absences. title: of a single panel. The x axis is the event time, or the offset if
+    events have no time. Raises DataError without matplotlib, or for an argument that names what is not there.
     """
-    try:
-        import matplotlib
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-        from matplotlib.figure import Figure
-        from matplotlib.text import Text
-    except ImportError:
-        raise not_installed("plots need matplotlib", "plot") from None
+    if keys is not None:
+        if row:
+            raise DataError(f"row {row} has one key", "leave out row= for all matches of keys=, or keys= for one match")
+        row = None
+    figure = new_figure(11, 5)
+    rows = _rows(evidence, row)
+    partition_by = [_column(c.name) for c in plan.plan.partition_by] if plan is not None else []
+    kind, value = _chosen(rows, plan.plan if plan is not None else None, partition_by, kind, value)
+    parts, count = _partitions(rows, partition_by, keys, LANES_MAX if kind == "timeline" else PANELS_MAX)
+    contexts = _contexts(parts, partition_by, _around(around), between, plan)
+    panels = [
+        Panel(_title(part, partition_by, len(parts) == 1), part, context)
+        for part, context in zip(parts.values(), contexts)
+    ]
+    texts = [t.select([c for c in ("variable", *partition_by, value) if c in t.column_names])
+             for p in panels for t in (p.events, p.context) if t is not None]  # fmt: skip
+    drawing = Drawing(rows, panels, kind, value, plan.plan if plan is not None else None)
+    drawing.letters({*title, *"".join(p.title for p in panels), *letters_of(texts)})
+    if title:
+        panels[0].title = title
+    draw = drawing.timeline if kind == "timeline" else drawing.panels
+    draw(figure)
+    if len(parts) < count:
+        most = ", those with most matches" if keys is None else ""
+        said = f"{len(parts)} of {count:,} keys with matches{most}"
+        figure.suptitle(said, x=0.01, ha="left", fontsize="medium")
+    drawing.finish(figure)
+    picture = Picture(figure)
+    return picture if path is None else picture.save(path)
+
+
+def _rows(evidence: pa.Table, row: int | None) -> pa.Table:
+    """Returns the evidence of one row, or of all (None)."""
     rows = evidence if row is None else evidence.filter(pc.equal(evidence.column("row"), row))
-    if not rows.num_rows:
-        last = pc.max(evidence.column("row")).as_py()
-        if last == -1:
-            hint = "row=None plots all matches"
-            raise DataError("output rows of this statement do not come from one match each", hint)
-        raise DataError(
-            f"row {row} has no evidence" if evidence.num_rows else "no match to plot",
-            f"rows are 0 to {last}" if last is not None else "",
-        )
-    keys = [k if k not in FIXED else f"{k}_" for k in keys]
-    zone = rows.schema.field("event_time").type.tz
-    value = value or _likely(rows, keys)
-    if value is None or value not in rows.column_names:
-        known = [c for c in rows.column_names if c not in FIXED]
-        raise DataError(f"no column {value or 'of values'} to plot", f"set value= to one of {', '.join(known)}")
-    parts, more = _panels(rows, keys) if row is None else ([rows], 0)
-    figure = Figure(figsize=(11, max(5, 2.2 * len(parts))), layout="constrained")
-    timed = len(pc.unique(rows.column("event_time"))) > 1 or pc.max(rows.column("event_time")).value != 0
-    colours = _Colours()
-    contexts = [None if around is None else around(part) for part in parts]
-    shown = [rows.select(["variable", *keys, value]), *(c.select([value]) for c in contexts if c is not None)]
-    families, plain = _letters({*title, *_letters_of(shown)})
-    panels = figure.subplots(len(parts), sharex=True, squeeze=False)[:, 0]
-    for axes, part, context in zip(panels, parts, contexts):
-        _draw(axes, part, value, context, time, timed, colours, plain)
-        axes.set_title(plain(title or _title(part, keys, timed)), loc="left", fontsize="medium")
-    if timed:
-        ticks = AutoDateLocator()
-        panels[-1].xaxis.set_major_locator(ticks)
-        panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(ticks))
-        panels[-1].set_xlabel("event time" if zone is None else f"event time, {zone}")
+    if rows.num_rows:
+        return rows
+    last = pc.max(evidence.column("row")).as_py()
+    if last == -1:
+        hint = "row=None plots all matches"
+        raise DataError("output rows of this statement do not come from one match each", hint)
+    raise DataError(
+        f"row {row} has no evidence" if evidence.num_rows else "no match to plot",
+        f"rows are 0 to {last}" if last is not None else "",
+    )
+
+
+def _column(name: str) -> str:
+    """Returns the name that a column of the input has in evidence."""
+    return name if name not in FIXED else f"{name}_"
+
+
+def _around(around: object) -> Around:
+    if around is None or (isinstance(around, int) and not isinstance(around, bool) and around >= 0):
+        return around
+    try:
+        return timedelta(microseconds=duration_us(around, "around"))
+    except BadTime as error:
+        hint = "around= is a duration, such as '2 hours', or a number of rows, such as 10"
+        raise DataError(f"around is {error.value!r}{error.reason}", hint) from None
+
+
+# ---- what is drawn
+
+
+def _chosen(
+    rows: pa.Table, plan: Plan | None, keys: Sequence[str], kind: str | None, value: str | None
+) -> tuple[str, str | None]:
+    """Returns the kind of the plot and the column of its values, as given, or else as conditions read them: a number
+    that they compare by size is a line, and texts and times are events on a timeline."""
+    if kind is not None and kind not in KINDS:
+        raise DataError(f"{kind!r:.60} is no kind of plot", f"kind= is one of {', '.join(KINDS)}")
+    own = [c for c in rows.column_names if c not in FIXED]
+    if value is not None and value not in own:
+        raise DataError(f"no column {value} to plot", f"set value= to one of {', '.join(own)}")
+    sizes, read = ([c for c in names if c in own and c not in keys] for names in _conditions(plan))
+    numbers = [c for c in own if is_numeric(rows, c)]
+    if value is None:
+        order = [_column(o.column.name) for o in plan.order_by] if plan is not None else []
+        sized = [c for c in sizes if c in numbers]
+        texts = [c for c in read if c not in numbers and is_text(rows, c)]
+        likely = sized or ([] if read and kind is None else [c for c in numbers if c not in (*keys, *order)])
+        named = [c for wanted in LIKELY for c in likely if c.lower() == wanted]
+        found = [*texts] if kind == "timeline" else [*named, *likely]
+        found += [*texts, *(c for c in own if c not in keys and is_text(rows, c))] if kind == "points" else []
+        value = next(iter(found), None)
+        if kind is None and value is None:
+            return "timeline", next(iter(texts), None)
+    kind = kind or ("line" if value in numbers else "points")
+    if (kind == "line" and value not in numbers) or (kind == "points" and value is None):
+        known = f"the numbers are {', '.join(numbers)}" if numbers else "there are none here"
+        hint = "kind='timeline' draws events without values"
+        raise DataError(f"kind={kind!r} draws a column of numbers, and {known}", hint)
+    return kind, value
+
+
+def _conditions(plan: Plan | None) -> tuple[list[str], list[str]]:
+    """Returns the columns that conditions compare by size or compute with, and all columns that they read, in order."""
+    if plan is None:
+        return [], []
+    conditions = [d.condition for d in plan.defines]
+    sizes = [_column(name) for e in conditions for name in _sizes(e)]
+    read = [_column(e.name) for condition in conditions for e in walk(condition) if isinstance(e, Column)]
+    for box in plan.boxes:
+        of_box = _conditions(box.plan)
+        sizes, read = sizes + of_box[0], read + of_box[1]
+    return list(dict.fromkeys(sizes)), list(dict.fromkeys(read))
+
+
+def _sizes(expression: Expression, equality: bool = False) -> Iterator[str]:
+    if isinstance(expression, Column) and not equality:
+        yield expression.name
+    below = isinstance(expression, Call) and expression.function in EQUALITIES
+    for child in children(expression):
+        yield from _sizes(child, below or (equality and isinstance(expression, Navigation)))
+
+
+def _keys(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Returns the key of each row as one text."""
+    columns = [list(map(text_of, table.column(name).to_pylist())) for name in names]
+    return list(map(_joined, zip(*columns))) if columns else [_joined(())] * table.num_rows
+
+
+def _joined(key: Iterable[str]) -> str:
+    return "\0".join(key)
+
+
+def _partitions(rows: pa.Table, names: Sequence[str], asked: object, most: int) -> tuple[dict[Key, pa.Table], int]:
+    """Returns the events of each partition by key, history beside its live match: of those that are asked for, in that
+    order, or of those with most matches; and how many partitions there are."""
+    of = _keys(rows, names)
+    numbers = rows.column("row").to_pylist()
+    live = [side == "pl" for side in rows.column("side").to_pylist()]
+    at = {number: key for number, key, mine in zip(numbers, of, live) if mine and number >= 0}
+    of = [at.get(number, key) for number, key in zip(numbers, of)]
+    matches: dict[str, set[str | None]] = {}
+    for key, match, mine in zip(of, rows.column("match_id").to_pylist(), live):
+        matches.setdefault(key, set()).update([match] if mine else [])
+    by_count = sorted(matches, key=lambda key: -len(matches[key]))  # stable: equal ones stay in the order of the rows
+    chosen = by_count[:most] if asked is None else [_joined(key) for key in _asked(asked, names, by_count)]
+    array = np.array(of, object)
+    return {tuple(key.split("\0")): rows.filter(pa.array((array == key).astype(bool))) for key in chosen}, len(matches)
+
+
+def _asked(keys: object, names: Sequence[str], found: Sequence[str]) -> list[Key]:
+    """Returns the keys that are asked for. Raises DataError if one has no match, or if there are too many."""
+    if not names:
+        raise DataError("there are no keys: the statement has no PARTITION BY, or several patterns", "leave out keys=")
+    some = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else list(keys)
+    asked = [tuple(map(text_of, k)) if isinstance(k, tuple | list) else (text_of(k),) for k in some]
+    shown = [", ".join(map(short, key.split("\0"))) for key in found[:KEYS_SHOWN]]
+    more = [f"... {len(found) - KEYS_SHOWN:,} more"] if len(found) > KEYS_SHOWN else []
+    hint = f"keys with matches: {', '.join([*(f'({key})' if len(names) > 1 else key for key in shown), *more])}"
+    for key in asked:
+        if len(key) != len(names):
+            raise DataError(f"a key has {len(names)} values, of {', '.join(names)}", f"keys= is a list of keys; {hint}")
+        if _joined(key) not in found:
+            raise DataError(f"no match has the key {', '.join(key)}", hint)
+    if not 0 < len(asked) <= KEYS_MAX:
+        raise DataError(f"{len(asked)} keys to plot", f"keys= lists 1 to {KEYS_MAX} of them; {hint}")
+    return list(dict.fromkeys(asked))
+
+
+def _contexts(
+    parts: Mapping[Key, pa.Table], names: Sequence[str], around: Around,
+    between: Callable[[int, int], pa.Table] | None, plan: FactorPlan | None,
+) -> list[pa.Table | None]:  # fmt: skip
+    """Returns the rows before, between and after the events of each partition."""
+    if between is None:
+        return [None] * len(parts)
+    joined = plan is not None and any(plan.plan.schema.name.lower() in h.streams for h in plan.histories)
+    times = [us_of(part if joined else part.filter(pc.equal(part.column("side"), "pl"))) for part in parts.values()]
+    whole = np.concatenate(times)
+    if not len(whole):
+        return [None] * len(parts)
+    low, high = int(whole.min()), int(whole.max())
+    around = NEIGHBOURS if around is None and low == high else around
+    if isinstance(around, int):
+        margin = 1 << 61
     else:
-        panels[-1].set_xlabel("row of the input")
-    if more:
-        figure.supxlabel(f"and {more:,} partitions more", fontsize="small", x=0.99, ha="right")
-    if families:
-        for axes in panels:
-            axes.tick_params(labelfontfamily=families)
-        for text in figure.findobj(Text):
-            text.set_fontfamily(families)
-    if path is not None:
-        svg = str(path).endswith(".svg")  # the same bytes for the same plot
-        try:
-            with matplotlib.rc_context({"svg.hashsalt": "hybrid", "svg.fonttype": "none"}):
-                figure.savefig(path, dpi=120, metadata={"Date": None} if svg else None)
-        except (OSError, ValueError) as error:
-            hint = "check the directory, and that the name ends in .png, .svg or .pdf"
-            raise DataError(f"{path} cannot be written: {first_line(error)}", hint) from None
-    return figure
+        margin = (high - low) // 2 if around is None else around // timedelta(microseconds=1)
+    rows = between(low - margin, high + margin)
+    of = np.array(_keys(rows, names), object)
+    found: list[pa.Table | None] = []
+    for key, mine in zip(parts, times):
+        context = rows.filter(pa.array((of == _joined(key)).astype(bool)))
+        if len(mine) and around is not None:
+            at = us_of(context)
+            first, last = int(mine.min()), int(mine.max())
+            wide = 0 if isinstance(around, int) else margin
+            begin, end = np.searchsorted(at, first - wide), np.searchsorted(at, last + wide, side="right")
+            more = around if isinstance(around, int) else 0
+            start = max(0, int(begin) - more)
+            context = context.slice(start, int(end) + more - start)
+        found.append(context)
+    return found
 
 
-def _panels(rows: pa.Table, keys: Sequence[str]) -> tuple[list[pa.Table], int]:
-    """Returns the events of each partition, of those with most events, in the order of the rows; and how many are left
-    out."""
-    of = list(map(repr, zip(*(rows.column(k).to_pylist() for k in keys)))) if keys else [""] * rows.num_rows
-    live = np.array(rows.column("side").to_pylist()) == "pl"
-    partition = dict(zip(rows.column("row").to_numpy()[live].tolist(), np.array(of, object)[live].tolist()))
-    of = [partition.get(r, o) if r >= 0 else o for r, o in zip(rows.column("row").to_pylist(), of)]  # with its history
-    counts = Counter(of)
-    chosen = {name for name, _ in counts.most_common(PANELS_MAX)}
-    order = [name for name in dict.fromkeys(of) if name in chosen]
-    return [rows.filter(pa.array([o == name for o in of])) for name in order], len(counts) - len(chosen)
-
-
-def _title(rows: pa.Table, keys: Sequence[str], timed: bool) -> str:
-    """Returns the key of events, the number of their matches, and their times."""
+def _title(rows: pa.Table, keys: Sequence[str], alone: bool) -> str:
+    """Returns the key of events, the number of their matches, and, if the panel is alone, their times."""
     live = rows.filter(pc.equal(rows.column("side"), "pl"))
     live = live if live.num_rows else rows
     matches = len(pc.unique(live.column("match_id")))
     of_one = [k for k in keys if len(pc.unique(live.column(k))) == 1]
-    parts = [f"{'' if _is_text(live, k) else f'{k} '}{live.column(k)[0].as_py()}" for k in of_one]
-    if matches > 1:
-        parts.append(f"{matches:,} matches")
-    if timed:
-        low, high = (str(at.as_py()) for at in pc.min_max(_local(live.column("event_time"), None)).values())
+    parts = [f"{'' if is_text(live, k) else f'{k} '}{short(text_of(live.column(k)[0].as_py()))}" for k in of_one]
+    if matches > 1 or not alone:
+        parts.append(f"{matches:,} match{'' if matches == 1 else 'es'}")
+    at = live.column("event_time")
+    if alone and (len(pc.unique(at)) > 1 or pc.max(at).value):
+        at = at if at.type.tz is None else pc.local_timestamp(at)
+        low, high = (str(time.as_py()) for time in pc.min_max(at).values())
         if low.endswith(" 00:00:00") and high.endswith(" 00:00:00"):
             low, high = low.removesuffix(" 00:00:00"), high.removesuffix(" 00:00:00")
         parts.append(low if low == high else f"{low} to {high}")
     return ", ".join(parts) or f"match {live['match_id'][0]}"
-
-
-class _Colours:
-    """The colours of variables, the same in all panels."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, list[str]] = {"pl": [], "pa": []}
-
-    def of(self, side: str, name: str) -> Any:
-        from matplotlib import colormaps
-
-        names = self._names[side]
-        if name not in names:
-            names.append(name)
-        colours = colormaps["tab10" if side == "pl" else "Dark2"].colors  # type: ignore[attr-defined]
-        return colours[(names.index(name) + (0 if side == "pl" else 3)) % len(colours)]
-
-
-def _draw(
-    axes: Any, rows: pa.Table, value: str, context: pa.Table | None, time: str | None, timed: bool, colours: _Colours,
-    plain: Callable[[str], str],
-) -> None:  # fmt: skip
-    """Draws events, and the line of `context` or of themselves behind them. plain: see `_letters`."""
-    axis = "event_time" if timed else "offset"
-    zone = rows.schema.field("event_time").type.tz
-    rows = rows.set_column(rows.column_names.index("event_time"), "event_time", _local(rows["event_time"], zone))
-    line = rows if context is None else context
-    when = line.column((time or axis) if context is not None else axis)
-    when = (_local(when, zone).cast(pa.timestamp("us")) if timed else when).to_numpy()
-    values = _drawn(line, value, plain)
-    known = np.flatnonzero(values == values)  # the line goes on over nulls
-    order = known[np.argsort(when[known], kind="stable")]
-    # no line between texts: what would be halfway between two pages?
-    style = {"linestyle": "none", "marker": "."} if values.dtype == object else {"linewidth": 1.2}
-    axes.plot(when[order], values[order], color="0.75", zorder=1, **style)
-    joined = "pa" in rows.column("side").to_pylist()
-    for side, marker in (("pl", "o"), ("pa", "s")):
-        part = rows.filter(pc.equal(rows.column("side"), side))
-        names = [v or "row" for v in part.column("variable").to_pylist()]
-        for name in dict.fromkeys(names):
-            at = np.flatnonzero([n == name for n in names])
-            x = part.column(axis).to_numpy()[at]
-            y = _drawn(part, value, plain)[at]
-            label = f"{'live' if side == 'pl' else 'history'}: {name}" if joined else name
-            axes.scatter(x, y, s=42, marker=marker, color=colours.of(side, name), label=plain(label), zorder=3)
-    shades = {"pl": "tab:blue", "pa": "tab:green"}
-    spans = rows.select(["match_id", "side", axis]).group_by(["match_id", "side"], use_threads=False)
-    for span in spans.aggregate([(axis, "min"), (axis, "max")]).to_pylist():
-        low, high = span[f"{axis}_min"], span[f"{axis}_max"]
-        if low < high:
-            axes.axvspan(low, high, color=shades[span["side"]], alpha=0.08, zorder=0)
-    axes.set_ylabel(plain(value))
-    axes.legend(loc="best", fontsize="small")
-    axes.grid(alpha=0.2)
-
-
-def _local(times: pa.ChunkedArray, zone: str | None) -> pa.ChunkedArray:
-    """Returns times as a clock of the time zone shows them. zone: that of times without one, which are UTC; None: they
-    stay as they are."""
-    own = getattr(times.type, "tz", None)  # a DATE has none
-    if own is None and (zone is None or not pa.types.is_timestamp(times.type)):
-        return times
-    return pc.local_timestamp(times if zone is None else times.cast(pa.timestamp("us", zone)))
-
-
-def _letters_of(tables: Sequence[pa.Table]) -> set[str]:
-    """Returns the letters of the names and texts of tables."""
-    texts = [name for table in tables for name in table.column_names]
-    for column in (column for table in tables for column in table.columns if not _is_number(column.type)):
-        texts += map(str, pc.unique(column).to_pylist())
-    return set().union(*texts)
-
-
-def _letters(letters: Collection[str]) -> tuple[list[str], Callable[[str], str]]:
-    """Returns the fonts that have these letters, none if the usual one has them; and what makes a text of letters that
-    can be drawn: of others, which would be boxes and warnings, it writes the codes."""
-    import matplotlib
-    from matplotlib.font_manager import FontProperties, fontManager, get_font
-
-    usual = get_font(fontManager.findfont(FontProperties())).get_charmap()
-    missing = {letter for letter in letters if letter.isprintable() and ord(letter) not in usual}
-    families: list[str] = []
-    for font in fontManager.ttflist if missing else ():
-        if font.name.startswith("Last Resort"):  # a box for every letter
-            continue
-        with suppress(OSError, RuntimeError):
-            here = get_font(font.fname).get_charmap()
-            found = {letter for letter in missing if ord(letter) in here}
-            families += [font.name] if found else []
-            missing -= found
-    missing |= {letter for letter in letters if not letter.isprintable()}
-    codes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing} | {ord("$"): r"\$"}
-    usual_families = matplotlib.rcParams["font.family"]
-    return [*usual_families, *families] if families else [], lambda text: text.translate(codes)
-
-
-def _drawn(table: pa.Table, column: str, plain: Callable[[str], str]) -> np.ndarray:
-    """Returns the values of a column as matplotlib draws them: numbers, null as NaN, or texts."""
-    values = table.column(column).to_pylist()
-    if _numeric(table, column):
-        return np.array([np.nan if v is None else v for v in values], np.float64)
-    return np.array(["NULL" if v is None else plain(str(v)) for v in values], object)
-
-
-def _is_text(table: pa.Table, column: str) -> bool:
-    return bool(pa.types.is_string(table.schema.field(column).type))
-
-
-def _numeric(table: pa.Table, column: str) -> bool:
-    return _is_number(table.schema.field(column).type)
-
-
-def _is_number(type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
-
-
-def _likely(rows: pa.Table, keys: Sequence[str]) -> str | None:
-    """Returns the likely column of values: a well-known name, else a numeric one, else the last text one, or None. A
-    key is none, unless there is nothing else."""
-    own = [c for c in rows.column_names if c not in FIXED]
-    others = [c for c in own if c not in keys]
-    numeric = [c for c in others if _numeric(rows, c)]
-    named = [c for wanted in LIKELY for c in numeric if c.lower() == wanted]
-    text = [c for c in others if pa.types.is_string(rows.schema.field(c).type)]
-    last = [c for c in own if _numeric(rows, c) or pa.types.is_string(rows.schema.field(c).type)]
-    return next(iter([*named, *numeric, *reversed(text), *last]), None)

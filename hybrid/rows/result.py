@@ -26,7 +26,7 @@ from hybrid.rows.frames import (
     with_durations,
 )
 from hybrid.rows.html import cell, html_table, row_count
-from hybrid.rows.words import counted
+from hybrid.rows.words import PrintedText, counted
 from matching.batch import Matches
 from matching.emitted import ids_of_windows
 from matching.identity import id_lanes, id_texts
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-#: Rows on each side of a match of one event that a plot shows.
-NEIGHBOURS = 10
+    from hybrid.rows.picture import Picture
+
 #: Rows printed by `show` and in a notebook.
 SHOWN_ROWS = 20
 
@@ -185,71 +185,25 @@ def _pieces(answer: Answer, at: np.ndarray, lines_max: int) -> Iterator[np.ndarr
     yield from (some for some in np.split(at, cuts) if len(some))
 
 
-def series(factor: FactorPlan, lookup: Lookup, events: pa.Table) -> pa.Table | None:
-    """Returns the rows around matched events, for a plot: rows of the same partition, from half a match length before
-    to half a match length after, or NEIGHBOURS rows before and after events of one time, with event_time and offset.
-    None if there are no events, or of several partitions.
-
-    events: lines of `evidence_table`."""
-    events = events.filter(pc.equal(events.column("side"), "pl"))
-    names = [c.name for c in factor.plan.partition_by]
-    keys = [events.column(n if n not in FIXED else f"{n}_").to_pylist() for n in names]
-    partitions = {tuple(map(repr, key)) for key in zip(*keys)}
-    if not events.num_rows or len(partitions) > 1:
-        return None
-    times = events.column("event_time").cast(pa.int64())
-    low, high = pc.min(times).as_py(), pc.max(times).as_py()
-    margin = (high - low) // 2 if high > low else 1 << 61
-    batch = lookup.between(low - margin, high + margin)
+def series(lookup: Lookup, low_us: int, high_us: int) -> pa.Table:
+    """Returns the events of [low_us, high_us] in the total order, in the columns of evidence: event_time, offset, and
+    those of the event."""
+    batch = lookup.between(low_us, high_us)
     table = pa.Table.from_batches([batch.columns])
-    mine = np.array([tuple(map(repr, key)) in partitions for key in zip(*(table[n].to_pylist() for n in names))], bool)
+    table = table.rename_columns([name if name not in FIXED else f"{name}_" for name in table.column_names])
     table = table.append_column("event_time", pa.array(batch.ts_us).cast(pa.timestamp("us")))
-    table = table.append_column("offset", pa.array(batch.offset))
-    table = table.filter(pa.array(mine)) if names else table
-    if high > low:
-        return table
-    at = table.column("event_time").cast(pa.int64()).to_numpy()
-    begin = max(0, int(np.searchsorted(at, low)) - NEIGHBOURS)
-    return table.slice(begin, int(np.searchsorted(at, low, side="right")) + NEIGHBOURS - begin)
+    return table.append_column("offset", pa.array(batch.offset))
 
 
-@public
-class Result:
-    """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
+class ShownRows:
+    """Rows in memory, as an Arrow table: in any shape, and shown as a table by `print`, a shell and a notebook. given:
+    what pandas and polars frames of the rows take over from those of the statement."""
 
-    Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
-    Evidence is read from the input on first use, and kept. A pickle has the rows, and the evidence if it was read
-    before. plan: the plan of the statement.
-    """
+    __slots__ = ("_given", "_table")
 
-    __slots__ = (
-        "_around", "_at", "_evidence", "_explain", "_given", "_suppressed", "_table", "_whole", "_why_empty", "plan",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        table: pa.Table,
-        plan: QueryPlan,
-        evidence: Callable[[int | None], pa.Table] | None,
-        explain: Callable[[str], str],
-        around: Callable[[pa.Table], pa.Table | None],
-        suppressed: pa.Table | None = None,
-        given: Given = NOTHING_GIVEN,
-        why_empty: Callable[[], str] | None = None,
-    ) -> None:
-        """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
-        returns `series` of events. given: what pandas and polars frames of the rows take over from those of the
-        statement. why_empty: returns why there is no row."""
+    def __init__(self, table: pa.Table, given: Given = NOTHING_GIVEN) -> None:
         self._table = table
         self._given = given
-        self._suppressed = suppressed
-        self._at = 0
-        self._evidence = evidence
-        self._whole: pa.Table | None = None
-        self._explain = explain
-        self._around = around
-        self._why_empty: Callable[[], str] | str | None = why_empty
-        self.plan = plan
 
     def arrow(self) -> pa.Table:
         """Returns the rows as an Arrow table."""
@@ -260,8 +214,6 @@ class Result:
         INTERVAL without months a duration; time zones and categories are those of the frames given. Needs pandas."""
         return pandas_frame(self._table, self._given)
 
-    to_pandas = df
-
     def pl(self) -> polars.DataFrame:
         """Returns the rows as a polars frame. An INTERVAL without months is a duration; time zones and enumerations are
         those of the frames given. Raises DataError for intervals with months. Needs polars."""
@@ -271,6 +223,97 @@ class Result:
     def _zoned(self) -> pa.Table:
         """The rows with their times in the time zone of the frames given."""
         return in_zone(self._table, self._given)
+
+    def show(self, rows: int = SHOWN_ROWS) -> None:
+        """Prints the first rows as a table, and the number of all rows. On a terminal: the columns that fit."""
+        if not counts(rows):
+            raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
+        sys.stdout.write(text_table(self._zoned, rows, terminal_width(), self.why_empty()))
+        sys.stdout.write("\n")
+
+    def why_empty(self) -> str:
+        """Returns why there are no rows, empty if that is not known."""
+        return ""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return with_durations(self._zoned).__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return text_table(self._zoned, SHOWN_ROWS, note=self.why_empty())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._zoned, None, SHOWN_ROWS)
+
+
+class ArrowRows(ShownRows):
+    """Rows that are an Arrow table: they have all its methods and columns, and are shown as a table. What takes only a
+    `pyarrow.Table` itself, such as `pyarrow.concat_tables` or `pyarrow.parquet.write_table`, takes `rows.arrow()`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ShownRows.__slots__:
+            raise AttributeError(name)  # of a copy that has no table yet
+        return getattr(self._table, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._table)})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key]
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._table == (other.arrow() if isinstance(other, ShownRows) else other))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a table
+
+    def equals(self, other: pa.Table | ShownRows, check_metadata: bool = False) -> bool:
+        """True if the other table has the same columns and rows."""
+        return bool(self._table.equals(other.arrow() if isinstance(other, ShownRows) else other, check_metadata))
+
+    def __reduce__(self) -> tuple[type[ArrowRows], tuple[pa.Table]]:
+        return ArrowRows, (self._table,)
+
+
+@public
+class Result(ShownRows):
+    """The rows of a statement, in memory as an Arrow table, in the order of its outer ORDER BY.
+
+    Iterates over the rows, has their number as len(), and can be read by anything with the Arrow PyCapsule protocol.
+    Evidence is read from the input on first use, and kept. A pickle has the rows, and the evidence if it was read
+    before. plan: the plan of the statement.
+    """
+
+    __slots__ = ("_around", "_at", "_evidence", "_explain", "_suppressed", "_whole", "_why_empty", "plan")
+
+    def __init__(
+        self,
+        table: pa.Table,
+        plan: QueryPlan,
+        evidence: Callable[[int | None], pa.Table] | None,
+        explain: Callable[[str], str],
+        around: Callable[[int, int], pa.Table] | None,
+        suppressed: pa.Table | None = None,
+        given: Given = NOTHING_GIVEN,
+        why_empty: Callable[[], str] | None = None,
+    ) -> None:
+        """evidence: returns `evidence_table` of the first n output rows, or of all (None); None: of a pickle. around:
+        returns `series` between two times. given: what pandas and polars frames of the rows take over from those of the
+        statement. why_empty: returns why there is no row."""
+        super().__init__(table, given)
+        self._suppressed = suppressed
+        self._at = 0
+        self._evidence = evidence
+        self._whole: pa.Table | None = None
+        self._explain = explain
+        self._around = around
+        self._why_empty: Callable[[], str] | str | None = why_empty
+        self.plan = plan
+
+    to_pandas = ShownRows.df
 
     @property
     def columns(self) -> list[str]:
@@ -295,13 +338,6 @@ class Result:
             for row in zip(*python_columns(pa.Table.from_batches([batch]))):
                 yield dict(zip(names, row))
 
-    def show(self, rows: int = SHOWN_ROWS) -> None:
-        """Prints the first rows as a table, and the number of all rows. On a terminal: the columns that fit."""
-        if not counts(rows):
-            raise DataError(f"{rows!r:.60} is no number of rows", "show(50) prints the first 50")
-        sys.stdout.write(text_table(self._zoned, rows, terminal_width(), self.why_empty()))
-        sys.stdout.write("\n")
-
     def why_empty(self) -> str:
         """Returns why there are no rows, in one line: how many rows of the input met each condition, and how far the
         longest attempt at the pattern came. Empty if there are rows, or if it is not known. Reads the first 10,000 rows
@@ -314,21 +350,25 @@ class Result:
 
     def explain(self, stage: str = "all") -> str:
         """Returns the text of a compile stage: ast, plan, nfab, automaton, program or all."""
-        return self._explain(stage)
+        return PrintedText(self._explain(stage))
 
-    def suppressed(self) -> pa.Table:
+    def suppressed(self) -> ArrowRows:
         """Returns the rows of a backtest that ALERT ONCE suppressed, as Alerts.suppressed does.
         Raises DataError if the statement has no ALERT ONCE."""
         if self._suppressed is None:
             raise DataError("the statement has no ALERT ONCE", "add it at the end of a live query")
-        return self._suppressed
+        return ArrowRows(self._suppressed)
 
-    def evidence(self) -> pa.Table:
-        """Returns the events of all rows, a line for each, in the order of the rows, live events before history.
+    def evidence(self) -> ArrowRows:
+        """Returns the events of all rows, a line for each, in the order of the rows, live events before history, as an
+        Arrow table that is shown as one.
 
         Columns: row (its number; -1 where rows have no single origin), match_id, join_id (null without a history join),
         side (pl for live, pa for history), variable, event_time, source, offset, history_complete, then the columns of
         the event. Raises QueryError for ONE ROW PER WINDOW, DataError if the input has changed since."""
+        return ArrowRows(self._all())
+
+    def _all(self) -> pa.Table:
         if self._whole is None:
             self._whole = self._read(None)
         return self._whole
@@ -362,10 +402,25 @@ class Result:
             raise DataError(no_rows, self.why_empty())
         return tree_of(self._read(row + 1), row, side)
 
-    def plot(self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None) -> Any:
-        """Plots the match of one output row, or all matches (None), a panel for each partition: the series around them,
-        and their events coloured by variable. value: the column to draw (None: a well-known name, such as price, else a
-        number). path: the file to save. Returns the matplotlib figure. Needs the extra `plot`."""
+    def plot(
+        self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None, *,
+        keys: Any = None, around: Any = None, kind: str | None = None,
+    ) -> Picture:  # fmt: skip
+        """Returns a picture of the match of one output row, or of all matches (None), which a notebook shows. Needs the
+        extra `plot`.
+
+        value: the column to draw; None: a number that the conditions compare by size, such as price. path: the file to
+        save. keys: draws all matches of these keys of PARTITION BY, a list of values, or of tuples for several columns;
+        None, and row=None: those with most matches. around: how much is shown before the first match and after the last
+        one, a duration such as "2 hours", or a number of rows of each key; None: half the time between the two.
+
+        kind: "line" (the series, with matched events in the colours of their variables) or "points" (the same without
+        lines, and texts as categories) have a panel for each key, on one axis of time; "timeline" has a lane for each
+        key, or, of one key, for each variable. None: a line if there are such numbers, else a timeline. Matches are
+        bars, and the wait of an absence at an edge of the pattern is hatched, until WITHIN ends.
+
+        Reads the rows around from the input. Raises DataError for a row, key, column or kind that is not there, and
+        QueryError for ONE ROW PER WINDOW."""
         from hybrid.rows.plot import plot_evidence
 
         if row is not None and not counts(row):
@@ -373,9 +428,12 @@ class Result:
             if isinstance(row, str | PurePath):
                 hint = f"name the file: plot(path={str(row)!r})"
             raise DataError(f"{row!r:.60} is no number of a row", hint)
-        evidence = self.evidence() if row is None or row >= SHOWN_ROWS else self._read(row + 1)
-        keys = [c.name for c in self.plan.factors[0].plan.partition_by] if len(self.plan.factors) == 1 else []
-        return plot_evidence(evidence, row, value, path, self._around, keys=keys)
+        plan = self.plan.factors[0] if len(self.plan.factors) == 1 else None
+        read = None if row is None or keys is not None or row >= SHOWN_ROWS else row + 1
+        evidence = self._all() if read is None else self._read(read)
+        return plot_evidence(
+            evidence, row, value, path, keys=keys, around=around, kind=kind, between=self._around, plan=plan
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Result], tuple[Any, ...]]:
         return _unpickled, (self._table, self.plan, self._whole, self._suppressed, self._given)
@@ -385,15 +443,6 @@ class Result:
 
     def __deepcopy__(self, memo: object) -> Result:
         return self
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return with_durations(self._zoned).__arrow_c_stream__(requested_schema)
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def __repr__(self) -> str:
-        return text_table(self._zoned, SHOWN_ROWS, note=self.why_empty())
 
     def _repr_html_(self) -> str:
         windows = any(factor.plan.trends is not None for factor in self.plan.factors)
@@ -410,7 +459,7 @@ def _unpickled(
     def explain(stage: str) -> str:
         raise DataError("a pickled result has no explain()", "run the statement again")
 
-    found = Result(table, plan, None, explain, lambda events: None, suppressed, given)
+    found = Result(table, plan, None, explain, None, suppressed, given)
     found._whole = whole
     return found
 

@@ -1,4 +1,4 @@
-"""Numbers of things in messages."""
+"""Numbers of things in messages, and texts that are shown as they are."""
 
 from __future__ import annotations
 
@@ -15,3 +15,12 @@ def counted(number: int, noun: str) -> str:
 def counted_are(number: int, noun: str) -> str:
     """Returns a number with its noun and its verb: 1 file is, 2 files are."""
     return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+class PrintedText(str):
+    """A text of several lines, which a shell and a notebook show as `print` does."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

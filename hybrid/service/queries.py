@@ -177,7 +177,7 @@ class ServiceQueries:
         that. Returns True if there were rows."""
         busy, trouble = False, self._context.trouble
         for name, stream in self._context.app.streams.items():
-            if stream.late is not None and (events := self._context.db.late(name).fetch()).num_rows:
+            if stream.late is not None and (events := self._context.db.late(name).take()).num_rows:
                 busy = True
                 self._outlets.by_name[stream.late].put(late_name(name), late_rows(events, name))
         for name, running in self.running.items():
@@ -185,7 +185,7 @@ class ServiceQueries:
                 continue
             for alerts in (*running.before, running.alerts):
                 try:
-                    rows = alerts.fetch(wait)
+                    rows = alerts.take(wait)
                 except MemoryError:
                     trouble.fault(f"memory of {name}", "out of memory for its rows: they are fetched again")
                     break

@@ -205,8 +205,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
             answers, lookups = [a for a, _ in found], [of for _, of in found]
             return evidence_table(plan, answers, outer.sources(answers, connection), lookups, rows)
 
-    def around(events: pa.Table) -> pa.Table | None:
-        return series(plan.factors[0], found[0][1][0], events) if len(plan.factors) == 1 else None
+    def around(low_us: int, high_us: int) -> pa.Table:
+        return series(found[0][1][0], low_us, high_us)
 
     def explain(stage: str) -> str:
         shown = [f"searched    {alias}: {report}" for alias, report in relations.reports.items()]
@@ -217,7 +217,8 @@ def answer(text: str, relations: Relations, make: Callable[[Plan], Matcher] = ma
 
         return zero_rows.why_empty(plan, relations, [len(answer) for answer, _ in found])
 
-    return Result(table, plan, evidence, explain, around, given=relations.given, why_empty=why_empty)
+    between = around if len(plan.factors) == 1 else None
+    return Result(table, plan, evidence, explain, between, given=relations.given, why_empty=why_empty)
 
 
 def answer_factor(

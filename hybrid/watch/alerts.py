@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,17 @@ from hybrid.rows.evidence import NO_EVIDENCE
 from hybrid.rows.evidence_tree import EvidenceTree, tree_of
 from hybrid.rows.faults import Interrupted, fault
 from hybrid.rows.outer import Outer, empty_answer
-from hybrid.rows.result import Lookups, evidence_table, evidence_tables, identities, ids_of_rows
+from hybrid.rows.result import ArrowRows, Lookups, evidence_table, evidence_tables, identities, ids_of_rows, series
+from hybrid.rows.words import PrintedText
 from hybrid.watch.paged import FoundPiece, Pages
 from matching.batch import Int64Array, Matches
 from query.errors import DataError, QueryError, first_line, public
 from query.plan.plan import QueryPlan
+
+if TYPE_CHECKING:
+    import os
+
+    from hybrid.rows.picture import Picture
 
 #: Default of unread_max: the number of rows that may wait to be fetched.
 UNREAD_MAX = 5_000_000
@@ -280,10 +286,10 @@ class Alerts:
         fetched. Closing it again does nothing."""
         self._leave()
 
-    def fetch(self, wait: bool | float = True) -> pa.Table:
-        """Returns the rows found since the last fetch, possibly none, always in the columns of `schema`. wait: also
-        waits for matches whose history is being read, at most so many seconds; a push does not wait for a slow archive,
-        so that their rows may come later.
+    def fetch(self, wait: bool | float = True) -> ArrowRows:
+        """Returns the rows found since the last fetch, possibly none, as an Arrow table that is shown as one, always in
+        the columns of `schema`. wait: also waits for matches whose history is being read, at most so many seconds; a
+        push does not wait for a slow archive, so that their rows may come later.
 
         Raises QueryError or DataError if the query failed and all earlier rows have been fetched."""
         self._check_process()
@@ -295,7 +301,7 @@ class Alerts:
             with self._fetching:
                 self._taken = taken
                 try:
-                    return self._fetch(bound_us, taken)
+                    return ArrowRows(self._fetch(bound_us, taken))
                 except BaseException as error:
                     if not isinstance(error, QueryError):
                         self._put_back(taken)  # before another thread fetches
@@ -305,6 +311,10 @@ class Alerts:
                 with Deferred(), self._fetching:
                     self._put_back(taken)
             raise
+
+    def take(self, wait: bool | float = True) -> pa.Table:
+        """Returns the rows of `fetch` as a plain Arrow table, for what goes on with them."""
+        return self.fetch(wait).arrow()
 
     def _fetch(self, bound_us: int | None, taken: _Taken) -> pa.Table:
         if self.suppressor is not None:
@@ -375,7 +385,7 @@ class Alerts:
             if self.suppressor is not None and taken is self._taken:
                 self.suppressor.take_back()
 
-    def __iter__(self) -> Iterator[pa.Table]:
+    def __iter__(self) -> Iterator[ArrowRows]:
         """Yields tables of the rows as they come, none of them empty. Raises the error of the query as `fetch` does."""
         while True:
             self._check_process()
@@ -402,17 +412,20 @@ class Alerts:
             table = table.append_column(name, column)
         return table
 
-    def evidence(self) -> pa.Table:
+    def evidence(self) -> ArrowRows:
         """Returns the events of the rows of the last fetch that found some, in the columns of Result.evidence.
 
         Reads them from the archive. Raises DataError if they are no longer kept."""
+        return ArrowRows(self._events())
+
+    def _events(self) -> pa.Table:
         return self.evidence_batches().read_all()
 
     def tree(self, row: int = 0, side: str = "pl") -> EvidenceTree:
         """Returns the evidence of one row of the last fetch that found some as a tree, in which matches of boxes open
         down to their events. side: `pl`, or `pa` for what was found in the history. Raises DataError if the row has no
         evidence."""
-        return tree_of(self.evidence(), row, side)
+        return tree_of(self._events(), row, side)
 
     def evidence_batches(self, lines_max: int = EVIDENCE_LINES) -> pa.RecordBatchReader:
         """Returns a reader of the lines of `evidence`, about `lines_max` at a time, in bounded memory. Events and later
@@ -458,22 +471,27 @@ class Alerts:
         ]
         return concat_answers(parts) if parts else empty_answer(self._factor)
 
-    def suppressed(self) -> pa.Table:
+    def suppressed(self) -> ArrowRows:
         """Returns the last rows that ALERT ONCE has suppressed among those fetched so far, up to 10,000: their columns,
         then match_id, last_event_time and alert_match_id, the match of the alert that suppressed the row. If rows have
         columns of these names, ours end with an underscore. Raises DataError for a query without ALERT ONCE."""
         self._check_process()
         if self.suppressor is None:
             raise DataError("the query has no ALERT ONCE", "write it after the statement")
-        return self.suppressor.suppressed()
+        return ArrowRows(self.suppressor.suppressed())
 
-    def plot(self, row: int = 0, value: str | None = None, path: Any = None) -> Any:
-        """Returns a matplotlib figure of the match of one row of the last fetch. value, path: as in Result.plot. Needs
-        the extra `plot`."""
+    def plot(
+        self, row: int | None = 0, value: str | None = None, path: str | os.PathLike[str] | None = None, *,
+        keys: Any = None, around: Any = None, kind: str | None = None,
+    ) -> Picture:  # fmt: skip
+        """Returns a picture of the match of one row of the last fetch, or of all its matches (None). Arguments and
+        errors: as of Result.plot. Needs the extra `plot`."""
         from hybrid.rows.plot import plot_evidence
 
-        keys = [c.name for c in self._factor.plan.partition_by]
-        return plot_evidence(self.evidence(), row, value, path, keys=keys)
+        return plot_evidence(
+            self._events(), row, value, path, keys=keys, around=around, kind=kind,
+            between=lambda low, high: series(self._lookups()[0], low, high), plan=self._factor,
+        )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
         """Returns counts since the watch began: matches of the live pattern, rows fetched, rows waiting for history,
@@ -496,7 +514,7 @@ class Alerts:
 
     def explain(self, stage: str = "all") -> str:
         """Returns the strategy and the result of a stage: ast, plan, nfab, automaton, program or all."""
-        return self._explain(stage)
+        return PrintedText(self._explain(stage))
 
     def _check_process(self) -> None:
         check_process("the database of these alerts", self._process)

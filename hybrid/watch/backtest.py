@@ -90,7 +90,7 @@ def backtest(
         origins, suppressed = [at], suppressor.suppressed()
     return Result(
         table, top, lambda n: evidence_table(top, [rows], origins or outer.sources([rows]), [lookups], n),
-        lambda stage: explain_live(query, plan, strategy, stage), lambda events: series(factor, lookups[0], events),
+        lambda stage: explain_live(query, plan, strategy, stage), lambda low, high: series(lookups[0], low, high),
         suppressed, why_empty=lambda: why(len(rows)),
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ class Pour:
         """Returns the rows that are ready for the stream. whole: those that are still held, too, as when the query has
         failed. Raises the error of the query after its rows, and DataError for a row without a time."""
         held = self.held is not None and len(self.held) > 0 and self.alerts.failed and not self.alerts.unread_count
-        rows = self.alerts.schema.empty_table() if held else self.alerts.fetch()
+        rows = self.alerts.schema.empty_table() if held else self.alerts.take()
         whole = whole or self.alerts.failed
         if self.held is None:
             return rows

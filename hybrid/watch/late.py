@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from archive.forks import check_process
 from archive.recent import BoolArray
+from hybrid.rows.result import ArrowRows
 from matching.batch import EventBatch
 
 #: Maximum number of held events that nobody has fetched.
@@ -82,9 +83,13 @@ class LateEvents:
                 self._count -= gone
                 self.dropped += gone
 
-    def fetch(self) -> pa.Table:
+    def fetch(self) -> ArrowRows:
         """Returns the events since the last fetch: the declared columns, `_source` and `_offset`. Raises DataError in a
         child after a fork."""
+        return ArrowRows(self.take())
+
+    def take(self) -> pa.Table:
+        """Returns the events of `fetch` as a plain Arrow table, for what goes on with them."""
         check_process("the database of these events", self._process)
         with self._lock:
             held, self._held, self._count = self._held, [], 0

@@ -92,7 +92,8 @@ class ParquetSink:
             raise DataError(f"{self._directory} is not open", "open the sink first")
         if self._row_count >= FILE_ROWS:
             self._flush()
-        self._rows.setdefault(rows.schema, []).append(rows)
+        plain = rows if isinstance(rows, pa.Table) else pa.table(rows)  # what `fetch` returns is only like a table
+        self._rows.setdefault(rows.schema, []).append(plain)
         self._row_count += rows.num_rows
 
     def _flush(self) -> None:

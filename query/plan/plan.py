@@ -116,7 +116,7 @@ class Reads:
         return found.pop() if len(found) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A row pattern query over one input.
 
@@ -202,6 +202,8 @@ class Plan:
         for box in modules(self.boxes):
             lines += [f"pattern     {box.name}", *(f"  {line}" for line in str(box.plan).split("\n"))]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ class AlertOnce:
         return f"alert once{per} within {show_interval(self.interval_us)}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class QueryPlan:
     """A whole statement. `select_sql` is the SQL that DuckDB runs in the end: the statement in which factor i is
     written as its alias's table `__hybrid_factor_i` and all history joins of it are folded into that factor. A factor's
@@ -311,6 +313,8 @@ class QueryPlan:
         parts += [str(f) for f in self.factors]
         return "\n\n".join(parts)
 
+    __repr__ = __str__  # a shell and a notebook show what print does
+
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
@@ -323,7 +327,7 @@ class RowsOf:
     lag_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FactorPlan:
     """One pattern factor with the history joins that follow it.
 
@@ -366,3 +370,5 @@ class FactorPlan:
         if self.beside:
             head += f"\nwaits for   {', '.join(self.beside)}, whose history boxes are joined with"
         return "\n\n".join([head, *map(str, self.histories)])
+
+    __repr__ = __str__

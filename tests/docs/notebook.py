@@ -14,8 +14,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from hybrid.rows.picture import Picture
 from tests.docs.documents import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
@@ -54,11 +53,11 @@ def _run(source: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _shown(value: Any) -> dict[str, Any]:
-    if isinstance(value, Figure):
-        picture = io.BytesIO()
-        value.savefig(picture, format="png", dpi=DPI, metadata={"Software": None})
-        return {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": ["<Figure>"]}
     shown: dict[str, Any] = {"text/plain": _lines(repr(value))}
+    if isinstance(value, Picture):
+        drawn = io.BytesIO()
+        value.figure.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
+        shown["image/png"] = base64.b64encode(drawn.getvalue()).decode()
     if hasattr(value, "_repr_html_"):
         shown["text/html"] = _lines(value._repr_html_())
     return shown

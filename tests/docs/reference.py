@@ -24,6 +24,8 @@ RETURNED: dict[str, tuple[str, ...] | None] = {
     ),
     "hybrid.watch.late.LateEvents": ("fetch",),
     "hybrid.rows.evidence_tree.EvidenceTree": None,
+    "hybrid.rows.picture.Picture": None,
+    "hybrid.rows.result.ArrowRows": None,
     "hybrid.rows.compare.Difference": None,
     "hybrid.watch.rewind.Rewound": None,
     "hybrid.database.backup.Copied": None,
@@ -116,8 +118,10 @@ def classes() -> dict[str, tuple[type, tuple[str, ...]]]:
 
 def _public(cls: type) -> tuple[str, ...]:
     left_out = OF_THE_SERVICE.get(f"{cls.__module__}.{cls.__qualname__}", ())
+    package = cls.__module__.partition(".")[0]
+    bases = [base for base in reversed(cls.__mro__) if base.__module__.partition(".")[0] == package]
     return tuple(
-        name for name, value in vars(cls).items()
+        name for name, value in {name: value for base in bases for name, value in vars(base).items()}.items()
         if (not name.startswith("_") or name in SPECIAL) and name not in left_out and _function(value) is not None
     )  # fmt: skip
 

@@ -88,10 +88,10 @@ def test_it_is_the_backtest_and_the_watch_from_the_beginning(record_property: Ca
                         db = opened(place)
                         beside = db.watching().get("other")
                     mine = db.watch(text, start=start * 1_000_000, name="mine" if named else None)
-                    rows.append(mine.fetch())
+                    rows.append(mine.take())
                     seen["before"] += rows[0].num_rows
                 if i == again and named and mine is not None:
-                    rows.append(mine.fetch())
+                    rows.append(mine.take())
                     db.close()
                     db = opened(place)
                     mine = db.watch(text, start=start * 1_000_000, name="mine")
@@ -102,11 +102,11 @@ def test_it_is_the_backtest_and_the_watch_from_the_beginning(record_property: Ca
                     played(db, [step], [])
             assert mine is not None
             played(whole, steps, [])
-            rows.append(mine.fetch())
+            rows.append(mine.take())
             for stream, *_ in STREAMS:
                 db.advance(stream, None)
                 whole.advance(stream, None)
-            rows.append(mine.fetch())
+            rows.append(mine.take())
             found = pa.concat_tables(rows)
             tested = db.backtest(text, start * 1_000_000).arrow()
             assert rows_of(found) == rows_of(tested)

@@ -170,9 +170,9 @@ def watched(
             if on_disk is not None:
                 (db.flush, db.checkpoint, lambda: None)[i % 3]()
             start = end
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         db.advance("e", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         rows = pa.concat_tables(found).to_pylist()
         if on_disk is not None:
             on_disk.examples["read back"] += alerts.stats().get("read_back", 0) > 0

@@ -130,7 +130,7 @@ def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
         db.push(stream, rest[stream].slice(0, n))
         rest[stream] = rest[stream].slice(n)
         if i % 2:
-            found.append(alerts.fetch())
+            found.append(alerts.take())
         if i == case.kill:
             db.checkpoint()
         if i == case.kill + 1 and case.kill >= 0:
@@ -142,7 +142,7 @@ def live(case: Case, directory: Path) -> tuple[list[pa.Table], Counter[str]]:
             alerts = db.watch(case.text, **named)
     for name in rest:
         db.advance(name, None)
-    found.append(alerts.fetch())
+    found.append(alerts.take())
     backtest = rows_of(db.backtest(case.text, 0).arrow())
     db.close()
     return found, backtest

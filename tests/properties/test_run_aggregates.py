@@ -96,14 +96,14 @@ def test_pushes_and_restarts_change_nothing(pattern: str, define: str, tmp_path:
         count = random.choice((1, 5, 40, 100))
         db.push("t", table.slice(at, count))
         at += count
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         if random.random() < 0.2:
             db.checkpoint()
             db.close()
             db = hybrid.connect(tmp_path / "db")
             alerts = db.watching()["q"]
     db.advance("t", None)
-    found.append(alerts.fetch())
+    found.append(alerts.take())
     db.close()
     assert len(wanted) > 0
     assert sorted(map(str, pa.concat_tables(found).to_pylist())) == sorted(map(str, wanted.to_pylist()))

@@ -124,11 +124,11 @@ def watched(case: Case, flush_at: int = -1, directory: Any = None) -> tuple[Rows
             if cut >= start:
                 db.push("e", case.events.slice(start, cut - start))
                 start = cut
-                found.append(alerts.fetch())
+                found.append(alerts.take())
             if i == flush_at:
                 db.flush()
         db.advance("e", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         return rows(pa.concat_tables(found)), rows(db.backtest(case.query, 0))
 
 
@@ -187,7 +187,7 @@ def test_what_lies_before_the_newest_row_is_not_read(kind: str, tmp_path: Any, m
             alerts = db.watch(case.query, strategy="llaa")
             db.push("e", events.slice(start, 4))
             db.advance("e", int(events["ts"].cast(pa.int64())[start + 3].as_py()) + 1)
-            found.append(alerts.fetch())
+            found.append(alerts.take())
     assert rows(pa.concat_tables(found)) == case.expected() != []
     matches = sum(row[3] == "p" for row in drawn)
     parts = [high - low for low, high in asked]

@@ -67,7 +67,7 @@ def quick_rows(pushes: int, size: int) -> list[tuple[Any, ...]]:
         for i in range(pushes):
             db.push("e", events(i * size, size))
         db.advance("e", None)
-        return rows([alerts.fetch()])
+        return rows([alerts.take()])
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_first_look_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert len(looked) == 1
         db.push("e", events(20, 20))
         db.advance("e", None)
-        assert rows([alerts.fetch()]) == [row for row in quick_rows(2, 20) if row[0] >= 20] != []
+        assert rows([alerts.take()]) == [row for row in quick_rows(2, 20) if row[0] >= 20] != []
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, mo
         db.create_stream("e", COLUMNS, time="ts", key="k")
         alerts = db.watch(QUERY, name="q")
         db.push("e", events(0, 20))
-        found = [alerts.fetch()]
+        found = [alerts.take()]
         slow(2.5)
         db.push("e", events(20, 20))
         waiting = alerts.stats()["waiting_for_history"]
@@ -174,11 +174,11 @@ def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, mo
         (tmp_path / "db" / "_checkpoint" / name).write_bytes(content)
     with hybrid.connect(tmp_path / "db") as db:
         alerts = db.watch(QUERY, name="q")
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         for i in (2, 3):
             db.push("e", events(i * 20, 20))
         db.advance("e", None)
-        found.append(alerts.fetch())
+        found.append(alerts.take())
         assert rows(found) == expected
 
 
@@ -191,7 +191,7 @@ def test_closing_waits_for_what_is_being_answered(slow: Any) -> None:
     slow(2.0)
     db.push("e", events(0, 40))
     db.close()
-    assert rows([alerts.fetch()]) == expected
+    assert rows([alerts.take()]) == expected
 
 
 def test_threads_end_with_their_pool_behind_what_was_submitted() -> None:

@@ -90,9 +90,9 @@ def watched(text: str, events: list[Event], data: st.DataObject | None) -> tuple
         db.push("e", table(events[at : at + size]))
         at += size
         if data is not None and data.draw(st.booleans()):
-            found.append(alerts.fetch())
+            found.append(alerts.take())
     db.advance("e", None)
-    found.append(alerts.fetch())
+    found.append(alerts.take())
     assert alerts.suppressor is not None
     assert not alerts.suppressor._newest or alerts.suppressor.once.lag_us is None
     return alerts, pa.concat_tables(found), alerts.suppressed()

@@ -11,15 +11,21 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from matplotlib.dates import date2num
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.font_manager import fontManager, get_font
 
 import hybrid
 from hybrid.rows.plot import PANELS_MAX
+from hybrid.watch.alerts import Alerts
+from live.sinks.ndjson import NdjsonSink
+from live.sinks.parquet import ParquetSink
 
 START = datetime(2024, 3, 1, 9, 30)
 PRICES = {
@@ -72,30 +78,31 @@ def test_a_long_table_is_cut() -> None:
     assert page.endswith("<p>50 rows, the first 20 shown</p>")
 
 
+def dots(axes: Axes) -> dict[Any, int]:
+    """The number of marks of each variable."""
+    return {c.get_label(): len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection)}
+
+
 @pytest.mark.slow
 def test_a_picture_has_the_series_around_the_match(tmp_path: Path) -> None:
-    figure = hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / "match.png")
-    (axes,) = figure.axes
+    (axes,) = hybrid.sql(VALLEYS, ticks=TICKS).plot(path=tmp_path / "match.png").figure.axes
     (line,) = axes.lines
     # the match lasts four minutes, so two more before (there are none) and behind; of its own symbol only
     assert line.get_ydata().tolist() == PRICES["ACME"][:7]
-    points = {c.get_label(): len(c.get_offsets()) for c in axes.collections}
-    assert points == {"START": 1, "DOWN": 2, "UP": 2}
+    assert dots(axes) == {"START": 1, "DOWN": 2, "UP": 2}
     assert (tmp_path / "match.png").stat().st_size > 10_000
 
 
 def test_a_picture_of_all_matches() -> None:
-    figure = hybrid.sql(VALLEYS, ticks=TICKS).plot(row=None)
-    (axes,) = figure.axes
-    points = {c.get_label(): len(c.get_offsets()) for c in axes.collections}
-    assert points == {"START": 2, "DOWN": 4, "UP": 3}
+    (axes,) = hybrid.sql(VALLEYS, ticks=TICKS).plot(row=None).figure.axes
+    assert dots(axes) == {"START": 2, "DOWN": 4, "UP": 3}
     assert axes.get_title(loc="left") == "ACME, 2 matches, 2024-03-01 09:30:00 to 2024-03-01 09:38:00"
 
 
 def test_events_without_time_are_drawn_in_their_order() -> None:
     rows = [{"i": i, "v": v} for i, v in enumerate([3, 2, 1, 2, 3])]
     text = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY i MEASURES A.v AS a PATTERN (A+) DEFINE A AS v < PREV(v)) AS m"
-    (axes,) = hybrid.sql(text, t=rows).plot(value="v").axes
+    (axes,) = hybrid.sql(text, t=rows).plot(value="v").figure.axes
     (line,) = axes.lines
     assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]
     assert line.get_ydata().tolist() == [3, 2, 1, 2, 3]
@@ -184,7 +191,7 @@ def test_a_notebook_needs_no_ipywidgets(tmp_path: Path) -> None:
 
 
 def test_a_plot_has_its_key_and_times_as_title() -> None:
-    (axes,) = hybrid.sql(VALLEYS, ticks=TICKS).plot().axes
+    (axes,) = hybrid.sql(VALLEYS, ticks=TICKS).plot().figure.axes
     assert (
         axes.get_title(loc="left") == "ACME, 2024-03-01 09:30:00 to 2024-03-01 09:34:00"
     )  # before: the id of the match
@@ -197,10 +204,10 @@ ANY = """SELECT * FROM t MATCH_RECOGNIZE (
 
 def test_partitions_have_panels_and_a_key_is_no_value() -> None:
     rows = [{"id": i, "ts": START + timedelta(minutes=j), "v": v} for i in range(9) for j, v in enumerate([1, 2, 3, 1])]
-    panels = hybrid.sql(ANY, t=rows).plot(row=None).axes
+    panels = hybrid.sql(ANY, t=rows).plot(row=None).figure.axes
     assert len(panels) == PANELS_MAX  # before: one line through all partitions
     assert [p.get_title(loc="left")[:5] for p in panels] == [f"id {i}," for i in range(PANELS_MAX)]
-    assert {p.get_ylabel() for p in panels} == {"v"}  # before: id, the first number
+    assert panels[0].figure.get_supylabel() == "v"  # before: id, the first number
     (line,) = panels[0].get_lines()
     assert list(line.get_ydata()) == [2, 3]
 
@@ -208,7 +215,7 @@ def test_partitions_have_panels_and_a_key_is_no_value() -> None:
 def test_a_match_of_one_event_lies_in_its_series() -> None:
     rows = [{"id": i % 2, "ts": START + timedelta(minutes=i), "v": i} for i in range(100)]
     text = ANY.replace("A{2}", "A").replace("v > 1", "v = 50")
-    (axes,) = hybrid.sql(text, t=rows).plot().axes
+    (axes,) = hybrid.sql(text, t=rows).plot(value="v").figure.axes
     (line,) = axes.get_lines()
     assert list(line.get_ydata()) == list(range(30, 71, 2))  # before: one dot
     assert axes.get_title(loc="left") == "id 0, 2024-03-01 10:20:00"  # before: 0
@@ -228,11 +235,11 @@ def test_pictures_of_texts_and_of_columns_with_nulls() -> None:
         SELECTION SKIP TILL NEXT MATCH DEFINE A AS page = 's', B AS page = 'b') AS m"""
     found = hybrid.sql(text, t=rows)
     # Before: a line from text to text, a TypeError for null.
-    (axes,) = found.plot(row=None, value="page").axes
+    (axes,) = found.plot(row=None, value="page").figure.axes
     (line,) = axes.get_lines()
     assert line.get_linestyle() == "None"
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["s", "NULL", "b"]
-    (axes,) = found.plot(row=None, value="v").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["s", "b", "NULL"]
+    (axes,) = found.plot(row=None, value="v").figure.axes
     assert list(axes.get_lines()[0].get_ydata()) == [1, 3, 4]
     # Before: 2024-03-01 to 2024-03-01 00:04:00
     assert axes.get_title(loc="left") == "2 matches, 2024-03-01 00:00:00 to 2024-03-01 00:04:00"
@@ -322,17 +329,17 @@ def test_evidence_and_pictures_are_in_the_time_zone_of_the_frame() -> None:
         "2024-03-31 04:00:00+02:00",
     ]  # fmt: skip
     assert str(result.tree()).splitlines()[1] == "├─ A  2024-03-31 00:00:00+01:00  symbol ACME, price 5"
-    figure = result.plot()
+    figure = result.plot().figure
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "ACME, 2024-03-31 00:00:00 to 2024-03-31 04:00:00"
     assert axes.get_xlabel() == "event time, Europe/Berlin"
-    dots = [x for dots in axes.collections for x, _ in dots.get_offsets() if len(dots.get_offsets())]
-    assert [round(24 * (x - min(dots))) for x in dots] == [0, 1, 3, 4]
+    at = [x for c in axes.collections if isinstance(c, PathCollection) for x, _ in c.get_offsets()]
+    assert [round(24 * (x - min(at))) for x in at] == [0, 1, 3, 4]
     (line,) = axes.lines
-    assert [round(24 * (x - min(dots))) for x in date2num(line.get_xdata())] == [0, 1, 3, 4, 5]
+    assert [round(24 * (x - min(at))) for x in line.get_xdata()] == [0, 1, 3, 4, 5]
     naive = hybrid.sql(BERLIN, ticks=in_berlin().assign(ts=lambda frame: frame["ts"].dt.tz_localize(None)))
     assert naive.evidence().schema.field("event_time").type.tz is None
-    assert naive.plot().axes[0].get_xlabel() == "event time"
+    assert naive.plot().figure.axes[0].get_xlabel() == "event time"
 
 
 @pytest.mark.slow
@@ -342,7 +349,7 @@ def test_letters_that_no_font_has_are_drawn_as_their_codes(tmp_path: Path, monke
     odd = in_berlin("茅🚀").assign(page=["a$b", "$", "中", "é", "x\ny", "{$"])
     result = hybrid.sql(BERLIN, ticks=odd)
     # Before: warnings of matplotlib, which are errors here, and boxes; `$` began a formula.
-    figure = result.plot(None, value="page", path=tmp_path / "odd.png")
+    figure = result.plot(None, value="page", path=tmp_path / "odd.png").figure
     (axes,) = figure.axes
     assert axes.get_title(loc="left").startswith("\\u8305\\U0001f680, ")
     assert [t.get_text() for t in axes.get_yticklabels()] == [r"a\$b", r"\$", r"\u4e2d", "é", r"x\ny"]
@@ -355,7 +362,7 @@ def test_letters_that_another_font_has(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(fontManager, "ttflist", [first, other])
     letters = sorted(get_font(other.fname).get_charmap(), reverse=True)
     only_there = next(chr(c) for c in letters if c not in usual and chr(c).isprintable())
-    figure = hybrid.sql(BERLIN, ticks=in_berlin(only_there)).plot(path=tmp_path / "letter.png")
+    figure = hybrid.sql(BERLIN, ticks=in_berlin(only_there)).plot(path=tmp_path / "letter.png").figure
     assert figure.axes[0].get_title(loc="left").startswith(only_there)
     assert "STIXGeneral" in figure.axes[0].title.get_fontfamily()
 
@@ -372,3 +379,82 @@ b" PATTERN (A) DEFINE A AS ts > 0) AS m"""
         assert "\u202e" not in shown
         assert r"a\nb" in shown
     assert found.arrow()["a\nb"].to_pylist() == ["x\x1b[31m", "y\u202e"]
+
+
+def watched(evidence: bool = False) -> Alerts:
+    """Alerts of a stream in which ACME falls and rises, with a row to fetch."""
+    db = hybrid.connect()
+    db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts", key="symbol")
+    alerts = db.watch(VALLEYS.replace("UP+", "UP").replace("AS bottom", "AS bottom, UP.ts AS at"), evidence=evidence)
+    db.push("ticks", TICKS)
+    return alerts
+
+
+def test_fetched_rows_and_evidence_are_shown_as_tables() -> None:
+    alerts = watched()
+    rows = alerts.fetch()
+    # Before: `pyarrow.Table`, the types, `----`, and chunks in brackets.
+    assert repr(rows).splitlines()[:3] == [
+        "symbol  bottom  at", "------  ------  -------------------", "ACME       8.0  2024-03-01 09:33:00",
+    ]  # fmt: skip
+    assert str(rows).endswith(f"{rows.num_rows} rows")
+    assert rows._repr_html_().startswith("<table><thead><tr><th>symbol</th>")
+    for events in (alerts.evidence(), hybrid.sql(VALLEYS, ticks=TICKS).evidence()):
+        assert str(events).splitlines()[0].split()[:4] == ["row", "match_id", "join_id", "side"]
+        assert "<td>START</td>" in events._repr_html_()
+
+
+def test_rows_that_are_shown_are_an_arrow_table_all_the_same() -> None:
+    rows = watched().fetch()
+    plain = rows.arrow()
+    assert type(plain) is pa.Table
+    assert rows.to_pylist() == plain.to_pylist() != []
+    assert (rows.num_rows, len(rows), rows.column_names, rows.schema) == (
+        plain.num_rows, plain.num_rows, plain.column_names, plain.schema
+    )  # fmt: skip
+    assert rows["bottom"].to_pylist() == rows.column("bottom").to_pylist()
+    assert rows.select(["bottom"]).to_pandas().equals(plain.select(["bottom"]).to_pandas())
+    assert rows.filter(pc.equal(rows["symbol"], "ACME")).num_rows == rows.num_rows
+    assert rows == plain
+    assert plain == rows
+    assert rows.equals(plain)
+    assert rows.equals(rows)
+    assert rows != plain.slice(1)
+    assert [column.to_pylist() for column in rows] == [column.to_pylist() for column in plain.columns]
+    assert pa.table(rows).equals(plain)
+    assert pl.DataFrame(rows).equals(rows.pl())
+    assert rows.df().equals(plain.to_pandas())
+    assert duckdb.sql("SELECT count(*) FROM rows").fetchall() == [(plain.num_rows,)]
+    assert hybrid.sql("SELECT * FROM rows").arrow().equals(plain)
+    assert pickle.loads(pickle.dumps(rows)).equals(copy.deepcopy(rows))
+    assert "to_pylist" in dir(rows)
+    assert "show" in dir(rows)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rows.nothing  # noqa: B018
+
+
+def test_fetched_rows_go_on_to_a_stream_and_to_files(tmp_path: Path) -> None:
+    rows = watched().fetch()
+    with hybrid.connect() as db:
+        db.create_stream("low", {"symbol": "VARCHAR", "bottom": "DOUBLE", "at": "TIMESTAMP"}, time="at")
+        assert db.push("low", rows) == rows.num_rows
+    rows = watched(evidence=True).fetch()
+    for sink in (ParquetSink(tmp_path / "parquet"), NdjsonSink(tmp_path / "rows.ndjson")):
+        sink.check(rows.schema)
+        sink.open(None)
+        sink.write(rows)
+        sink.close()
+    assert len((tmp_path / "rows.ndjson").read_text().splitlines()) == rows.num_rows
+
+
+def test_plans_and_explain_are_shown_as_print_does() -> None:
+    plan = hybrid.plan(VALLEYS, {"ticks": {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}})
+    result = hybrid.sql(VALLEYS, ticks=TICKS)
+    with hybrid.connect() as db:
+        db.create_stream("ticks", {"symbol": "VARCHAR", "ts": "TIMESTAMP", "price": "DOUBLE"}, time="ts")
+        explained = db.explain(VALLEYS, "plan")
+    # Before: QueryPlan(text='SELECT ...', select_sql=..., one line of 4,000 letters; and a text with \\n in it.
+    for shown in (plan, plan.factors[0], plan.factors[0].plan, result.explain("plan"), explained):
+        assert repr(shown) == str(shown)
+        assert "\npattern     START DOWN+ UP+\n" in repr(shown)
+    assert type(str(explained)) is str

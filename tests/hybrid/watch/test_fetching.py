@@ -55,7 +55,7 @@ class Fetching(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.found = self.alerts.fetch()
+            self.found = self.alerts.take()
         except MemoryError as error:
             self.error = error
 
@@ -72,7 +72,7 @@ def test_a_push_over_the_limit_waits_for_the_running_fetch_alone(
     with opened(tmp_path / "db", LIMIT) as db, opened(None, None) as plain:
         alerts, wanted = db.watch(FALLS), plain.watch(FALLS)
         plain.push("ticks", rows, "x", 0)
-        expected = wanted.fetch()
+        expected = wanted.take()
         db.push("ticks", rows[:30], "x", 0)
         with monkeypatch.context() as patch:
             held = Held(patch)
@@ -86,7 +86,7 @@ def test_a_push_over_the_limit_waits_for_the_running_fetch_alone(
             fetching.ended()
             pushing.join(FOR_EVER_S)
             assert not pushing.is_alive()
-        assert pa.concat_tables([fetching.found, alerts.fetch()]).equals(expected)
+        assert pa.concat_tables([fetching.found, alerts.take()]).equals(expected)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_of_two_fetching_threads_one_fails_and_the_other_gets_its_rows(
             first.ended()
             second.ended()
         assert first.error is not None
-        expected = wanted.fetch()
+        expected = wanted.take()
         assert expected.num_rows > 0
         assert second.found.equals(expected)
         assert alerts.cursor == expected.num_rows

@@ -141,10 +141,10 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_lost(tmp_path: Path, monkeyp
             assert "No space left" in alerts.stats()["memory_trouble"]
             with pytest.raises(DataError, match=r"nothing was taken(.|\n)*memory_limit(.|\n)*No space left"):
                 db.push("ticks", rows[30:], "x", 30)
-            first = alerts.fetch()
+            first = alerts.take()
         db.push("ticks", rows[30:], "x", 30)
         assert "memory_trouble" not in alerts.stats()
-        assert pa.concat_tables([first, alerts.fetch()]).equals(wanted.fetch())
+        assert pa.concat_tables([first, alerts.take()]).equals(wanted.take())
 
 
 def test_without_a_place_on_disk_a_push_is_refused() -> None:
@@ -158,8 +158,8 @@ def test_without_a_place_on_disk_a_push_is_refused() -> None:
             begin = end
             with pytest.raises(DataError, match=r"nothing was taken(.|\n)*this database has no disk"):
                 db.push("ticks", rows[end:], "x", end)
-            found.append(alerts.fetch())
-        assert pa.concat_tables(found).equals(wanted.fetch())
+            found.append(alerts.take())
+        assert pa.concat_tables(found).equals(wanted.take())
 
 
 def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
