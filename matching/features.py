@@ -80,9 +80,9 @@ def _leaf(expression: Expression) -> Leaf | None:
                 raise NoLane(f"column {name}")
             return Leaf((name, offset), lane)
         case Opaque(sql, (a,), "BOOLEAN") if (numbers := _listed(sql)) is not None:
-            match _leaf(a):
-                case Leaf((name, offset), lane) if _is_exact(numbers, lane):
-                    return Leaf((name, offset, sql), BOOLEAN)
+            leaf = _leaf(a)
+            if leaf is not None and len(leaf.source) == 2 and _is_exact(numbers, leaf.lane):
+                return Leaf((*leaf.source, sql), BOOLEAN)
             raise NoLane("IN of other than a column's whole numbers")
         case Navigation():
             raise NoLane("navigation over an expression")

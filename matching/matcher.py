@@ -211,7 +211,6 @@ class KernelMatcher:
         # measures of trends read their aggregates, not events
         of_events = plan if plan.trends is None else replace(plan, measures=(), trends=None, rows=RowsPerMatch.ONE)
         shown = [label.shown for label in program.labels]
-        self._has_others = has_others(plan)
         self.measures = Measures(of_events, program.variables, shown, program.extras.waiting)
         self._planned = chosen
         self._bare = chosen.purpose.bare
@@ -1064,7 +1063,7 @@ class KernelMatcher:
             table, row_match, out.number, first_us, last_us, bounds, out.variables, out.ts, out.source, out.offset,
             out.seq, self.measures.variables, self.sources, out.outcome,
         )  # fmt: skip
-        if not self._has_others:
+        if not has_others(self.plan):
             return matches
         source, offset = self.store.source[out.start], self.store.offset[out.start]
         return replace(matches, ids=outcome_lanes(self._fingerprint, matches, source, offset))

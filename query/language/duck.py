@@ -187,7 +187,7 @@ def quiet_connection(settings: Settings = ()) -> duckdb.DuckDBPyConnection:
     return cursor
 
 
-def _quiet(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+def idle_connection(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
     """Lends such a connection for one query."""
 
     def made() -> duckdb.DuckDBPyConnection:
@@ -205,7 +205,7 @@ def _binder(settings: Settings = ()) -> AbstractContextManager[duckdb.DuckDBPyCo
 
 def _rows(sql: str, values: Sequence[str] = (), settings: Settings = ()) -> list[tuple[Any, ...]]:
     """The rows of a SELECT."""
-    with _quiet(settings) as connection:
+    with idle_connection(settings) as connection:
         return connection.execute(sql, list(values)).fetchall()
 
 

@@ -63,9 +63,8 @@ class MatchBinder:
 
     def check_count(self, pattern: rp.RowPattern, at: ast.MatchRecognize) -> None:
         """Raises HQ600 for more variables than VARIABLES_MAX: what is to be known of each pair takes minutes."""
-        names = rp.variables(pattern)
-        if len(names) > VARIABLES_MAX:
-            message = f"the pattern has {len(names):,} variables, the maximum is {VARIABLES_MAX:,}"
+        if (count := len(rp.variables(pattern))) > VARIABLES_MAX:
+            message = f"the pattern has {count:,} variables, the maximum is {VARIABLES_MAX:,}"
             hint = "give rows that meet one condition one variable: a condition may have OR, and a list after IN"
             raise QueryError([Diagnostic("HQ600", message, Span(at.span.start, at.span.start), hint=hint)], self.text)
 

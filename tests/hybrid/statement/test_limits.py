@@ -101,9 +101,9 @@ def test_a_timeout_ends_planning_and_every_call_of_duckdb(part: str) -> None:
 
 def test_a_connection_that_a_timeout_may_interrupt_is_not_used_again() -> None:
     stop = Stop()
-    with stopping(stop), language_duck._quiet() as connection:
+    with stopping(stop), language_duck.idle_connection() as connection:
         stop.asked = True
-    with language_duck._quiet() as other:
+    with language_duck.idle_connection() as other:
         assert other is not connection
 
 
