@@ -81,7 +81,7 @@ def _leaf(expression: Expression) -> Leaf | None:
             return Leaf((name, offset), lane)
         case Opaque(sql, (a,), "BOOLEAN") if (numbers := _listed(sql)) is not None:
             leaf = _leaf(a)
-            if leaf is not None and len(leaf.source) == 2 and _is_exact(numbers, leaf.lane):
+            if leaf is not None and isinstance(leaf.source, tuple) and _is_exact(numbers, leaf.lane):
                 return Leaf((*leaf.source, sql), BOOLEAN)
             raise NoLane("IN of other than a column's whole numbers")
         case Navigation():
