@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import until
+from tests.waiting import GUARD_S, until
 
 # The headers of an answer are a packet of their own: with Nagle's algorithm its body waits 40 ms for their receipt.
 _AT_ONCE = "import localbucket; localbucket.S3Handler.disable_nagle_algorithm = True; localbucket.main()"
@@ -38,7 +38,7 @@ class Server:
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=GUARD_S).close()
         except urllib.error.HTTPError:
             pass
         except OSError:

@@ -182,7 +182,7 @@ def test_the_app_files_work_together(tmp_path: Path) -> None:
         assert feed.returncode == 0, said
         app = run("-m", "hybrid", "run", "app.toml")
         consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "t", "auto.offset.reset": "earliest",
-                             "session.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
+                             "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
         consumer.subscribe(["falls"])
         found: list[dict[str, Any]] = []
 

@@ -88,11 +88,10 @@ def test_a_child_compiles_while_the_query_runs(monkeypatch: pytest.MonkeyPatch) 
     with hybrid.connect() as db:
         db.create_stream("e", {f.name: f.type for f in SCHEMA.fields}, time="ts", key="k")
         alerts = db.watch(text)
-        at, deadline = 0, time.monotonic() + 300
+        at = 0
         while at < len(table):
             if at == 2500:  # the first half by the interpreted kernel, whatever the machine does
                 while built(key) is None:
-                    assert time.monotonic() < deadline
                     assert key not in kernels.failed
                     db.push("e", table.slice(at, 1))
                     at += 1

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.conftest import JAVA_OPTIONS_WITH_CLASSES
-from tests.waiting import until
+from tests.waiting import GUARD_S, until
 
 #: Kept from executors: whatever on their path has our packages, so that only what is shipped to them can be ours.
 WITHOUT_US = """
@@ -60,12 +60,12 @@ def server(command: list[str], log: Path, env: Mapping[str, str], says: str) -> 
         with_children = process.pid  # its own session: the group has nobody else in it
         try:
             os.killpg(with_children, signal.SIGTERM)
-            process.wait(20)
+            process.wait(GUARD_S)
         except ProcessLookupError:
             pass
         except subprocess.TimeoutExpired:
             os.killpg(with_children, signal.SIGKILL)
-        process.wait(20)
+        process.wait(GUARD_S)
 
 
 def home() -> Path:

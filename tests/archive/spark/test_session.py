@@ -121,7 +121,7 @@ except hybrid.DataError as error:
 """
     root = Path(__file__).parents[3]
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Spark does not start on local[x]: ")
     assert "Could not parse Master URL" in done.stdout

@@ -24,6 +24,7 @@ from live.sources.mqtt import MqttSettings, MqttSource
 from query.schema import Field, Schema
 from tests.hybrid.ends import opened_again
 from tests.live.servers import kafka_broker, mqtt_broker, publish
+from tests.live.sources.test_mqtt import Heard
 from tests.waiting import GUARD_S, until
 
 TICKS = Schema("ticks", (Field("ts", "TIMESTAMP"), Field("k", "BIGINT"), Field("v", "BIGINT")), "ts", ("k",))
@@ -175,9 +176,10 @@ def test_mqtt_in_and_matches_out_though_the_broker_and_we_stop_half_way(tmp_path
         settings = MqttSettings(
             "127.0.0.1", ("ticks/#",), "reader", broker.port, Decoding(times="ms"), unacknowledged=5_000
         )
-        first = Pump(tmp_path / "db", MqttSource(TICKS, settings), STEPS)
-        first.steps_until(lambda: first.source.trouble() is None)
-        time.sleep(0.2)  # the subscription comes behind the connection
+        source = Heard(TICKS, settings)
+        first = Pump(tmp_path / "db", source, STEPS)
+        # Before: 0.2 s after the connection, and what was published before the subscription came was lost.
+        first.steps_until(source.subscribed.is_set)
         publish(broker, "ticks/a", payloads[: count // 2])
         first.until(count // 4)
         broker.stop()

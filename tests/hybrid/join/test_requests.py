@@ -35,16 +35,16 @@ def events(first: int, count: int) -> pa.Table:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[threading.Event | float], threading.Event]:
-    """Lets every read of history from now on wait for an event, or take so long; says when one has begun."""
+def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[threading.Event], threading.Event]:
+    """Lets every read of history from now on wait for an event; says when one has begun."""
 
-    def slowed(done: threading.Event | float) -> threading.Event:
+    def slowed(done: threading.Event) -> threading.Event:
         begun = threading.Event()
 
         def wait_first(read: Callable[..., Any]) -> Callable[..., Any]:
             def reading(*arguments: Any, **more: Any) -> Any:
                 begun.set()
-                assert time.sleep(done) is None if isinstance(done, float) else done.wait(GUARD_S)
+                assert done.wait(GUARD_S)
                 return read(*arguments, **more)
 
             return reading
@@ -82,7 +82,7 @@ def test_pushes_do_not_wait_for_a_slow_read_and_rows_come_in_order(strategy: str
         done = threading.Event()
         begun = slow(done)
         db.push("e", events(0, 20))
-        assert begun.is_set()
+        assert begun.wait(GUARD_S)
         found = []
         for i in range(1, pushes):
             db.push("e", events(i * 20, 20))
@@ -103,10 +103,12 @@ def test_a_slow_answer_reaches_whoever_waits_for_rows(slow: Any) -> None:
         alerts = db.watch(QUERY)
         found: list[pa.Table] = []
         reader = threading.Thread(target=lambda: found.extend(alerts))
-        slow(2.0)
+        done = threading.Event()
+        slow(done)
         db.push("e", events(0, 40))
         reader.start()
         db.push("e", events(40, 40))
+        done.set()
         db.advance("e", None)
         reader.join(GUARD_S)
         assert rows(found) == expected
@@ -161,12 +163,14 @@ def test_a_checkpoint_holds_what_is_being_answered(tmp_path: Path, slow: Any, mo
         alerts = db.watch(QUERY, name="q")
         db.push("e", events(0, 20))
         found = [alerts.take()]
-        slow(2.5)
+        done = threading.Event()
+        slow(done)
         db.push("e", events(20, 20))
         waiting = alerts.stats()["waiting_for_history"]
         db.checkpoint()
         state = {p.name: p.read_bytes() for p in (tmp_path / "db" / "_checkpoint").iterdir()}
         monkeypatch.undo()
+        done.set()
     assert waiting == 2
     for path in (tmp_path / "db" / "_checkpoint").iterdir():  # as if it had been killed then
         path.unlink()
@@ -188,9 +192,12 @@ def test_closing_waits_for_what_is_being_answered(slow: Any) -> None:
     db = hybrid.connect()
     db.create_stream("e", COLUMNS, time="ts", key="k")
     alerts = db.watch(QUERY)
-    slow(2.0)
+    done = threading.Event()
+    slow(done)
     db.push("e", events(0, 40))
+    threading.Timer(0.5, done.set).start()
     db.close()
+    assert done.is_set()
     assert rows([alerts.take()]) == expected
 
 

@@ -97,8 +97,7 @@ class Told:
 
 def wait_in(connection: Told, seconds: float) -> None:
     with interruptible(connection):  # type: ignore[arg-type]
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        for _ in range(int(seconds * 100)):
             time.sleep(0.01)
 
 

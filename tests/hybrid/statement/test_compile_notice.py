@@ -11,7 +11,7 @@ import pytest
 from hybrid.statement import compile_notice
 from hybrid.statement.compile_notice import TEXT, noticed, tell_people
 from matching.kernels import jit
-from tests.waiting import until
+from tests.waiting import GUARD_S, until
 
 
 class Terminal(io.StringIO):
@@ -50,7 +50,7 @@ def test_short_ones_say_so_when_they_add_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_is_read_from_the_cache_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched(monkeypatch)
-    monkeypatch.setattr(compile_notice, "COMPILED_S", 5.0)
+    monkeypatch.setattr(compile_notice, "COMPILED_S", GUARD_S)
     for _ in range(30):
         with noticed():
             time.sleep(0.01)

@@ -37,6 +37,9 @@ SLOW = LONG.replace("p > 1000 + FIRST(A.p) * FIRST(A.p)", "damerau_levenshtein(s
 #: The same in DuckDB.
 JOINED = "SELECT count(*) FROM range(100_000_000) a, range(100_000) b WHERE a.range * b.range % 7 = 3"
 
+#: Seconds of processor time of the thread that waits; a statement that nothing ends takes minutes of it.
+SOON_S = 15
+
 
 def message_of(run: Callable[[], Any]) -> tuple[str, float]:
     begin = time.thread_time()
@@ -56,7 +59,7 @@ def test_a_statement_ends_after_its_timeout(text: str, timeout: Any) -> None:
     message, took = message_of(lambda: hybrid.sql(text, timeout=timeout, rows=ROWS))
     assert "HQ602" in message
     assert "timeout of 500 ms" in message
-    assert took < 2
+    assert took < SOON_S
 
 
 @pytest.mark.slow
@@ -177,7 +180,7 @@ def test_ctrl_c_ends_a_statement_at_once(text: str) -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         hybrid.sql(text, rows=ROWS)
-    assert time.thread_time() - begin < 2
+    assert time.thread_time() - begin < SOON_S
     timer.join()
 
 
@@ -196,7 +199,7 @@ def test_ctrl_c_ends_a_sort_of_the_archive(tmp_path: Path) -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         sort()
-    assert time.process_time() - begin < 5, "before: 15 s"
+    assert time.process_time() - begin < 8, "before: 15 s"
     timer.join()
 
 
@@ -258,10 +261,10 @@ def test_backtests_and_graphs_have_a_timeout_and_a_limit_of_memory() -> None:
                 continue
             message, took = message_of(lambda: db.backtest(text, "1970-01-01", timeout=0.3))
             assert "HQ602" in message
-            assert took < 2
+            assert took < SOON_S
             assert "HQ602" in message_of(lambda: db.compare(text, text, "1970-01-01", timeout=0.3))[0]
     every = LONG.replace("PATTERN ((A C)+ B)", "PATTERN (A B) SELECTION SKIP TILL ANY MATCH")
     hybrid.matches(f"SELECT m.n {every}", rows=ROWS.slice(0, 100))
     message, took = message_of(lambda: hybrid.matches(f"SELECT m.n {every}", timeout=0.3, rows=ROWS))
     assert "HQ602" in message
-    assert took < 2
+    assert took < SOON_S

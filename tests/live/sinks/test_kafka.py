@@ -131,7 +131,7 @@ def test_messages_that_failed_are_sent_again(cluster: Cluster) -> None:
     # Before: what was sent again failed once more in flight, and came twice: confluent_kafka takes `blocking` the other
     # way round, so that the purge goes on in the background.
     producer.purge(in_flight=False)
-    producer.flush(5)
+    producer.flush(GUARD_S)
     assert len(sink._failed) == 2
     for attempt in range(5):  # as a caller does: what is left of the purge may take some of them once more
         try:

@@ -252,8 +252,7 @@ def test_topics_that_are_made_later(tmp_path, sources, monkeypatch):
 def test_a_group_says_where_we_are_and_does_not_decide_it(topic: Topic, sources: Any) -> None:
     topic.write([payload(i) for i in range(10)])
     name = f"{topic.name}/0"
-    options = {**QUIET, "session.timeout.ms": 6000}
-    source, taken = sources(topic, group="watched", options=options), Taken()
+    source, taken = sources(topic, group="watched"), Taken()
     taken.until(source, 10)
     source.kept({name: 7, "other/0": 3})
     assert source.poll(1) == []
@@ -261,7 +260,7 @@ def test_a_group_says_where_we_are_and_does_not_decide_it(topic: Topic, sources:
     consumer = ck.Consumer({"bootstrap.servers": topic.servers, "group.id": "watched", **QUIET})
     assert consumer.committed([ck.TopicPartition(topic.name, 0)], timeout=GUARD_S)[0].offset == 7
     consumer.close()
-    source, taken = sources(topic, {name: 2}, group="watched", options=options), Taken()
+    source, taken = sources(topic, {name: 2}, group="watched"), Taken()
     taken.until(source, 8)
     assert list(taken.rows.values()) == [2, 3, 4, 5, 6, 7, 8, 9]
 

@@ -32,14 +32,14 @@ def write(servers: str, name: str, numbers: range, partition: int = 0) -> None:
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 1, "enable.idempotence": True, **QUIET})
     for n in numbers:
         producer.produce(name, value=payload(n), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(GUARD_S) == 0
 
 
 def remove_topic(servers: str, name: str) -> None:
     """Tansu does so, and ends the connection without an answer."""
     admin = AdminClient({"bootstrap.servers": servers, **QUIET})
-    admin.delete_topics([name])[name].exception(10)
-    until(lambda: name not in admin.list_topics(timeout=5).topics)
+    admin.delete_topics([name])[name].exception(GUARD_S)
+    until(lambda: name not in admin.list_topics(timeout=GUARD_S).topics)
 
 
 def polled_until(source: KafkaSource, condition: Callable[[], object]) -> list[Any]:
@@ -265,10 +265,9 @@ def test_places_say_how_far_a_partition_is_behind(topic: Topics) -> None:  # noq
 def test_a_member_without_partitions_says_so(topic: Topics, monkeypatch: Any) -> None:  # noqa: F811
     # Before: run for 75 s: `trouble` said nothing but None.
     monkeypatch.setattr(kafka, "WAITS_S", 1.0)
-    options = {**QUIET, "session.timeout.ms": 6000}
     members = []
     for _ in range(5):  # of a topic of four partitions
-        source = KafkaSource(NUMBERS, KafkaSettings(topic.servers, (topic.name,), "g", MS, options=options))
+        source = KafkaSource(NUMBERS, KafkaSettings(topic.servers, (topic.name,), "g", MS, options=QUIET))
         source.open({})
         members.append(source)
 
@@ -407,9 +406,9 @@ def taken_through_faults(servers: str, name: str, group: str | None, disturb: Ca
     options = {**QUIET, "session.timeout.ms": 6000, "reconnect.backoff.max.ms": 300, "socket.timeout.ms": 1500}
     taken, marks, steps = Taken(), Marks(), 0
     source: KafkaSource | None = None
-    end = time.monotonic() + GUARD_S
-    while len(taken.rows) < COUNT:
-        assert time.monotonic() < end, (len(taken.rows), source and source.trouble())
+
+    def turn() -> None:
+        nonlocal source, steps
         try:
             if source is None:
                 settings = KafkaSettings(servers, (name,), group, MS, batch=100, options=options)
@@ -423,6 +422,8 @@ def taken_through_faults(servers: str, name: str, group: str | None, disturb: Ca
             assert source is not None
             source.close()
             source = None
+
+    until(lambda: len(taken.rows) >= COUNT, turn, lambda: (len(taken.rows), source and source.trouble()))
     assert source is not None
     source.close()
     return taken
