@@ -45,9 +45,9 @@ def check_not_emptied(was: App, app: App) -> None:
 
 
 def changes_of(was: App, app: App) -> str:
-    """Returns what differs between two files, in a line: by kind the names that were added, changed and removed, and the
-    number of those that were kept."""
-    said = []
+    """Returns what differs between two files, in a line: by kind the names that were added, changed and removed, and
+    the number of those that were kept."""
+    said = [f"{kind}: changed" for kind in ("database", "limits") if getattr(was, kind) != getattr(app, kind)]
     for kind in ("streams", "patterns", "queries", "sources", "sinks"):
         before, now = getattr(was, kind), getattr(app, kind)
         both = [name for name in now if name in before]
